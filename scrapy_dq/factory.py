@@ -20,6 +20,8 @@ from scrapy_dq.start_urls.keys import start_keys_of
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_dq.backend.connection import Connection
+
 logger = logging.getLogger(__name__)
 
 
@@ -71,6 +73,16 @@ def frontier_of(
         None if shard else start_keys, config.signing_keys, config.wait_replicas, config.redis_timeout_s / 2,
         shard=shard,
     )  # fmt: skip
+
+
+async def frontiers_of(
+    config: Config, connection: Connection, start_keys: StartKeys | None = None
+) -> list[Frontier]:
+    """Return the frontiers of all shards of the crawl, home first, for a connection that is open."""
+    return [
+        frontier_of(config, await connection.client_of(shard), start_keys, shard)
+        for shard in range(config.shards)
+    ]
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

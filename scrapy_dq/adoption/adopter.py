@@ -8,7 +8,7 @@ not checked against the adopted fingerprints: scrapy-redis recorded each as seen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from scrapy_dq.adoption.source import Found, Source
 from scrapy_dq.frontier.admin.liveness import find_alive
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Put
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
@@ -71,30 +72,30 @@ class Adopter:
 
     def __init__(
         self,
-        frontier: Frontier,
+        frontiers: Sequence[Frontier],
         crawl: Identity,
         source: Source,
         progress: Progress,
         *,
-        connect: Callable[[], Any],
+        connect: Callable[[int], Any],
         ttl_s: float,
         rollback_horizon_s: float,
         max_bytes: int,
     ) -> None:
         """
         Args:
-            connect, ttl_s, rollback_horizon_s: see `Producer`.
+            frontiers, connect, ttl_s, rollback_horizon_s: see `Producer`.
             max_bytes: the largest entry that is stored (DQ_MAX_ENTRY_BYTES).
         """
         self.counts = AdoptionCounts()
-        self._frontier = frontier
+        self._frontier = frontiers[HOME]
         self._source = source
         self._progress = progress
         self._ttl_s = ttl_s
         self._max_bytes = max_bytes
         self._dead: dict[str, int | None] = {}
         self._producer = Producer(
-            frontier, crawl, connect=connect, ttl_s=ttl_s, rollback_horizon_s=rollback_horizon_s,
+            frontiers, crawl, connect=connect, ttl_s=ttl_s, rollback_horizon_s=rollback_horizon_s,
             dropped=self._count_known,
         )  # fmt: skip
 
@@ -128,11 +129,11 @@ class Adopter:
             self.counts.fingerprints += len(members)
             plain = [fingerprint for fingerprint in map(_unhex, members) if fingerprint]
             self.counts.invalid_fingerprints += len(members) - len(plain)
-            adopt = partial(
-                self._frontier.adopt, producer.epoch, producer.run, producer.worker_id, number, plain
-            )
-            new, intact = await producer.patiently(adopt)
-            producer.disturbed = producer.disturbed or not intact
+            # In each shard: of its partition, which decides, a fingerprint tells nothing.
+            for frontier, worker_id in producer.members:
+                adopt = partial(frontier.adopt, producer.epoch, producer.run, worker_id, number, plain)
+                new, intact = await producer.patiently(adopt)
+                producer.disturbed = producer.disturbed or not intact
             self.counts.new_fingerprints += new
             self._progress.advance(len(members))
             if number == 1:
@@ -162,7 +163,7 @@ class Adopter:
         await self._producer.hand_in()
 
     async def _refuse_live_workers(self) -> None:
-        own = self._producer.worker_id
+        _, own = self._producer.members[HOME]
         others = self._dead | {own: None}
         alive = await self._producer.patiently(
             lambda: find_alive(self._frontier, self._ttl_s, "adopt", others)

@@ -15,7 +15,7 @@ from scrapy_dq.adoption.source import BadSource, Found, Source
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import Codec
 from scrapy_dq.environment import data_dir
-from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of
+from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.settings import Config, peers
@@ -97,7 +97,7 @@ async def take_over(
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         adopter = Adopter(
-            frontier_of(config, source.client),
+            await frontiers_of(config, connection),
             identity_of(config, crawler),
             source,
             progress,

@@ -106,10 +106,10 @@ class Connection:
         self._client = client
         return client
 
-    async def open_shard(self, shard: int) -> redis.asyncio.Redis:
-        """Return the client for another shard than home; after `open`. It need not answer."""
-        if not self.in_cluster:
-            assert self._client is not None
+    async def client_of(self, shard: int) -> redis.asyncio.Redis:
+        """Return the client for the keys of a shard; after `open` or `connect`. It need not answer."""
+        assert self._client is not None
+        if not (shard and self.in_cluster):
             return self._client
         client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0), shard)
         self._of_shards.append(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from scrapy_dq.text import printable
@@ -19,20 +20,13 @@ async def with_frontiers(place: Place, call: Callable[[Frontier], Awaitable[T]])
     """Call *call* with the frontier of each shard of the crawl, home first, and return the results."""
     from scrapy_dq.backend.connection import Connection
     from scrapy_dq.environment import data_dir
-    from scrapy_dq.factory import frontier_of
+    from scrapy_dq.factory import frontiers_of
 
     connection = Connection(place.config, data_dir())
     try:
-        home = await connection.connect()
-        return [
-            await call(
-                frontier_of(
-                    place.config, await connection.open_shard(shard.number) if shard.number else home,
-                    shard=shard.number,
-                )
-            )
-            for _, shard in place.shards
-        ]  # fmt: skip
+        await connection.connect()
+        config = replace(place.config, shards=len(place.shards))
+        return [await call(frontier) for frontier in await frontiers_of(config, connection)]
     finally:
         await connection.close()
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from zlib import crc32
 
 from scrapy import Spider
 from scrapy.addons import AddonManager
@@ -17,6 +16,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.frontier.admin.overview import Overview, peek_whole, shards_of
 from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.settings import Config
 
 
@@ -48,7 +48,7 @@ class Place:
 
     def shard_of(self, partition: str) -> tuple[Any, Shard]:
         """Return the shard of a partition, with a client for its keys."""
-        return self.shards[crc32(partition.encode()) % len(self.shards)]
+        return self.shards[shard_of(partition.encode(), b"", len(self.shards))]
 
     def overview(
         self, *, anyhow: bool = False, hint: bool = True, most_members: int | None = None

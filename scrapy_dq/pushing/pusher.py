@@ -15,7 +15,7 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.environment import data_dir
-from scrapy_dq.factory import codec_of, frontier_of, identity_of
+from scrapy_dq.factory import codec_of, frontiers_of, identity_of
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.pushing.lines import Line
@@ -120,9 +120,9 @@ class Pusher:
         """
         connection = Connection(self._config, data_dir())
         try:
-            client = await connection.open(quiet=True)
+            await connection.open(quiet=True)
             producer = Producer(
-                frontier_of(self._config, client), self._identity, connect=connection.blocking,
+                await frontiers_of(self._config, connection), self._identity, connect=connection.blocking,
                 ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
                 dropped=self._known, durable=self._durable,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.environment import compared, data_dir, need_asyncio
-from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of, options_of
+from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.admin.flush import flush
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
@@ -144,16 +144,12 @@ class Session(Listener):
                 block=lambda *block: self.worker.block(*block),
                 most=self._crawler.settings.getint("CONCURRENT_REQUESTS"),
             )  # fmt: skip
-            client = await self._connection.open()
+            await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
             start_keys = self._start_keys
             if start_keys is not None:
                 self._connection.need_one_slot(self.config.crawl, start_keys.keys)
-            frontiers = [
-                frontier_of(self.config, await self._connection.open_shard(shard) if shard else client,
-                            start_keys, shard)
-                for shard in range(self.config.shards)
-            ]  # fmt: skip
+            frontiers = await frontiers_of(self.config, self._connection, start_keys)
             if self.config.flush_on_start:
                 for frontier in frontiers:
                     flushed = await flush(frontier, self.config.worker_ttl_s)

@@ -411,6 +411,10 @@ class Crawler(Listener):
         else:
             self.outrun = self.worker.home.protocol.seeding == Seeding.DONE
 
+    def gave_back(self, entry_ids: set[bytes]) -> None:
+        """Note that leases were released: what was done under them is not known to Redis."""
+        self._unconfirmed = [visit for visit in self._unconfirmed if visit.entry_id not in entry_ids]
+
     def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
         """Note the answer to a rejoin, before the worker gets it."""
         protocol = next((of for of in self._protocols if _rejoins(of, new_id)), None)

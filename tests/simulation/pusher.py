@@ -31,13 +31,17 @@ class Pusher:
         """The pages of which Redis has confirmed the put, and their origins."""
         self._setup, self._site = setup, site
         self._pages = [random.randrange(len(site)) for _ in range(random.choice((1, 3)))]
-        frontier = Frontier(Client(network, self.process), CRAWL, setup.order, seen=setup.seen)
+        frontiers = [
+            Frontier(Client(network, self.process), CRAWL, setup.order, seen=setup.seen, shard=shard)
+            for shard in range(setup.shards)
+        ]
         self._producer = Producer(
-            frontier, identity_of(setup, part=0), connect=lambda: BlockingClient(network, self.process),
+            frontiers, identity_of(setup, part=0), connect=lambda shard: BlockingClient(network, self.process),
             ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
         )  # fmt: skip
-        self._call_leave = self._producer._driver.leave
-        self._producer._driver.leave = self._leave  # type: ignore[method-assign]
+        home = self._producer._parts[0].driver
+        self._call_leave = home.leave
+        home.leave = self._leave  # type: ignore[method-assign, assignment]
         network.world.at(
             network.world.now, lambda: self.process.loop.create_task(self._main()), self.process.main
         )
@@ -55,7 +59,7 @@ class Pusher:
     @property
     def worker_ids(self) -> set[str]:
         """The ids under which it takes itself for a member."""
-        return {self._producer.worker_id}
+        return {worker_id for _, worker_id in self._producer.members}
 
     async def _leave(self) -> None:
         # It is tried once: a member that is left behind is found dead by the next worker.

@@ -30,8 +30,8 @@ MOST_S = 200.0
 MOST_EXCHANGES = 2_000
 """More than this, and the crawl never ends; the most that was seen is 300."""
 LOOK_S = 0.2
-PUT = 0
-"""The kind of a packed put (moves.lua)."""
+PUT, RELEASE = 0, 2
+"""The kinds of two packed moves (moves.lua)."""
 MOST_MOVES = 10_000
 """No schedule has as many: an outbox that holds them in memory needs no disk."""
 MOST_STARTS = 100
@@ -301,8 +301,8 @@ class Schedule:
             names = args[2 + args[1] :]
             if self._sent.setdefault((names[0], names[3]), names) != names:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
-            shard = shard_of("evalsha", args)
-            if isinstance(outcome, list) and (of := self._of(process)):
+            shard, of = shard_of("evalsha", args), self._of(process)
+            if isinstance(outcome, list) and of:
                 of.exchanged(names[11], outcome[0], of_run=len(outcome) > 2)
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]
@@ -315,7 +315,10 @@ class Schedule:
                     if (worker_id, number) in self._ever_applied and not self.losses:
                         self._note_put_again(names[10])
                     self._ever_applied.add((worker_id, number))
-                    self.put.update(parts(m[6])[::2] for m in unpacked(names[10]) if m[0] == PUT)
+                    moves = unpacked(names[10])
+                    self.put.update(parts(move[6])[::2] for move in moves if move[0] == PUT)
+                    if of:
+                        of.gave_back({move[1] for move in moves if move[0] == RELEASE})
                     self._applied[worker_id] = number, outcome[4]
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome, shard)

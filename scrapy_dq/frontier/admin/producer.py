@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.frontier import Frontier, Home, Identity
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     FrontierError,
     FrontierRefused,
@@ -24,13 +26,27 @@ from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.routing import shard_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE_S = 60.0
 """How long to wait for a Redis that does not answer."""
 LEAVING_S = 5.0
+
+
+class _Part:
+    """This process in one shard."""
+
+    def __init__(self, driver: Driver, heartbeat: Heartbeat) -> None:
+        self.driver, self.heartbeat = driver, heartbeat
+        self.protocol = driver.protocol
+
+    def beat(self) -> None:
+        """Have a heartbeat under the present id."""
+        self.heartbeat.start(self.protocol.id, self.protocol.epoch)
 
 
 class Producer(Listener):
@@ -41,10 +57,10 @@ class Producer(Listener):
 
     def __init__(
         self,
-        frontier: Frontier,
+        frontiers: Sequence[Frontier],
         crawl: Identity,
         *,
-        connect: Callable[[], Any],
+        connect: Callable[[int], Any],
         ttl_s: float,
         rollback_horizon_s: float,
         dropped: Callable[[Put], None],
@@ -52,7 +68,8 @@ class Producer(Listener):
     ) -> None:
         """
         Args:
-            connect: returns a blocking `redis` client for the heartbeat thread.
+            frontiers: of all shards; the first one is home.
+            connect: returns a blocking `redis` client for the heartbeat thread of a shard.
             ttl_s: how long a worker may have no heartbeat before it counts as dead.
             rollback_horizon_s: puts confirmed within this time are repeated if Redis is rolled back.
             dropped: called with each put that was already seen.
@@ -64,31 +81,41 @@ class Producer(Listener):
         """Why it is not certain that it is, in a sentence without a full stop."""
         self._dropped = dropped
         self._durable = durable
-        self._frontier = frontier
         # It has no start(), and is not a worker that a supervisor has restarted.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
-        self._driver = Driver(frontier, crawl, own_identity(), self, rollback_horizon_s)
-        self._protocol = self._driver.protocol
-        self._heartbeat = Heartbeat(
-            frontier, connect, ttl_s=ttl_s, stall_timeout_s=300.0, observed=lambda silent, dead: None
-        )
+        self._parts = [
+            _Part(
+                Driver(frontier, crawl, own_identity(), self, rollback_horizon_s),
+                Heartbeat(
+                    frontier, partial(connect, shard), ttl_s=ttl_s, stall_timeout_s=300.0,
+                    observed=lambda silent, dead: None,
+                ),
+            )
+            for shard, frontier in enumerate(frontiers)
+        ]  # fmt: skip
+        self._home = self._parts[HOME].protocol
+        # Its own level of seeding is raised until it leaves.
+        protocols = [part.protocol for part in self._parts]
+        spread(protocols)
+        self._level = Level(protocols)
 
     @property
-    def worker_id(self) -> str:
-        return self._protocol.id
+    def members(self) -> list[tuple[Frontier, str]]:
+        """The frontier of each shard, and the id under which this process is registered there."""
+        return [(part.driver.frontier, part.protocol.id) for part in self._parts]
 
     @property
     def epoch(self) -> str:
-        return self._protocol.epoch
+        return self._home.epoch
 
     @property
     def run(self) -> int:
-        return self._protocol.run
+        return self._home.run
 
     @property
     def unconfirmed(self) -> int:
         """Number of puts that Redis has not confirmed."""
-        return self._protocol.outbox.puts
+        return sum(part.protocol.outbox.puts for part in self._parts)
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[Joined]:
@@ -97,32 +124,44 @@ class Producer(Listener):
         Raises:
             FrontierError: the run is over, or differs; nothing was changed.
         """
-        joined = await self.patiently(lambda: self._driver.join(uuid.uuid4().hex))
+        home, *others = self._parts
+        joined = await self.patiently(lambda: home.driver.join(uuid.uuid4().hex))
         if joined.status is Status.FINISHED:
             raise FrontierRefused(
                 "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
             )
         if joined.loss:
             logger.warning("%s", joined.loss)
-        self._heartbeat.start(self._protocol.id, self._protocol.epoch)
+        home.beat()
         try:
+            await self._join_others(others, joined)
             yield joined
             if self._durable:
                 await self._wait_until_durable()
         finally:
             try:
-                if not self._protocol.lost:
+                if not self._home.lost:
                     # The next worker detects a member that was left behind as dead.
                     with suppress(FrontierError, asyncio.TimeoutError):
                         await asyncio.wait_for(self._leave(), LEAVING_S)
             finally:
-                self._heartbeat.stop()
+                for part in self._parts:
+                    part.heartbeat.stop()
+
+    async def _join_others(self, others: Sequence[_Part], joined: Joined) -> None:
+        of = Home(joined.epoch, joined.run, joined.complete)
+        for part in others:
+            await self.patiently(partial(part.driver.join, "", of))
+            part.beat()
+        if others and not joined.complete:
+            await self.patiently(lambda: self._parts[HOME].driver.frontier.complete(*of[:2]))
 
     async def put(self, put: Put) -> None:
         """Add *put* to the outbox; send the outbox if it fills an exchange."""
-        self._protocol.outbox.append(put)
-        if self._protocol.outbox.full:
-            await self._hand_in()
+        part = self._parts[shard_of(put.partition, put.token, len(self._parts))]
+        part.protocol.outbox.append(put)
+        if part.protocol.outbox.full:
+            await self._hand_in(part)
 
     async def hand_in(self) -> None:
         """Hand in all that was put.
@@ -130,8 +169,9 @@ class Producer(Listener):
         Raises:
             FrontierError: the crawl is another one now, or Redis does not answer.
         """
-        while self._protocol.outbox or self._protocol.under_way:
-            await self._hand_in()
+        for part in self._parts:
+            while part.protocol.outbox or part.protocol.under_way:
+                await self._hand_in(part)
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of *call*; while Redis does not answer, repeat it for at most PATIENCE_S."""
@@ -154,36 +194,46 @@ class Producer(Listener):
                     told = True
                 await asyncio.sleep(0.5)
 
-    async def _hand_in(self) -> None:
-        worker_id = self._protocol.id
-        await self.patiently(lambda: self._driver.exchange(0))
-        if self._protocol.lost or self._protocol.over:
+    async def _hand_in(self, part: _Part) -> None:
+        if part.protocol is not self._home and not self._level.is_raised():
+            await self._hand_in(self._parts[HOME])  # home was rolled back: first it hears of this process
+        worker_id = part.protocol.id
+        await self.patiently(lambda: part.driver.exchange(0))
+        if part.protocol.lost or part.protocol.over:
             raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
-        if self._protocol.id != worker_id:
+        if part.protocol.id != worker_id:
             self.disturbed = True
-            self._heartbeat.start(self._protocol.id, self._protocol.epoch)
+            part.beat()
 
     async def _wait_until_durable(self) -> None:
-        async def verify() -> None:
-            await self._hand_in()
-            await self.hand_in()
-
         deadline = time.monotonic() + PATIENCE_S
-        self.doubt = await durability.wait_until_durable(self._frontier, self._protocol, verify, deadline)
+        for part in self._parts:
+
+            async def verify(part: _Part = part) -> None:
+                await self._hand_in(part)
+                await self.hand_in()
+
+            doubt = await durability.wait_until_durable(
+                part.driver.frontier, part.protocol, verify, deadline
+            )  # fmt: skip
+            self.doubt = self.doubt or doubt
 
     async def _leave(self) -> None:
-        if self._protocol.under_way:
-            # Ctrl-C came before the answer: if the repeat is answered, it tells what was stored.
-            with suppress(FrontierError):
-                await self._driver.exchange(0)
-        if not (self._protocol.outbox or self._protocol.under_way):
-            # Forget the ids that only this process could put again.
-            self._protocol.retire_log()
-            applied = -1
-            while self._protocol.forgets and self._protocol.applied > applied:
-                applied = self._protocol.applied
-                await self._driver.exchange(0)
-        await self._driver.leave()
+        home, *others = self._parts
+        for part in (*others, home):
+            protocol = part.protocol
+            if protocol.under_way:
+                # Ctrl-C came before the answer: if the repeat is answered, it tells what was stored.
+                with suppress(FrontierError):
+                    await part.driver.exchange(0)
+            if not (protocol.outbox or protocol.under_way):
+                # Forget the ids that only this process could put again.
+                protocol.retire_log()
+                applied = -1
+                while protocol.forgets and protocol.applied > applied:
+                    applied = protocol.applied
+                    await part.driver.exchange(0)
+            await part.driver.leave()
 
     # Called by the protocol.
 

@@ -39,7 +39,6 @@ class Collect:
         self._versions: list[int] = []
         self._asked: list[int] = [0] * len(protocols)
         """By shard, the exchanges that were composed when it was asked: a later one answers."""
-        protocols[0].ends = UNFINISHED
 
     def step(self, quiet: bool) -> None:
         """Go on after an exchange, or begin anew; *quiet*: this worker has nothing to do, and does not seed."""

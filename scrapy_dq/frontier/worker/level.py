@@ -7,9 +7,22 @@ could finish the run over it. docs/internals/shards.md has the rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+
+
+def spread(protocols: Iterable[WorkerProtocol]) -> None:
+    """Make these, the first one with home, those of one process in all shards of a crawl."""
+    found = list(protocols)
+    for of in found:
+        of.others = [each for each in found if each is not of]
+    if len(found) > 1:
+        found[0].ends = UNFINISHED
+    for of in found[1:]:
+        # Only home knows who is seeding, and says when the run is finished.
+        of.seeding, of.ends = Seeding.DONE, ELSEWHERE
 
 
 class Level:

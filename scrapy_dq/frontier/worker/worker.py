@@ -10,12 +10,10 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any
-from zlib import crc32
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
-    ELSEWHERE,
     MAX_LEASES,
     Ack,
     Block,
@@ -37,10 +35,11 @@ from scrapy_dq.frontier.worker.barrier import Barrier
 from scrapy_dq.frontier.worker.collect import Collect
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.level import Level
+from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
+from scrapy_dq.frontier.worker.routing import shard_of
 
 
 class Worker:
@@ -90,11 +89,7 @@ class Worker:
         self._barrier = Barrier(protocols)
         self._level = Level(protocols)
         self._collect = Collect(protocols, self._ask) if len(protocols) > 1 else None
-        for of in protocols:
-            of.others = [each for each in protocols if each is not of]
-        for of in protocols[1:]:
-            # Only home knows who is seeding, and says when the run is finished.
-            of.seeding, of.ends = Seeding.DONE, ELSEWHERE
+        spread(protocols)
 
     @property
     def id(self) -> str:
@@ -205,7 +200,7 @@ class Worker:
 
     def shard_of(self, partition: bytes, token: bytes) -> int:
         """Return the shard of an entry: that of its partition; without one, of its token (fingerprint)."""
-        return crc32(partition or token) % len(self.dialogues)
+        return shard_of(partition, token, len(self.dialogues))
 
     def depends(self, entry_ids: Iterable[bytes], shard: int) -> None:
         """Note that what these leases have brought was put to a shard before, or without a parent."""
