@@ -42,21 +42,26 @@ class Callers:
         """An exchange is due at once until this number of them have been composed."""
         self._applied = 0
         self._granted = 0
-        self._pace = self.new_pace()
+        self._paces: list[OnDemand] = []
 
     @property
     def capacity(self) -> int:
         """How many calls wait for an item."""
         return len(self._gets)
 
-    def new_pace(self) -> OnDemand:
-        """Return the pace of a new worker, which replaces the current one."""
+    def new_worker(self) -> None:
+        """Begin to count for a new worker, which replaces the current one."""
         self._needed = self._applied = 0
-        self._pace = OnDemand(
-            lambda: self._needed > self.worker.composed,
+        self._paces.clear()
+
+    def pace(self, shard: int) -> OnDemand:
+        """Return the pace of the new worker in a shard."""
+        pace = OnDemand(
+            lambda: self._needed > self.worker.composed_for(shard),
             lambda: bool(self._gets or self._joins or self.puts),
         )
-        return self._pace
+        self._paces.append(pace)
+        return pace
 
     def add(self, call: Call) -> None:
         """Add a call; it is answered as soon as possible."""
@@ -175,7 +180,8 @@ class Callers:
     def hurry(self) -> None:
         """Make the next exchange due at once."""
         self._needed = self.worker.composed + 1
-        self._pace.called()
+        for pace in self._paces:
+            pace.called()
         self.worker.kick()
 
     def _answer(self) -> None:
@@ -189,7 +195,7 @@ class Callers:
         for look in self._looks:
             if look.after < worker.applied:
                 look.answer(census)
-        if worker.idle and not self.puts and time.monotonic() >= self._incomplete_until:
+        if worker.idle_at_once() and not self.puts and time.monotonic() >= self._incomplete_until:
             for join in self._joins:
                 if join.after < worker.applied:
                     join.answer()

@@ -18,6 +18,7 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
     FrontierError,
     FrontierLost,
+    FrontierRefused,
     FrontierUnavailable,
     Order,
     Put,
@@ -143,11 +144,18 @@ class Member(Listener):
         crawl = self._config.crawl
         order = self._order or await self._stored_order(client) or Order.FIFO
         config = self._config
-        self._frontier = Frontier(
-            client, crawl, order, config.keep_failed, signing_keys=config.signing_keys,
-            wait_replicas=config.wait_replicas, wait_s=config.redis_timeout_s / 2,
-            unsigned=bytes((formats.PAYLOAD,)),
-        )  # fmt: skip
+        self._frontiers = [
+            Frontier(
+                await self._connection.client_of(shard), crawl, order, config.keep_failed,
+                signing_keys=config.signing_keys, wait_replicas=config.wait_replicas,
+                wait_s=config.redis_timeout_s / 2, unsigned=bytes((formats.PAYLOAD,)), shard=shard,
+            )
+            for shard in range(config.shards)
+        ]  # fmt: skip
+        if self._callers.puts.bounded and len(self._frontiers) > 1:
+            raise FrontierRefused(
+                f"a Queue with maxsize needs a crawl with one shard, and DQ_SHARDS = {config.shards}"
+            )
         await self._join()
 
     async def _stored_order(self, client: Any) -> Order | None:
@@ -165,12 +173,13 @@ class Member(Listener):
         # No spider: it uses what is stored, and leaves the rest to the first worker that has a spider.
         identity = Identity(
             "", "", "", keep_seen=None, partition_by="", limits=None,
-            order_given=self._order is not None, seen_given=False,
+            shards=len(self._frontiers), order_given=self._order is not None, seen_given=False,
         )  # fmt: skip
+        self._callers.new_worker()
         self.worker = self._callers.worker = Worker(
-            [self._frontier], identity, options_of(config), self,
-            connect=lambda shard: self._connection.blocking(), capacity=lambda: self._callers.capacity,
-            pace=self._callers.new_pace,
+            self._frontiers, identity, options_of(config), self,
+            connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
+            pace=self._callers.pace,
         )  # fmt: skip
         joined = await self.worker.start(uuid.uuid4().hex)
         self.worker.seeded()

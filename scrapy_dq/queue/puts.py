@@ -32,6 +32,11 @@ class Puts:
         self._full = False
         """The queue was full at the last exchange: puts wait for room in their order."""
 
+    @property
+    def bounded(self) -> bool:
+        """There is a maxsize."""
+        return bool(self._maxsize)
+
     def __bool__(self) -> bool:
         """Whether any put waits, for an exchange or for room."""
         return bool(self._waiting)
@@ -43,7 +48,7 @@ class Puts:
 
     def hand_over(self, worker: Worker) -> bool:
         """Put into the outbox what one exchange carries; return whether that is anything."""
-        if self._full or worker.under_way:
+        if self._full:
             return False
         before = len(self._sent)
         room_bytes = MAX_EXCHANGE_BYTES
@@ -58,7 +63,7 @@ class Puts:
                 self._waiting.popleft()
                 continue
             room_bytes -= call.puts[0].size
-            if self._sent and room_bytes < 0:
+            if worker.under_way(call.puts[0]) or (self._sent and room_bytes < 0):
                 break
             put = call.puts.popleft()
             call.sent += 1
@@ -82,10 +87,12 @@ class Puts:
     def confirm(self, worker: Worker) -> None:
         """Answer the calls whose puts the worker has stored; after an exchange."""
         # A rejoin sends puts of the log again, before these.
-        confirmed = max(0, len(self._sent) - worker.unconfirmed_puts)
+        sent, self._sent = self._sent, deque()
         refused = []
-        for _ in range(confirmed):
-            call, put = self._sent.popleft()
+        for call, put in sent:
+            if not worker.confirmed(put):
+                self._sent.append((call, put))
+                continue
             call.sent -= 1
             if put.entry_id in self._refused:
                 refused.append((call, put))

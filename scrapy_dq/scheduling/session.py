@@ -172,7 +172,7 @@ class Session(Listener):
         self.worker = make(
             frontiers, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.blocking, capacity=self._capacity,
-            limit=self.downloads.limit, pace=OneByOne if config.strict_order else Pace,
+            limit=self.downloads.limit, pace=lambda shard: OneByOne() if config.strict_order else Pace(),
         )  # fmt: skip
         self.listening = IdleTimeout(
             self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold

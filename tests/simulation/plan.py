@@ -19,7 +19,7 @@ SAME_SCRIPTS = 100
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
 SHARDED = 1_000_000_000
 """The first seed of a crawl of several shards."""
-OVER_SHARDS = ("pause", "drain", "stop", "feed", "push")
+OVER_SHARDS = ("pause", "drain", "stop", "feed", "push", "queue")
 """Commands that a crawl of several shards knows."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {

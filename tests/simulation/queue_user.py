@@ -74,7 +74,10 @@ class _Connection:
     async def open(self) -> Client:
         return Client(self._network, self._process)
 
-    def blocking(self) -> BlockingClient:
+    async def client_of(self, shard: int) -> Client:
+        return Client(self._network, self._process)
+
+    def blocking(self, shard: int = 0) -> BlockingClient:
         return BlockingClient(self._network, self._process)
 
     def note_no_answer(self) -> None: ...
@@ -115,7 +118,7 @@ class QueueUser:
         self._config = replace(
             _config(), worker_ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s,
             rollback_horizon_s=setup.horizon_s, max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
-            shutdown_grace_s=GRACE_S, redis_timeout_s=setup.timeout_s,
+            shutdown_grace_s=GRACE_S, redis_timeout_s=setup.timeout_s, shards=setup.shards,
         )  # fmt: skip
         self._world.at(
             self._world.now, lambda: self.process.loop.create_task(self._main()), self.process.main
@@ -137,12 +140,13 @@ class QueueUser:
     @property
     def worker_ids(self) -> set[str]:
         """The ids under which it takes itself for a member."""
-        return {self._member.worker.id}
+        return {each.id for each in self._member.worker.dialogues}
 
     def counted(self, what: Count) -> None:
         """Note which visits Redis has confirmed."""
         if what is Count.EXCHANGE:
-            owned = self._member.worker.home.leases.owned
+            dialogues = self._member.worker.dialogues
+            owned = {entry_id for each in dialogues for entry_id in each.leases.owned}
             for visit in self.unconfirmed:
                 if visit.entry_id not in owned:
                     visit.confirmed_at = self._world.now

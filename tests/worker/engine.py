@@ -157,7 +157,7 @@ class Engine(Listener):
         self.worker = self._make(
             frontiers, self._identity, self._options, self,
             connect=lambda shard: self._connection.blocking(), capacity=lambda: self.capacity,
-            limit=self._limit or (lambda partition: MAX_LEASES), pace=lambda: self._pace or Pace(),
+            limit=self._limit or (lambda partition: MAX_LEASES), pace=lambda shard: self._pace or Pace(),
         )  # fmt: skip
         if self._join:
             await self.join()

@@ -8,6 +8,7 @@ could finish the run over it. docs/internals/shards.md has the rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -16,8 +17,9 @@ from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 def spread(protocols: Iterable[WorkerProtocol]) -> None:
     """Make these, the first one with home, those of one process in all shards of a crawl."""
     found = list(protocols)
+    number = count(1).__next__
     for of in found:
-        of.others = [each for each in found if each is not of]
+        of.others, of.next_number = [each for each in found if each is not of], number
     if len(found) > 1:
         found[0].ends = UNFINISHED
     for of in found[1:]:

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.model import (
@@ -189,9 +189,10 @@ class WorkerProtocol:
         self.next_due_s: float | None = None
         """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
+        self.next_number: Callable[[], int] = count(1).__next__
         self.composed = 0
         self.applied = 0
-        """Number of composed exchanges; the number, counted from 1, of the last one that was applied."""
+        """The numbers of the last exchange that was composed, and that was applied: all of a worker are counted."""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
@@ -378,7 +379,7 @@ class WorkerProtocol:
                 seeding = Seeding.LISTENING
         if seeding in _LOWERED:
             self._lower()  # from now on it may arrive
-        self.composed += 1
+        self.composed = self.next_number()
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
@@ -424,8 +425,8 @@ class WorkerProtocol:
             put = sent.prefix[position]
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
-        for kind, count in Counter(map(type, sent.prefix)).items():
-            self._listener.counted(_COUNTS[kind], count)
+        for kind, amount in Counter(map(type, sent.prefix)).items():
+            self._listener.counted(_COUNTS[kind], amount)
         refused = set(receipt.refused)
         for position in receipt.refused:
             put = sent.prefix[position]

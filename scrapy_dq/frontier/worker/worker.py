@@ -55,7 +55,7 @@ class Worker:
         connect: Callable[[int], Any],
         capacity: Callable[[], int],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
-        pace: Callable[[], Pace] = Pace,
+        pace: Callable[[int], Pace] = lambda shard: Pace(),
     ) -> None:
         """
         Args:
@@ -63,7 +63,7 @@ class Worker:
             connect: returns a blocking `redis` client for the heartbeat thread of a shard.
             capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
-            pace: makes what says when an exchange with a shard is due, and for how many leases.
+            pace: returns what says when an exchange with a shard is due, and for how many leases.
         """
         self._listener = listener
         self._capacity = capacity
@@ -74,7 +74,7 @@ class Worker:
             Dialogue(
                 frontier, elsewhere if shard else crawl, identity, options, gathered,
                 connect=partial(connect, shard), capacity=partial(self._share, shard), limit=limit,
-                pace=pace(), on_hold=lambda: self.on_hold, exchanged=self._exchanged,
+                pace=pace(shard), on_hold=lambda: self.on_hold, exchanged=self._exchanged,
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
@@ -82,6 +82,8 @@ class Worker:
         protocols = self._protocols = [each.protocol for each in self.dialogues]
         self._turns = deque(range(len(frontiers)))
         """Whose lease is taken next."""
+        self._witness: tuple[int, list[int]] | None = None
+        """When `idle` was found, and the versions of all shards then."""
         self._outlook = (True, False)
         """`pending` and `over`, as the owner knows them."""
         self._leased: dict[bytes, int] = {}
@@ -112,21 +114,29 @@ class Worker:
     @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
-        return self.home.protocol.composed
+        return max(of.composed for of in self._protocols)
+
+    def composed_for(self, shard: int) -> int:
+        """Return the number of the last one that was composed for a shard."""
+        return self._protocols[shard].composed
 
     @property
     def applied(self) -> int:
-        """The number, among composed exchanges from 1 on, of the last one that Redis has applied."""
-        return self.home.protocol.applied
+        """The number, among composed exchanges from 1 on, up to which each shard has applied one."""
+        return min(of.applied for of in self._protocols)
 
-    @property
-    def under_way(self) -> bool:
-        """An exchange or a rejoin was composed and is not answered yet."""
-        return any(of.under_way for of in self._protocols)
+    def under_way(self, put: Put) -> bool:
+        """Tell whether an exchange or a rejoin of the shard of *put* was composed and is not answered yet."""
+        return self._protocols[self.shard_of(put.partition, put.token)].under_way
+
+    def confirmed(self, put: Put) -> bool:
+        """Tell whether Redis has confirmed a put, and no roll-back was found since; puts of a shard in order."""
+        outbox = self._protocols[self.shard_of(put.partition, put.token)].outbox
+        return put.number <= outbox.last_put - outbox.puts
 
     @property
     def unconfirmed_puts(self) -> int:
-        """Number of puts that Redis has not confirmed; they are confirmed in order, by each shard."""
+        """Number of puts that Redis has not confirmed."""
         return sum(of.outbox.puts for of in self._protocols)
 
     @property
@@ -163,6 +173,22 @@ class Worker:
     def idle(self) -> bool:
         """Nothing of the whole crawl is left, as far as this worker knows; start payloads may still come."""
         return closing.idle(self._protocols)
+
+    def idle_at_once(self) -> bool:
+        """Tell whether at some moment nothing of the whole crawl was left: `idle` tells it of one shard each.
+
+        With several shards it takes two answers of each, with nothing new in between (see `collect.py`).
+        """
+        if not self.idle:
+            self._witness = None
+            return False
+        versions = [of.census.version for of in self._protocols]
+        if len(versions) == 1 or (self._witness and self._witness[0] < self.applied):
+            was, self._witness = self._witness, None
+            if was is None or was[1] == versions:
+                return True
+        self._witness = self._witness or (self.composed, versions)
+        return False
 
     @property
     def pending(self) -> bool:
