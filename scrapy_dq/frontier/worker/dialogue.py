@@ -308,6 +308,11 @@ class Dialogue:
         else:
             self.protocol.retire_log()
 
+    async def look(self, deadline: float) -> None:
+        """Make an exchange for its census."""
+        if not self.done:
+            await self._until(deadline, self._exchange)
+
     async def leave(self, deadline: float, *, over: bool = False) -> None:
         """Unregister; what is still leased goes back. *over*: see Frontier.leave."""
         protocol = self.protocol

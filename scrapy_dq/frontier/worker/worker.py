@@ -426,6 +426,9 @@ class Worker:
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             # Home last: until then, the others cannot be of a run that is over.
             over = self.home.protocol.finished
+            if over:
+                # What it knows of them may be older than the end: for the last counts.
+                await asyncio.gather(*(each.attempt(each.look, deadline) for each in everywhere[1:]))
             leaves = [(each, partial(each.leave, over=over)) for each in everywhere[1:]]
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await self.home.attempt(self.home.leave, deadline)
