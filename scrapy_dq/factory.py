@@ -63,9 +63,7 @@ def _most_response_bytes(crawler: Crawler) -> int:
     return crawler.settings.getint("DOWNLOAD_MAXSIZE") if of_spider is None else int(of_spider)
 
 
-def frontier_of(
-    config: Config, client: Any, start_keys: StartKeys | None = None, shard: int = 0
-) -> Frontier:
+def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None, shard: int = 0) -> Frontier:
     """Return the frontier of the crawl that *config* names, or that of another of its shards than home."""
     # Only home has start keys; what was claimed from them does not leave it.
     return Frontier(

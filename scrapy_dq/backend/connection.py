@@ -204,7 +204,9 @@ class Connection:
         try:
             url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
-            client = new_client(cls, url, options, own_server=bool(self._socket), route=self._routes.get(shard))
+            client = new_client(
+                cls, url, options, own_server=bool(self._socket), route=self._routes.get(shard)
+            )
             pool = client.connection_pool
             if hasattr(pool, "route"):
                 self._routes[shard] = pool.route

@@ -137,6 +137,8 @@ class Crawler(Listener):
         self._taken_at: dict[bytes, float] = {}
         self._taken_by: dict[bytes, frozenset[str]] = {}
         self._entry_ids = entry_ids()
+        self._sent: dict[bytes, int] = {}
+        """The fingerprints that it puts no more, with their shards."""
         self._reason = "finished"
         self._look_due = False
         self._done = asyncio.Event()
@@ -364,9 +366,14 @@ class Crawler(Listener):
         if filtered:
             payload = b"%d.%d." % (page, attempt)
             fingerprint = sha1(payload).digest()
+            if fingerprint in self._sent:
+                self.worker.depends([parent.entry_id], self._sent[fingerprint])
+                return
             self.put(
                 page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s
             )
+            if self._setup.local_seen:
+                self._sent[fingerprint] = self.worker.shard_of(self._site[page].host, fingerprint)
         else:
             of_page, _, origin = parts(parent.payload)
             origin = origin if attempt else f"{of_page}-{ordinal}"
@@ -397,6 +404,7 @@ class Crawler(Listener):
         self._wake()
 
     def outbox_lost(self, parentless: bool) -> None:
+        self._sent.clear()
         self.spill_lost = self.spill_lost or parentless
         if parentless:
             self.stop("outbox_lost")
@@ -445,11 +453,14 @@ class Crawler(Listener):
             self.unnoticed = False
 
     def rolled_back(self, parentless: bool) -> None:
+        self._sent.clear()
         self.unnoticed = False
         if parentless:
             self.stop("frontier_rolled_back")
 
     def told(self, before: Words, words: Words) -> None:
+        if words.forgets != before.forgets:
+            self._sent.clear()
         if words.stops > before.stops:
             self.stop("stopped")
         self._wake()

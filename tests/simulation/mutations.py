@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import scrapy_dq
+from simulation.plan import SHARDED
 
 ROOT = Path(scrapy_dq.__file__).parents[1]
 APART = 100_000
@@ -37,6 +38,7 @@ class Mutation:
 
 
 GUARD = "guard"
+SHARDS = "shards"
 
 MUTATIONS = (
     Mutation("1", "an exchange is applied out of sequence", (
@@ -49,7 +51,7 @@ MUTATIONS = (
         (WORKER + "replay_log.py", "        put.source = None\n", "        if put.parent: return\n"),
     )),
     Mutation("3", "the log retires at once, and does not say so", (
-        (WORKER + "replay_log.py", "self._puts[0][0] + self._horizon_s <= ", "self._puts[0][0] <= "),
+        (WORKER + "replay_log.py", "return confirmed_at + self._horizon_s <= ", "return confirmed_at <= "),
         (WORKER + "replay_log.py", "return self._retired_seq > last_seq,", "return False,"),
         (WORKER + "replay_log.py", "self._retired_parentless_seq > last_seq", "False"),
     )),
@@ -93,7 +95,7 @@ MUTATIONS = (
         (LUA + "lib/member.lua", "key.failed, key.dead, key.absent) > 0", "key.failed, key.dead) > 0"),
     )),
     Mutation("10", "any worker that leaves clears a finished run", (
-        (LUA + "transitions/leave.lua", "if last == 1 and state.phase", "if state.phase"),
+        (LUA + "transitions/leave.lua", "if last == 1 and (over or state.phase", "if (over or state.phase"),
     )),
     Mutation("10", "a run of a name is run twice", (
         (LUA + "lib/member.lua", "if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end", ""),
@@ -150,6 +152,66 @@ MUTATIONS = (
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),
+    Mutation(SHARDS, "an ack waits for no put in another shard", (
+        (WORKER + "worker.py", "elif self._barrier.holds(shard, ending):", "elif False:"),
+    )),
+    Mutation(SHARDS, "an ack waits until its puts are confirmed", (
+        (WORKER + "protocol.py", "return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put",
+         "return self.outbox.last_put - self.outbox.puts"),
+    )),
+    Mutation(SHARDS, "an ack waits for no put that was made before", (
+        (WORKER + "worker.py", "        for entry_id in entry_ids:\n            self._depends(entry_id, shard)\n",
+         "        return\n"),
+    )),
+    Mutation(SHARDS, "a put without a parent does not wait for home", (
+        (WORKER + "level.py", "            of.may_seed = self.is_raised\n", "            pass\n"),
+    )),
+    Mutation(SHARDS, "the level does not wait for puts elsewhere", (
+        (WORKER + "level.py", "        return bool(self._last)\n", "        return False\n"),
+    )),
+    Mutation(SHARDS, "the level does not wait for its raise", (
+        (WORKER + "level.py", "if self._last and self._protocols[0].raise_retired:", "if self._last:"),
+    )),
+    Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
+        (WORKER + "protocol.py", "            self._lower()  # from now on it may arrive\n", "            pass\n"),
+        (WORKER + "protocol.py", "        if sent.seeding in _LOWERED:\n            return\n",
+         "        if sent.seeding in _LOWERED:\n            return self._lower()\n"),
+    )),
+    Mutation(SHARDS, "a level that is raised does not open home", (
+        (LUA + "moves/finish.lua", "or ends and seeding ~= '0' and seeding ~= '3' end", "end"),
+    )),
+    Mutation(SHARDS, "the shards are asked once", (
+        (WORKER + "collect.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
+         "            home.ends = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
+    )),
+    Mutation(SHARDS, "their versions are not compared", (
+        (WORKER + "collect.py", "elif any(of.census.version != was", "elif any(False and of.census.version != was"),
+    )),
+    Mutation(SHARDS, "home finishes although it has changed", (
+        (LUA + "moves/finish.lua", "not ends or ends == state.sequence", "not ends or ends >= 0"),
+    )),
+    Mutation(SHARDS, "a finished home retires no log", (
+        (WORKER + "protocol.py", "            if receipt.words is not None:\n", "            if False:\n"),
+    )),
+    Mutation(SHARDS, "a shard that is gone is made anew", (
+        (LUA + "lib/follow.lua", "  if complete then return 'LOST' end\n", ""),
+    )),
+    Mutation(SHARDS, "a shard stays in an older run", (
+        (LUA + "lib/follow.lua", "return state.run < of_run or", "return"),
+    )),
+    Mutation(SHARDS, "a page that is done is charged with its worker's death", (
+        (LUA + "transitions/drain.lua", "lease.kept and 'returned' or 'quarantine'", "'quarantine'"),
+    )),
+    Mutation(SHARDS, "a suspect of each shard at once", (
+        (WORKER + "protocol.py", "calm = bool(self.others) and not self._may_meet_suspects(want)", "calm = False"),
+    )),
+    Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
+        (WORKER + "worker.py", "                of.forfeit()\n", "                pass\n"),
+        (WORKER + "worker.py", "        self._barrier.give_up()\n        if len", "        if len"),
+    )),
+    Mutation(SHARDS, "what a shard has lost for good is not noted", (
+        (WORKER + "worker.py", "            self._worker.home.protocol.notes.append(Gone(1))\n", "            pass\n"),
+    )),
 )  # fmt: skip
 
 
@@ -168,7 +230,8 @@ def main() -> int:
         for mutation in MUTATIONS:
             if options.rule and mutation.rule not in options.rule:
                 continue
-            firsts = [number * APART for number in range(options.tries)]
+            least = SHARDED if mutation.rule == SHARDS else 0
+            firsts = [least + number * APART for number in range(options.tries)]
             tries = list(pool.map(lambda first, m=mutation: _try(m, first, options.most), firsts))
             counts = [count for count, _ in tries]
             middle = median(counts)

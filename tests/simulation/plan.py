@@ -69,6 +69,8 @@ class Setup:
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
     shards: int = 1
+    local_seen: bool = False
+    """A worker puts no fingerprint twice, as the scheduler does."""
     parts: int = 1
     """Into how many parts the start requests are split: each worker yields those of its own part."""
     filtered_start: bool = False
@@ -131,9 +133,16 @@ def drawn(seed: int) -> Plan:
 
 def _over_shards(seed: int) -> Plan:
     plan, random = _drawn(seed), Random(f"{seed} shards")
-    setup = replace(plan.setup, shards=random.choice((2, 2, 2, 3, 5)), horizon_s=random.choice((0.6, 3.0, 0.05)))
+    setup = replace(
+        plan.setup,
+        shards=random.choice((2, 2, 2, 3, 5)),
+        horizon_s=random.choice((0.6, 3.0, 0.05)),
+        local_seen=random.random() < 0.5,
+    )
     strikes = tuple(
-        replace(each, fault="shard_" + each.fault) if each.fault in faults.OF_A_SHARD and random.random() < 0.7 else each
+        replace(each, fault="shard_" + each.fault)
+        if each.fault in faults.OF_A_SHARD and random.random() < 0.7
+        else each
         for each in plan.strikes
     )
     commands = tuple(each for each in plan.commands if each[1] in OVER_SHARDS)

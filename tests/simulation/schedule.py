@@ -322,7 +322,9 @@ class Schedule:
                     self._applied[worker_id] = number, outcome[4]
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome, shard)
-                    checks.leased(self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at)
+                    checks.leased(
+                        self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at
+                    )
                 elif (
                     number == last
                     and not self.losses

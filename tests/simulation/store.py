@@ -215,7 +215,10 @@ class Store:
     def restore(self, snapshot: Snapshot, shard: int | None = None) -> None:
         """Replace all keys, or those of a shard; the scripts are gone, too."""
         self.forget_scripts()
-        self._server.run(("DEL", b"", *self.names(shard)), *(("RESTORE", name, 0, value) for name, value in snapshot.items()))
+        self._server.run(
+            ("DEL", b"", *self.names(shard)),
+            *(("RESTORE", name, 0, value) for name, value in snapshot.items()),
+        )
 
     def names(self, shard: int | None = None) -> set[bytes]:
         """Return the names of all keys but those of the clock; *shard*: only of this one.

@@ -28,13 +28,20 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
         b.seed()
         await asyncio.gather(a.run(), b.run())
         assert crawl.started == crawl.done == crawl.once
-        done = [client.hget(keys.meta(keys.Shard(crawl.name, shard)), "counts").split()[3] for shard in range(SHARDS)]  # type: ignore[union-attr]
+        done = [
+            client.hget(keys.meta(keys.Shard(crawl.name, shard)), "counts").split()[3]
+            for shard in range(SHARDS)
+        ]  # type: ignore[union-attr]
         assert min(map(int, done)) > 50
         assert sum(map(int, done)) == 300
         assert a.worker.census.done == b.worker.census.done == 300
         await a.stop()
         await b.stop()
-    left = {key for shard in range(SHARDS) for key in client.scan_iter(keys.prefix(keys.Shard(crawl.name, shard)) + "*")}
+    left = {
+        key
+        for shard in range(SHARDS)
+        for key in client.scan_iter(keys.prefix(keys.Shard(crawl.name, shard)) + "*")
+    }
     print(sorted(left))
     for shard in range(SHARDS):
         assert client.hget(keys.meta(keys.Shard(crawl.name, shard)), "phase") == b"finished"

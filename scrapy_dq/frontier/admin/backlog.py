@@ -78,7 +78,9 @@ class Upcoming:
     payload: bytes
 
 
-def sizes(client: Any, crawl: str | keys.Shard, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
+def sizes(
+    client: Any, crawl: str | keys.Shard, top: int, *, most: int = 20_000, budget_s: float = SIZES_S
+) -> Sizes:
     """Return the partitions with the most entries, and those that limits and blocks delay longest; blocking.
 
     The 250 that are blocked longest, and about as many with their own limits, are always examined.

@@ -16,7 +16,9 @@ MAX_FINGERPRINTS = 1_000
 """Most in one call: a script blocks Redis while it runs."""
 
 
-def forget(client: Any, crawl: str | keys.Shard, fingerprints: Sequence[tuple[bytes, bytes]], by: str = "") -> int | None:
+def forget(
+    client: Any, crawl: str | keys.Shard, fingerprints: Sequence[tuple[bytes, bytes]], by: str = ""
+) -> int | None:
     """Forget at most MAX_FINGERPRINTS requests; blocking.
 
     Live workers are notified by their next exchange.

@@ -61,7 +61,9 @@ class Failed:
     """The stored request, for a later retry."""
 
 
-def failed(client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
+def failed(
+    client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf
+) -> list[Failed]:
     """Return the newest *limit* failed requests of the run, newest first; blocking.
 
     Redis is shared: invalid records are skipped.
@@ -134,7 +136,9 @@ class Dead:
     payload: bytes
 
 
-def dead(client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
+def dead(
+    client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf
+) -> list[Dead]:
     """Return *limit* dead letters of the run; blocking.
 
     They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
@@ -282,7 +286,9 @@ def _process_of(member: Member) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, str(value)) for name, value in member.identity.items()))
 
 
-def peek(client: Any, crawl: str | keys.Shard, *, anyhow: bool = False, most_members: int | None = None) -> Overview:
+def peek(
+    client: Any, crawl: str | keys.Shard, *, anyhow: bool = False, most_members: int | None = None
+) -> Overview:
     """Read the state of *crawl* in one atomic, read-only step; blocking.
 
     Args:
