@@ -107,6 +107,7 @@ def print_acl(settings: Settings, options: argparse.Namespace) -> int:
         start_keys.kind if start_keys else "list",
         key_patterns(spider) if spider else (),
         int(place.get("db") or 0),
+        config.shards,
     )
     line = f"ACL SETUSER {options.acl} on >PASSWORD {rules}"
     if options.json:

@@ -42,11 +42,11 @@ class History(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.inspection.history import paces, read_samples
+        from scrapy_dq.inspection.history import paces, samples_of
 
         with looking.place_of(settings, options) as place:
             place.overview()
-            samples = read_samples(place.client, place.crawl, minutes=options.minutes)
+            samples = samples_of(place, minutes=options.minutes)
         found = list(zip(samples, paces(samples), strict=True))
         if options.json:
             print_json([asdict(sample) | asdict(pace) for sample, pace in found])

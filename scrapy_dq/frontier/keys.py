@@ -88,6 +88,12 @@ def prefix(of: str | Shard) -> str:
     return f"{PREFIX}{{{name}/{number}}}:" if number else f"{PREFIX}{{{name}}}:"
 
 
+def prefixes(crawl: str, shards: int) -> list[str]:
+    """Return what the keys of all shards of a crawl begin with, as patterns of Redis."""
+    home = prefix(crawl)
+    return [home] if shards == 1 else [home, home.replace("}:", "/*}:")]
+
+
 def meta(of: str | Shard) -> str:
     """Return the name of the hash that says what the crawl is, and where it stands."""
     return prefix(of) + "meta"

@@ -36,6 +36,7 @@ def acl_of(
     kind: str = "list",
     others: Sequence[str] = (),
     db: int = 0,
+    shards: int = 1,
 ) -> str:
     """Return the rules for ACL SETUSER that let a user of *role* do its work, and nothing else.
 
@@ -45,9 +46,10 @@ def acl_of(
         kind: what the start keys are: list, set or zset.
         others: patterns of more keys that a crawler uses, such as those of its items.
         db: the number of the database.
+        shards: how many the crawl has.
     """
     fed = [literal(name) for name in start_keys]
-    own = [f"{keys.prefix(crawl)}*" if crawl else ALL_CRAWLS]
+    own = [f"{each}*" for each in keys.prefixes(crawl, shards)] if crawl else [ALL_CRAWLS]
     patterns = {"feeder": fed, "observer": own}.get(role, [*own, *fed, *others])
     more = (f" {_PUSHES[kind]}" if role == "feeder" else "") + (" +select" if db else "")  # for Redis 6.2
     return " ".join((*(f"~{each}" for each in patterns), ROLES[role].commands + more))

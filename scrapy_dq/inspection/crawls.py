@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier.admin.crawls import scan_crawls
-from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.overview import peek_all
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
 from scrapy_dq.inspection.words import phase_of
@@ -81,7 +81,7 @@ class _Watched:
         self.at = time.monotonic()
         row: dict[str, Any] = {"crawl": self.name, "shown": self.row["shown"]}
         try:
-            overview = peek(self._place.client, self.name, most_members=0)
+            overview = peek_all(self._place.client, self.name, most_members=0)
         except Exception as error:
             if not is_answer(error):
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.inspection.history import paces, read_events, read_samples, said
+from scrapy_dq.inspection.history import paces, read_events, said, samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
     """
-    samples = read_samples(place.client, place.crawl, minutes=minutes)
+    samples = samples_of(place, minutes=minutes)
     events = read_events(place.client, place.crawl)
     return {
         "at": round(time.time(), 3),

@@ -7,10 +7,11 @@ skipped, and what is read is bounded in number and bytes.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgpack
 
@@ -19,6 +20,9 @@ from scrapy_dq.frontier.admin.overview import MAX_AT_MS
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
 from scrapy_dq.text import count_of, printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.place import Place
 
 T = TypeVar("T")
 MOST_EVENTS = 500
@@ -58,6 +62,13 @@ class Sample:
     """Time without Redis, of all workers together."""
 
 
+_SUMMED = (
+    "done", "failed", "dead", "waiting", "delayed", "in_flight", "seen", "exchanges", "exchange_s", "errors",
+    "outage_s",
+)  # fmt: skip
+"""What adds up over shards: the workers are the same, and the memory that of home's Redis."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How fast a crawl was between two samples; None: it is unknown, because they are of two runs."""
@@ -84,7 +95,7 @@ class Event:
     about: str
 
 
-def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
+def read_samples(client: Any, crawl: str | keys.Shard, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
     """Return the newest *most* samples that are kept, oldest first; blocking.
 
     Args:
@@ -97,7 +108,24 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = 
     return _read(client, keys.prefix(crawl) + name, min(most, kept), parse_sample)
 
 
-def read_events(client: Any, crawl: str, most: int = MOST_EVENTS) -> list[Event]:
+def samples_of(place: Place, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
+    """Return the samples of home, each with the sums over all shards at about that time; see `read_samples`."""
+    home, *others = (
+        read_samples(client, shard, minutes=minutes, most=most) for client, shard in place.shards
+    )  # fmt: skip
+    apart_s = 60.0 if minutes else 10.0
+    for samples in others:
+        times = [sample.at for sample in samples]
+        for index, sample in enumerate(home):
+            at = bisect_right(times, sample.at + apart_s) - 1
+            if at >= 0 and samples[at].run == sample.run:
+                home[index] = replace(sample, **{
+                    name: getattr(sample, name) + getattr(samples[at], name) for name in _SUMMED
+                })  # fmt: skip
+    return home
+
+
+def read_events(client: Any, crawl: str | keys.Shard, most: int = MOST_EVENTS) -> list[Event]:
     """Return the newest *most* events that are kept, oldest first; blocking.
 
     Raises:

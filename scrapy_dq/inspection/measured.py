@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import described, peek
+from scrapy_dq.frontier.admin.overview import described, peek_all
 from scrapy_dq.frontier.errors import denies
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.inspection.history import parse_sample, read_events
@@ -86,7 +86,7 @@ class MeasuredCrawl:
         self._first_at = self._first_at or at
         unreadable = Row(self.row.crawl, at, None)
         try:
-            overview = peek(client, self.name, most_members=MOST_READ)
+            overview = peek_all(client, self.name, most_members=MOST_READ)
             if overview.phase == "absent":
                 self.row = Row(self.row.crawl, 0.0, None)
                 return False

@@ -41,4 +41,5 @@ def scan_crawls(client: Any, cursor: int) -> tuple[int, list[str]]:
     encoded = (
         name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta") for name in names
     )
-    return cursor, [unquote(name) for name in encoded]
+    # With a slash, which a name does not have once it is encoded, it is another shard of a crawl.
+    return cursor, [unquote(name) for name in encoded if "/" not in name]

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.read_pace import ReadPace
-from scrapy_dq.frontier.errors import explain
+from scrapy_dq.frontier.errors import explain, moved_to
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
@@ -235,12 +235,15 @@ def shards_of(client: Any, crawl: str) -> int:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    try:
-        epoch, stored = client.hmget(keys.meta(crawl), "epoch", "shards")
-    except ResponseError as error:
-        if str(error).startswith("WRONGTYPE"):
-            return 0  # what reads the rest says so
-        raise
+    for last in (False, True):
+        try:
+            epoch, stored = client.hmget(keys.meta(crawl), "epoch", "shards")
+            break
+        except ResponseError as error:
+            if str(error).startswith("WRONGTYPE"):
+                return 0  # what reads the rest says so
+            if last or moved_to(error) is None:  # else the client knows the node of the crawl now
+                raise
     if epoch is None:
         return 0
     return min(int(stored), MOST_SHARDS) if stored and stored.isdigit() and len(stored) < 10 else 1
@@ -267,6 +270,16 @@ def peek_whole(
                 census = whole.census + part.census
                 whole = replace(whole, census=census, members=_of_all(whole.members, part.members))
     return replace(whole, shards=len(shards), unreachable=tuple(unreachable))
+
+
+def peek_all(client: Any, crawl: str, *, most_members: int | None = None) -> Overview:
+    """As `peek_whole`, with one client: in a cluster it goes from node to node.
+
+    Raises:
+        As `peek`.
+    """
+    shards = range(shards_of(client, crawl) or 1)
+    return peek_whole([(client, keys.Shard(crawl, shard)) for shard in shards], most_members=most_members)
 
 
 def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
