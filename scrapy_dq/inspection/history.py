@@ -95,7 +95,9 @@ class Event:
     about: str
 
 
-def read_samples(client: Any, crawl: str | keys.Shard, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
+def read_samples(
+    client: Any, crawl: str | keys.Shard, *, minutes: bool = False, most: int = MOST_MINUTES
+) -> list[Sample]:
     """Return the newest *most* samples that are kept, oldest first; blocking.
 
     Args:

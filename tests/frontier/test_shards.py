@@ -1,0 +1,208 @@
+"""One shard of several: it follows home, ends with it, and keeps leases whose work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.model import (
+    ELSEWHERE,
+    UNFINISHED,
+    FrontierRefused,
+    Gone,
+    Joined,
+    Keep,
+    Release,
+    Status,
+    Terms,
+)
+from support import stored
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    entry_id,
+    limited,
+    numbers,
+    put,
+)
+
+SPREAD = replace(IDENTITY, shards=3)
+THERE = Terms(ends=ELSEWHERE)
+
+
+def ends(version: int = UNFINISHED) -> Terms:
+    return Terms(ends=version)
+
+
+class Other:
+    """Another shard than home, and how a worker joins it."""
+
+    def __init__(self, live: LiveFrontier) -> None:
+        self._live = live
+        self.name = keys.Shard(live.crawl, 2)
+        self.frontier = Frontier(live.frontier.client, live.crawl, live.order, shard=2)
+
+    def join(self, home: Joined, *, complete: bool = False, worker_id: str = "a", **changed: Any) -> Joined:
+        of = Home(home.epoch, home.run, complete)
+        crawl = replace(SPREAD, **changed)
+        return self._live.run(self.frontier.join(worker_id, {"host": worker_id}, "", crawl, of))
+
+    def meta(self, field: str) -> bytes | None:
+        return self._live.redis.hget(keys.meta(self.name), field)
+
+
+@pytest.fixture
+def other(live: LiveFrontier) -> Iterator[Other]:
+    yield Other(live)
+    for number in range(3):
+        stored.roll_back(live.redis, keys.Shard(live.crawl, number), {})
+
+
+def test_a_shard_is_created_with_the_epoch_and_the_run_of_home(live: LiveFrontier, other: Other) -> None:
+    home = HandWorker(live, "a", SPREAD).joined
+    joined = other.join(replace(home, run=7))
+    assert (joined.status, joined.epoch, joined.run) == (Status.OK, home.epoch, 7)
+
+
+def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
+    live: LiveFrontier, other: Other
+) -> None:
+    """Before, an absent one is created: who has created it may have died."""
+    home = HandWorker(live, "a", SPREAD).joined
+    assert not home.complete
+    other.join(home)
+    live.call("complete", home.epoch, home.run)
+    again = live.call("join", "b", {}, uuid4().hex, SPREAD)
+    assert again.complete
+    stored.roll_back(live.redis, other.name, {})
+    with pytest.raises(FrontierRefused, match="shard 2 of crawl .* is gone"):
+        other.join(again, complete=True)
+    assert other.join(again).status is Status.OK
+
+
+def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -> None:
+    """Home was deleted, and begun anew."""
+    old = HandWorker(live, "a", SPREAD).joined
+    other.join(replace(old, epoch="0ld"))
+    live.redis.rpush(keys.prefix(other.name) + "failed", "record")
+    assert other.join(old).epoch == old.epoch
+    assert not live.redis.exists(keys.prefix(other.name) + "failed")
+
+
+def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier, other: Other) -> None:
+    """What is left of an older run is dropped: all of it was done, or home would not have gone on."""
+    home = HandWorker(live, "a", SPREAD).joined
+    other.join(home)
+    assert other.join(replace(home, run=1), worker_id="b").run == 1
+    assert other.join(home, worker_id="c").status is Status.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("shards", "says"), [(1, "'3', this worker has '1'"), (4, "'3', this worker has '4'")]
+)
+def test_the_number_of_shards_is_that_of_the_crawl(
+    live: LiveFrontier, other: Other, shards: int, says: str
+) -> None:
+    HandWorker(live, "a", SPREAD)
+    with pytest.raises(FrontierRefused, match=f"DQ_SHARDS {says}"):
+        HandWorker(live, "b", replace(SPREAD, shards=shards))
+
+
+def test_a_crawl_of_one_shard_stores_nothing_of_it(live: LiveFrontier) -> None:
+    HandWorker(live, "a")
+    assert live.redis.hmget(live.key("meta"), "shards", "complete") == [None, None]
+    with pytest.raises(FrontierRefused, match="DQ_SHARDS '1', this worker has '3'"):
+        HandWorker(live, "b", SPREAD)
+
+
+def test_home_finishes_with_the_version_of_the_collect_alone(live: LiveFrontier, other: Other) -> None:
+    worker = HandWorker(live, "a", SPREAD)
+    worker.exchange(put(1), want=1, seeding=1, terms=ends())
+    version = worker.exchange(ack(1), terms=ends()).census.version
+    assert worker.exchange(terms=ends(version - 1)).status is Status.OK
+    assert worker.exchange(terms=ends(version)).status is Status.FINISHED
+
+
+def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, other: Other) -> None:
+    """So nobody finishes the run by an older answer, and none that is finished stays so."""
+    worker = HandWorker(live, "a", SPREAD)
+    version = worker.exchange(terms=ends()).census.version
+    raised = worker.exchange(seeding=1, terms=ends())
+    assert raised.census.version == version + 1
+    assert worker.exchange(seeding=1, terms=ends()).census.version == version + 1
+    assert worker.exchange(terms=ends(version)).status is Status.OK
+    assert worker.exchange(terms=ends(version + 1)).status is Status.FINISHED
+    assert worker.exchange(terms=ends()).status is Status.FINISHED
+    assert worker.exchange(seeding=1, terms=ends()).status is Status.OK
+
+
+def test_another_shard_never_finishes_by_itself(live: LiveFrontier, other: Other) -> None:
+    """Who leaves it last when home has finished clears it, whatever is left of it."""
+    worker = HandWorker(live, "a", SPREAD)
+    worker.exchange(put(1), want=1, terms=THERE)
+    assert worker.exchange(ack(1), terms=THERE).status is Status.OK
+    worker.exchange(put(2), terms=THERE)
+    live.call("leave", "a", worker.epoch, worker.run, False, True)
+    assert live.redis.hget(live.key("meta"), "phase") == b"finished"
+    assert live.key_names() == {"meta"}
+
+
+def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) -> None:
+    worker = HandWorker(live, "a", limited(concurrency=1))
+    worker.exchange(put(1, partition=b"x"), put(2, partition=b"x"))
+    (first,) = numbers(worker.exchange(want=2))
+    assert numbers(worker.exchange(want=2)) == []
+    kept = worker.exchange(Keep(entry_id(first)), want=2)
+    worker.held.add(entry_id(first))
+    assert numbers(kept) == [3 - first]
+    assert worker.exchange(ack(first)).census.done == 1
+    assert numbers(worker.exchange(put(3, partition=b"x"), want=2)) == []
+    live.state()
+
+
+@pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])
+def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: str) -> None:
+    """It was quarantined; now its work is done: no attempt is charged, and the next suspect is served."""
+    first, worker = HandWorker(live, "a"), HandWorker(live, "b")
+    first.exchange(put(1), put(2))
+    first.take(2)
+    worker.fence("a")
+    worker.drain("a")
+    (suspect,) = worker.exchange(want=2).leases
+    assert suspect.suspect
+    kept = worker.exchange(Keep(suspect.entry_id), want=2)
+    worker.held.add(suspect.entry_id)
+    assert [lease.suspect for lease in kept.leases] == [True]
+    third = HandWorker(live, "c")
+    if ends_by == "a release":
+        worker.exchange(Release(suspect.entry_id))
+    else:
+        third.fence("b")
+        third.drain("b")
+    again = {lease.entry_id: lease for lease in third.exchange(want=2).leases}
+    assert again[suspect.entry_id].attempts == 0
+    assert not again[suspect.entry_id].suspect
+    live.state()
+
+
+def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFrontier) -> None:
+    first, worker = HandWorker(live, "a"), HandWorker(live, "b")
+    first.exchange(put(1), want=1)
+    worker.fence("a")
+    worker.drain("a")
+    assert not worker.exchange(want=1, terms=Terms(calm=True)).leases
+    assert worker.exchange(want=1).leases
+
+
+def test_what_another_shard_has_lost_is_noted_at_home(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "a")
+    assert worker.exchange(terms=Terms(notes=[Gone(1)]), seeding=1).census.gone == 1
+    assert HandWorker(live, "b").joined.census.gone == 1
