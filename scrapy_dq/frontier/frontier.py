@@ -179,8 +179,8 @@ class Frontier:
         )  # fmt: skip
         if reply[0] == b"LOST":
             raise FrontierRefused(
-                f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica promoted?), "
-                f"and with it what waited there. `scrapy dq clear` deletes what is left, so that the crawl "
+                f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica "
+                f"promoted?), and with it what waited there. `scrapy dq clear` deletes what is left, so that the crawl "
                 f"starts again"
             )
         (

@@ -71,7 +71,7 @@ FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
 
 
 class Shard(NamedTuple):
-    """One of the shards of a crawl. Number 0 is home; wherever a shard is meant, the crawl's name means home."""
+    """One of the shards of a crawl. Number 0 is home; where a shard is meant, the crawl's name means home."""
 
     crawl: str
     number: int

@@ -279,7 +279,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Note, for home: another shard was rolled back beyond the log: what was put there is missing for good."""
+    """Note, for home: another shard was rolled back beyond the log: what was put there is gone for good."""
 
     count: int
 
@@ -330,7 +330,7 @@ class Terms:
     calm: bool = False
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
     ends: int | None = None
-    """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: with none.
+    """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
 
 

@@ -32,7 +32,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
         "damage", "moves", "put", "delayed", "journal", "sent", "block", "notes", "ack", "release", "bury",
-        "fail", "keep", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts", "finish",
+        "fail", "keep", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts",
+        "finish",
     ),
     "adopt": (),
     "fence": ("shared", "starts", "journal"),

@@ -111,7 +111,7 @@ def read_samples(
 
 
 def samples_of(place: Place, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
-    """Return the samples of home, each with the sums over all shards at about that time; see `read_samples`."""
+    """Return the samples of home, with the sums over all shards at about that time; see `read_samples`."""
     home, *others = (
         read_samples(client, shard, minutes=minutes, most=most) for client, shard in place.shards
     )  # fmt: skip

@@ -177,7 +177,7 @@ class Intake:
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
 
     def _await_puts(self, request: Request, shards: Iterable[int]) -> None:
-        """Keep the lease that has brought *request*, a duplicate, until what was put before cannot be lost."""
+        """Keep the lease that has brought *request* until what was put before cannot be lost."""
         if self._worker.shards > 1:
             parents = self._work.possible_parents(request, self._settlement.parent_of(request))
             for shard in shards:

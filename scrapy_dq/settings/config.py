@@ -269,7 +269,7 @@ class Config:
             )
         if values["shards"] > 1 and values["strict_order"]:
             raise ConfigError(
-                f"DQ_SHARDS = {values['shards']}: each shard has an order of its own, so DQ_STRICT_ORDER = True "
+                f"DQ_SHARDS = {values['shards']}: each shard has an order of its own, so DQ_STRICT_ORDER "
                 f"cannot be kept. Remove one of the two"
             )
         limited = values["domain_delay_s"] or values["domain_concurrency"]

@@ -1,4 +1,4 @@
-"""One crawl over many shards: on one Redis, and on a cluster whose masters are killed and whose slots move."""
+"""One crawl over many shards: on one Redis, and on a cluster whose masters are killed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
     again = live.call("join", "b", {}, uuid4().hex, SPREAD)
     assert again.complete
     stored.roll_back(live.redis, other.name, {})
-    with pytest.raises(FrontierRefused, match="shard 2 of crawl .* is gone"):
+    with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is gone"):
         other.join(again, complete=True)
     assert other.join(again).status is Status.OK
 

@@ -314,7 +314,7 @@ def keys_left(schedule: Schedule) -> None:
     names = schedule.store.names(0)
     for shard in range(1, schedule.setup.shards):
         of_shard = schedule.store.names(shard)
-        # Rolled back after the end, it may have a member that has died, and what is done: the next run clears it.
+        # Rolled back after the end, it may have a dead member, and what is done: the next run clears it.
         if not (rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard):
             names |= of_shard
     left = {key.rpartition(b"}:")[2] for key in names} - KEPT - {FEED.encode()}

@@ -170,7 +170,7 @@ class Crawler(Listener):
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        """Tell whether its join was answered: what registers it under the same id from now on is a late copy."""
+        """Tell whether its join was answered: what registers it under the same id then is a late copy."""
         return any(each.id == worker_id and each.protocol.epoch for each in self.worker.dialogues)
 
     @property

@@ -156,11 +156,13 @@ MUTATIONS = (
         (WORKER + "worker.py", "elif self._barrier.holds(shard, ending):", "elif False:"),
     )),
     Mutation(SHARDS, "an ack waits until its puts are confirmed", (
-        (WORKER + "protocol.py", "return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put",
+        (WORKER + "protocol.py",
+         "return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put",
          "return self.outbox.last_put - self.outbox.puts"),
     )),
     Mutation(SHARDS, "an ack waits for no put that was made before", (
-        (WORKER + "worker.py", "        for entry_id in entry_ids:\n            self._depends(entry_id, shard)\n",
+        (WORKER + "worker.py",
+         "        for entry_id in entry_ids:\n            self._depends(entry_id, shard)\n",
          "        return\n"),
     )),
     Mutation(SHARDS, "a put without a parent does not wait for home", (
@@ -173,7 +175,8 @@ MUTATIONS = (
         (WORKER + "level.py", "if self._last and self._protocols[0].raise_retired:", "if self._last:"),
     )),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
-        (WORKER + "protocol.py", "            self._lower()  # from now on it may arrive\n", "            pass\n"),
+        (WORKER + "protocol.py",
+         "            self._lower()  # from now on it may arrive\n", "            pass\n"),
         (WORKER + "protocol.py", "        if sent.seeding in _LOWERED:\n            return\n",
          "        if sent.seeding in _LOWERED:\n            return self._lower()\n"),
     )),
@@ -185,7 +188,8 @@ MUTATIONS = (
          "            home.ends = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
     )),
     Mutation(SHARDS, "their versions are not compared", (
-        (WORKER + "collect.py", "elif any(of.census.version != was", "elif any(False and of.census.version != was"),
+        (WORKER + "collect.py",
+         "elif any(of.census.version != was", "elif any(False and of.census.version != was"),
     )),
     Mutation(SHARDS, "home finishes although it has changed", (
         (LUA + "moves/finish.lua", "not ends or ends == state.sequence", "not ends or ends >= 0"),
@@ -203,14 +207,16 @@ MUTATIONS = (
         (LUA + "transitions/drain.lua", "lease.kept and 'returned' or 'quarantine'", "'quarantine'"),
     )),
     Mutation(SHARDS, "a suspect of each shard at once", (
-        (WORKER + "protocol.py", "calm = bool(self.others) and not self._may_meet_suspects(want)", "calm = False"),
+        (WORKER + "protocol.py",
+         "calm = bool(self.others) and not self._may_meet_suspects(want)", "calm = False"),
     )),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
         (WORKER + "worker.py", "                of.forfeit()\n", "                pass\n"),
         (WORKER + "worker.py", "        self._barrier.give_up()\n        if len", "        if len"),
     )),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
-        (WORKER + "worker.py", "            self._worker.home.protocol.notes.append(Gone(1))\n", "            pass\n"),
+        (WORKER + "worker.py",
+         "            self._worker.home.protocol.notes.append(Gone(1))\n", "            pass\n"),
     )),
 )  # fmt: skip
 

@@ -36,7 +36,8 @@ class Pusher:
             for shard in range(setup.shards)
         ]
         self._producer = Producer(
-            frontiers, identity_of(setup, part=0), connect=lambda shard: BlockingClient(network, self.process),
+            frontiers, identity_of(setup, part=0),
+            connect=lambda shard: BlockingClient(network, self.process),
             ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
         )  # fmt: skip
         home = self._producer._parts[0].driver

@@ -147,8 +147,8 @@ def kept(client: Any, crawl: str | keys.Shard) -> tuple[int, int]:
 
 
 def _retry_failed(
-    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Failed, bytes], bool], found: Retried,
-    moved: Callable[[int], object], by: str,
+    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Failed, bytes], bool],
+    found: Retried, moved: Callable[[int], object], by: str,
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
     while True:
@@ -177,8 +177,8 @@ def _retry_failed(
 
 
 def _retry_dead(
-    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Dead, bytes], bool], found: Retried,
-    moved: Callable[[int], object], by: str,
+    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Dead, bytes], bool],
+    found: Retried, moved: Callable[[int], object], by: str,
 ) -> None:  # fmt: skip
     name, cursor, pace = keys.prefix(crawl) + "dead", 0, ReadPace()
     while True:

@@ -192,7 +192,7 @@ class WorkerProtocol:
         self.next_number: Callable[[], int] = count(1).__next__
         self.composed = 0
         self.applied = 0
-        """The numbers of the last exchange that was composed, and that was applied: all of a worker are counted."""
+        """The numbers of the last exchange that was composed, and that was applied; all of a worker count."""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False

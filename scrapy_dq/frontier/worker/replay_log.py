@@ -79,7 +79,7 @@ class ReplayLog:
             self._drop()
 
     def covers(self, confirmed_at: float, sent_at: float) -> bool:
-        """Tell whether an accepted exchange of *sent_at* makes certain what was confirmed at *confirmed_at*."""
+        """Tell whether an accepted exchange of *sent_at* makes what was confirmed before certain."""
         return confirmed_at + self._horizon_s <= sent_at
 
     def retire_all(self) -> None:

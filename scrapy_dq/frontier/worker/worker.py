@@ -130,7 +130,7 @@ class Worker:
         return self._protocols[self.shard_of(put.partition, put.token)].under_way
 
     def confirmed(self, put: Put) -> bool:
-        """Tell whether Redis has confirmed a put, and no roll-back was found since; puts of a shard in order."""
+        """Tell whether Redis has confirmed a put, and was not found to be rolled back since."""
         outbox = self._protocols[self.shard_of(put.partition, put.token)].outbox
         return put.number <= outbox.last_put - outbox.puts
 
