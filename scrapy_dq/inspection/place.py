@@ -41,7 +41,7 @@ class Place:
 
     @cached_property
     def shards(self) -> list[tuple[Any, Shard]]:
-        """Each shard, with a client for its keys; home first. As the crawl is stored, else as DQ_SHARDS says."""
+        """Each shard, with a client for its keys; home first. As the crawl has them, else DQ_SHARDS."""
         count = shards_of(self.client, self.crawl) or self.config.shards
         others = [(self.connect(number), Shard(self.crawl, number)) for number in range(1, count)]
         return [(self.client, Shard(self.crawl, HOME)), *others]

@@ -41,7 +41,7 @@ class Collect:
         """By shard, the exchanges that were composed when it was asked: a later one answers."""
 
     def step(self, quiet: bool) -> None:
-        """Go on after an exchange, or begin anew; *quiet*: this worker has nothing to do, and seeds nothing."""
+        """Go on after an exchange, or begin anew; *quiet*: this worker has nothing to do or to seed."""
         home, *others = self._protocols
         if not quiet or home.finished or not all(of.census.empty and not of.lost for of in self._protocols):
             self._begin_anew()

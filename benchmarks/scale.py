@@ -1,0 +1,334 @@
+"""How many pages a second one crawl can do over several shards, and what a page costs Redis.
+
+Workers speak the real protocol, but there is no Scrapy: a page is a number, and has its links at once. Beside
+it the same pages with what scrapy-redis asks of Redis. Run with PYTHONPATH=tests; it prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from benchmarks.tables import markdown, spread, tell, write_json
+from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Admission, Lease, Order, Put, Receipt
+from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.scheduling.admission import entry_ids
+from support.conditions import measured_on
+from support.redis_server import RedisServer
+
+CRAWL = "scale"
+LINKS = 13
+KNOWN = 0.92
+"""Of the links of a page, the share that was seen before."""
+STARTS = 2_000
+"""With so few new links a crawl of one page would soon have none."""
+HOSTS = 10_000
+PAYLOAD_BYTES = 250
+AT_ONCE = 16
+"""Pages of a worker."""
+LOCAL_SEEN = 100_000
+SOME_PAGES = 20
+"""How many a worker does before the others of its process have their turn."""
+
+
+@dataclass
+class Run:
+    """One measurement."""
+
+    what: str
+    """The number of shards, or scrapy-redis."""
+    servers: int
+    workers: int
+    repetition: int
+    pages_per_s: float = 0.0
+    redis_us: float = 0.0
+    """CPU time of all servers per page."""
+    client_us: float = 0.0
+    """CPU time of all worker processes per page."""
+    busiest: float = 0.0
+    """Cores that the busiest server used."""
+    p99_ms: float = 0.0
+    """Of an exchange, as its worker sees it."""
+
+
+class Pages:
+    """The links of each page, and the numbers that a worker finds anew."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._new = seed << 40
+        self._recent: list[int] = []
+
+    def starts(self) -> range:
+        """Return the numbers of the first pages."""
+        first, self._new = self._new + 1, self._new + STARTS
+        self._recent = list(range(first, self._new + 1))
+        return range(first, self._new + 1)
+
+    def links(self) -> list[int]:
+        """Return the links of a page: most of them were found before, by this worker."""
+        found = []
+        for _ in range(LINKS):
+            if self._random.random() < KNOWN:
+                found.append(self._random.choice(self._recent))
+            else:
+                self._new += 1
+                found.append(self._new)
+                if len(self._recent) < LOCAL_SEEN:
+                    self._recent.append(self._new)
+                else:
+                    self._recent[self._random.randrange(LOCAL_SEEN)] = self._new
+        return found
+
+
+class Crawler(Listener):
+    """A worker with an engine that does nothing but to follow links."""
+
+    def __init__(self, urls: Sequence[str], shards: int, seed: int) -> None:
+        self._pages = Pages(seed)
+        self._sent: OrderedDict[bytes, int] = OrderedDict()
+        self._ids = entry_ids()
+        self._wake = asyncio.Event()
+        self.done = 0
+        self.exchange_s: list[float] = []
+        clients = [redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0)) for url in urls]
+        frontiers = [
+            Frontier(clients[shard % len(urls)], CRAWL, Order.PRIORITY_LIFO, shard=shard)
+            for shard in range(shards)
+        ]
+        for frontier in frontiers:
+            self._time(frontier)
+        self.worker = Worker(
+            frontiers, Identity("f", "s", "{}", partition_by="slot", shards=shards), WorkerOptions(), self,
+            connect=lambda shard: redis.Redis.from_url(urls[shard % len(urls)]), capacity=lambda: AT_ONCE,
+        )  # fmt: skip
+
+    def _time(self, frontier: Frontier) -> None:
+        exchange = frontier.exchange
+
+        async def timed(*args: Any) -> Receipt:
+            began = time.perf_counter()
+            receipt = await exchange(*args)
+            self.exchange_s.append(time.perf_counter() - began)
+            return receipt
+
+        frontier.exchange = timed  # type: ignore[method-assign]
+
+    async def run(self, until: float) -> None:
+        """Crawl until the clock says *until*."""
+        await self.worker.start(uuid4().hex)
+        for page in self._pages.starts():
+            self._put(page, None)
+        self.worker.seeded()
+        while time.monotonic() < until:
+            self._wake.clear()
+            leases = []
+            while len(leases) < SOME_PAGES and (lease := self.worker.take()) is not None:
+                leases.append(lease)
+            for lease in leases:
+                self._crawl(lease)
+            if leases:
+                await asyncio.sleep(0)
+            else:
+                await self._wake.wait()
+
+    def _crawl(self, lease: Lease) -> None:
+        self.worker.downloaded(lease.entry_id)
+        for link in self._pages.links():
+            self._put(link, lease.entry_id)
+        self.worker.ack(lease.entry_id)
+        self.done += 1
+
+    def _put(self, page: int, parent: bytes | None) -> None:
+        fingerprint = sha1(page.to_bytes(12, "big")).digest()
+        if fingerprint in self._sent:
+            if parent is not None:
+                self.worker.depends([parent], self._sent[fingerprint])
+            return
+        partition = b"www.example-%05d.com" % (page % HOSTS)
+        payload = fingerprint * (PAYLOAD_BYTES // 20)
+        put = Put(next(self._ids), Admission.SEEN, fingerprint, 0, 0, payload, parent, partition=partition)
+        self.worker.put(put)
+        self._sent[fingerprint] = self.worker.shard_of(partition, fingerprint)
+        if len(self._sent) > LOCAL_SEEN:
+            self._sent.popitem(last=False)
+
+    def leases_arrived(self) -> None:
+        self._wake.set()
+
+
+class Peer:
+    """What scrapy-redis 0.9 asks of Redis for the same pages, one command after the other."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self._pages = Pages(seed)
+        self._client = redis.Redis.from_url(url)
+        self.done = 0
+        self.exchange_s: list[float] = []
+
+    def run(self, until: float) -> None:
+        """Crawl until the clock says *until*."""
+        if not self.done:
+            for page in self._pages.starts():
+                self._put(page)
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            pipe = self._client.pipeline()
+            pipe.multi()
+            pipe.zrange("peer:requests", 0, 0).zremrangebyrank("peer:requests", 0, 0)
+            popped = pipe.execute()[0]
+            self.exchange_s.append(time.perf_counter() - began)
+            if popped:
+                for link in self._pages.links():
+                    self._put(link)
+                self.done += 1
+
+    def _put(self, page: int) -> None:
+        fingerprint = sha1(page.to_bytes(12, "big")).hexdigest()
+        if self._client.sadd("peer:dupefilter", fingerprint):
+            payload = fingerprint * (PAYLOAD_BYTES // 40)
+            self._client.execute_command("ZADD", "peer:requests", 0, payload)
+
+
+def child(options: dict[str, Any]) -> None:
+    """Be one process of workers; print how many pages they have done between two moments."""
+    began, until = options["begin"], options["until"]
+    if options["shards"]:
+        crawlers = [Crawler(options["urls"], options["shards"], seed) for seed in options["seeds"]]
+        asyncio.run(_children(crawlers, began, until))
+    (seed,) = options["seeds"]
+    peer = Peer(options["urls"][0], seed)
+    peer.run(began)
+    before, cpu, count = peer.done, time.process_time(), len(peer.exchange_s)
+    peer.run(until)
+    _end(peer.done - before, time.process_time() - cpu, peer.exchange_s[count:])
+
+
+def _end(pages: int, cpu_s: float, exchange_s: Sequence[float]) -> NoReturn:
+    """Print what this process has done, and end; what is in flight is of no interest."""
+    print(json.dumps({"pages": pages, "cpu_s": cpu_s, "s": exchange_s}), flush=True)
+    os._exit(0)
+
+
+async def _children(crawlers: Sequence[Crawler], began: float, until: float) -> NoReturn:
+    tasks = [asyncio.create_task(each.run(until)) for each in crawlers]
+    await asyncio.sleep(began - time.monotonic())
+    before, cpu = sum(each.done for each in crawlers), time.process_time()
+    counts = [len(each.exchange_s) for each in crawlers]
+    await asyncio.wait(tasks, timeout=until - time.monotonic())
+    taken = [s for each, count in zip(crawlers, counts, strict=True) for s in each.exchange_s[count:]]
+    _end(sum(each.done for each in crawlers) - before, time.process_time() - cpu, taken)
+
+
+def measure(what: str, shards: int, servers: int, repetition: int, options: argparse.Namespace) -> Run:
+    """Crawl for a while, and return what it came to."""
+    run = Run(what, servers, options.workers, repetition)
+    with ExitStack() as stack:
+        redises = [stack.enter_context(RedisServer(appendonly=True)) for _ in range(servers)]
+        looks = [stack.enter_context(each.client()) for each in redises]
+        began = time.monotonic() + options.warm_up
+        until = began + options.seconds
+        processes = options.workers if not shards else options.processes
+        seeds = [list(range(1, options.workers + 1))[number::processes] for number in range(processes)]
+        children = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.scale", "--child", json.dumps({
+                    "urls": [each.url for each in redises], "shards": shards, "seeds": mine, "begin": began,
+                    "until": until,
+                })],
+                stdout=subprocess.PIPE, text=True,
+            )
+            for mine in seeds if mine
+        ]  # fmt: skip
+        time.sleep(max(0.0, began - time.monotonic()))
+        before = [_cpu_s(look) for look in looks]
+        time.sleep(max(0.0, until - time.monotonic()))
+        used = [_cpu_s(look) - was for look, was in zip(looks, before, strict=True)]
+        reports = [json.loads(each.communicate()[0]) for each in children]
+    pages = sum(each["pages"] for each in reports)
+    taken = sorted(s for each in reports for s in each["s"])
+    run.pages_per_s = pages / options.seconds
+    run.redis_us = sum(used) / pages * 1e6
+    run.client_us = sum(each["cpu_s"] for each in reports) / pages * 1e6
+    run.busiest = max(used) / options.seconds
+    run.p99_ms = taken[int(len(taken) * 0.99)] * 1000 if taken else 0.0
+    return run
+
+
+def _cpu_s(look: Any) -> float:
+    cpu = look.info("cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+
+def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
+    """Return the markdown table, with the conditions below it."""
+    head = [
+        "shards", "servers", "pages/s", "Redis µs/page", "workers µs/page", "cores of the busiest", "p99, ms"
+    ]  # fmt: skip
+    rows = []
+    for what, servers in dict.fromkeys((run.what, run.servers) for run in runs):
+        of = [run for run in runs if (run.what, run.servers) == (what, servers)]
+        rows.append([
+            what, str(servers), spread([run.pages_per_s for run in of]),
+            spread([run.redis_us for run in of], 1), spread([run.client_us for run in of], 1),
+            spread([run.busiest for run in of], 2), spread([run.p99_ms for run in of], 1),
+        ])  # fmt: skip
+    return (
+        f"{markdown(head, rows)}\n\nMedians (lowest–highest) of {options.repetitions} repetitions of "
+        f"{options.seconds:g} s; {options.workers} workers in {options.processes} processes, without Scrapy; "
+        f"{LINKS} links a page, {KNOWN:.0%} known; {HOSTS:,} hosts.\n\n"
+        f"{measured_on(('redis',), 'AOF everysec')}."
+    )
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4, 12], metavar="N")
+    parser.add_argument("--servers", type=int, nargs="+", default=[1, 1, 1, 1], metavar="N", help="for each")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--warm-up", type=float, default=15.0, help="longer than DQ_ROLLBACK_HORIZON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single run there, too")
+    options = parser.parse_args()
+    if options.child:
+        child(options.child)
+        return
+    runs: list[Run] = []
+    kinds = [(str(n), n, m) for n, m in zip(options.shards, options.servers, strict=True)]
+    for repetition in range(options.repetitions):
+        for what, shards, servers in (*kinds, ("scrapy-redis", 0, 1)):
+            runs.append(measure(what, shards, servers, repetition, options))
+            tell(f"{runs[-1]}")
+            write_json(options.json, [asdict(run) for run in runs])
+    print(table(runs, options))
+
+
+if __name__ == "__main__":
+    main()
