@@ -306,7 +306,7 @@ class Claim:
     kind: str
     mark: bytes
     id_stem: bytes
-    """The first 8 bytes of the new ids, never used before; a number completes each id."""
+    """8 random bytes, of which and of its payload each new id is made."""
 
 
 UNFINISHED, ELSEWHERE = -1, -2

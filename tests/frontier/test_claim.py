@@ -119,6 +119,18 @@ def test_a_repeat_of_the_exchange_gets_the_same_claims(fed: Fed, claimer: HandWo
     assert fed.left() == 1
 
 
+def test_a_late_copy_after_a_rollback_claims_under_another_id(fed: Fed, claimer: HandWorker) -> None:
+    """Its worker is busy with what it had claimed before: under one id, the end of that would end both."""
+    snapshot = fed.dump()
+    fed.feed(b"a")
+    (before,) = claim(claimer, 1).leases
+    fed.roll_back(snapshot)
+    fed.feed(b"b")
+    (late,) = claimer.send(claimer.last).leases
+    assert (payloads((before,)), payloads((late,))) == ([b"a"], [b"b"])
+    assert late.entry_id != before.entry_id
+
+
 def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorker) -> None:
     """They come back as suspects, one at a time, as what any dead worker held."""
     fed.feed(b"a", b"b")

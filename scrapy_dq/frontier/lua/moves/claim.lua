@@ -2,7 +2,7 @@
 -- released or reclaimed, it waits in a separate partition. Its worker makes requests from it, puts them, and then acks
 -- it.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first), mark (first bytes of the entry's
---          payload), id_stem (8 bytes, never used before)
+--          payload), id_stem (8 random bytes)
 -- RETURNS  nothing; adds to grants, like a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
@@ -26,8 +26,10 @@ local function claim(want, kind, mark, id_stem)
       if type(popped) == 'table' then payload = popped[1] end
       if not payload then break end
       state.sequence = state.sequence + 1
-      -- The sequence makes it unique: a repeat of an exchange that was stopped midway has the same stem.
-      local id = id_stem .. struct.pack('>I4', state.sequence % 4294967296)
+      -- The sequence makes it unique: a repeat of an exchange that was stopped midway has the same stem. And the payload
+      -- does: after a roll-back, a late copy may claim another one while its worker is busy with the first.
+      local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
+      local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
       grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. mark .. payload)
       claimed = claimed + 1
     end
