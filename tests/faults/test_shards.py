@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -50,25 +50,54 @@ def test_a_crawl_over_shards_of_a_cluster(cluster: Cluster, fault_crawl: Callabl
     assert_whole(crawl.end(120))
 
 
-def test_workers_and_masters_are_killed(cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]) -> None:
-    """Each master in turn, and a worker at the same instant: nothing is lost."""
+def test_workers_are_killed(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> None:
+    """What waits for links in other shards is crawled again, and nothing is lost."""
+    crawl = fault_crawl(fault_redis, site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
+    live = crawl.start(2)
+    for part in (0.05, 0.15, 0.3, 0.5):
+        crawl.wait_for_part(part)
+        crawl.kill(live.pop(0))
+        live += crawl.start()
+    verdict = crawl.end(120)
+    assert_whole(verdict, crawl.leases_at_kills)
+
+
+def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]) -> None:
+    """Each master gives all of its slots to the next one, while the crawl runs."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
+    workers = crawl.start(2)
+    crawl.wait_for_part(0.1)
+    cluster.reshard()
+    verdict = crawl.end(120)
+    assert_whole(verdict)
+    assert all("dq/rejoins" not in worker.stats for worker in workers)
+
+
+def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) -> None:
+    """Kill a master, each in its turn, and a worker at the same instant."""
     live = crawl.start(4)
     metas = [keys.meta(keys.Shard(crawl.project.name, shard)) for shard in range(SHARDS)]
-    victims = {cluster.owner(meta).port: cluster.owner(meta) for meta in metas}
-    for part, victim in zip((0.1, 0.3, 0.5), victims.values(), strict=True):
+    for number, part in enumerate(parts):
         crawl.wait_for_part(part, 120)
-        victim.kill()
+        victim = cluster.owner(metas[number % SHARDS])
         worker = live.pop(0)
+        victim.kill()
         worker.kill()
         crawl.killed.add(worker.pid)
         live += crawl.start()
-        crawl.wait_for_part(part + 0.1, 120)
+        crawl.wait_for_part(part + 0.02, 120)
         victim.start()
-    verdict = crawl.end(240)
-    for w in crawl.project.workers:
-        if w.close_reason == "shutdown":
-            print(w.text[-3500:])
-    print(verdict)
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.soak)])
+def test_a_master_and_a_worker_are_killed_at_the_same_instant(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None], times: int
+) -> None:
+    """What the worker had put there may be gone, and its log with it: its pages are in flight elsewhere."""
+    crawl = fault_crawl(cluster, site=SITE | {"pages": 1_000 * times}, settings=SPREAD)
+    kill_at_once(cluster, crawl, [0.1 + 0.7 * number / times for number in range(times)])
+    verdict = crawl.end(600)
+    figures(verdict, times=times)
     assert not verdict.lost
     assert set(verdict.reasons) == {"finished"}
+    assert verdict.leases_left == 0
