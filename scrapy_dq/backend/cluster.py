@@ -120,6 +120,11 @@ def tag_of(key: str | bytes) -> str:
     return f"{{{tag}}}"
 
 
+def is_down(error: Exception) -> bool:
+    """Tell whether a node says that the cluster does not serve: it fails over, or the node is cut off."""
+    return "CLUSTERDOWN" in f"{type(error).__name__} {error}".upper()
+
+
 def where(pool: Any) -> str:
     """Return the address of a pool of `cluster_client`, for messages: without a login."""
     return f"{','.join(f'{host}:{port}' for host, port in sorted(pool.route.nodes))} (Redis Cluster)"
@@ -137,10 +142,7 @@ class _Routed:
         """Note what an error says about the node; return whether it is not to be asked again."""
         if (moved := moved_to(error)) is not None:
             self._route.named((moved[0] or self.host, moved[1]))
-        elif (
-            isinstance(error, ResponseError)
-            and "CLUSTERDOWN" not in f"{type(error).__name__} {error}".upper()
-        ):
+        elif isinstance(error, ResponseError) and not is_down(error):
             return False
         else:  # also one that is cut off from the others, which says CLUSTERDOWN
             self._route.failed((self.host, self.port))

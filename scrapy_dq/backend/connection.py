@@ -255,10 +255,9 @@ class Connection:
             except NoPermissionError:
                 await client.ping()  # raises if it is PING that is not allowed
                 return None
-            except (AuthenticationError, ResponseError):
-                raise
             except (RedisError, OSError, TimeoutError) as error:
-                if time.monotonic() >= deadline:
+                refused = isinstance(error, (AuthenticationError, ResponseError))
+                if (refused and not cluster.is_down(error)) or time.monotonic() >= deadline:
                     raise
                 if not logged:
                     logger.info("%s. Waiting up to %.0f s for it", explain(error), START_PATIENCE_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from scrapy_dq.backend import connection as module
 from scrapy_dq.backend.clients import get_redis_from_settings
 from scrapy_dq.backend.cluster import Route, _Routed, tag_of
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
@@ -22,6 +23,8 @@ from scrapy_dq.items.writer import ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settings.redis_url import ClusterUrl, check_url, split_cluster_url
 from support.clusters import Cluster
+from support.redis_server import RedisServer
+from support.waiting import patience
 
 GOOD = {
     "redis+cluster://host": ((("host", 6379),), "redis://host:6379/0"),
@@ -113,6 +116,30 @@ def test_an_error_leads_to_another_node_or_not(error: Exception, leads_to: tuple
     connection._take_address()
     assert connection._leads_away(error) == (leads_to != ("a", 1))
     assert connection._route.address == leads_to
+
+
+def test_a_cluster_that_is_failing_over_is_waited_for(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node answers CLUSTERDOWN as long as no node has the slots of another one."""
+    server = start_redis(args=["--cluster-enabled", "yes"])
+    monkeypatch.setattr(module, "START_PATIENCE_S", patience(60.0))
+    caplog.set_level("INFO")
+
+    async def open_it() -> dict[str, Any]:
+        connection = Connection(Config("crawl", redis_url=f"redis+cluster://127.0.0.1:{server.port}"), Path())
+        opening = asyncio.create_task(connection.open())
+        while "Waiting up to" not in caplog.text:
+            await asyncio.sleep(0.01)
+            assert not opening.done()
+        with server.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        try:
+            return dict(await (await opening).cluster("INFO"))
+        finally:
+            await connection.close()
+
+    assert asyncio.run(open_it())["cluster_state"] == "ok"
 
 
 @pytest.mark.parametrize("key", ["books:items", "a{b}c{d}", "{a", b"\xff{\xfe}"])
