@@ -180,8 +180,8 @@ class Frontier:
         if reply[0] == b"LOST":
             raise FrontierRefused(
                 f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica "
-                f"promoted?), and with it what waited there. `scrapy dq clear` deletes what is left, so that the crawl "
-                f"starts again"
+                f"promoted?), and with it what waited there. `scrapy dq clear` deletes what is left, so that "
+                f"the crawl starts again"
             )
         (
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,

@@ -74,7 +74,7 @@ class Worker:
             Dialogue(
                 frontier, elsewhere if shard else crawl, identity, options, gathered,
                 connect=partial(connect, shard), capacity=partial(self._share, shard), limit=limit,
-                pace=pace(shard), on_hold=lambda: self.on_hold, exchanged=self._exchanged,
+                pace=pace(shard), on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
@@ -88,6 +88,10 @@ class Worker:
         """`pending` and `over`, as the owner knows them."""
         self._leased: dict[bytes, int] = {}
         """The shard of each lease that was taken and not settled."""
+        self._waiting = [0] * len(frontiers)
+        """How many entries wait in each shard."""
+        self._waits = 0
+        """Their sum."""
         self._barrier = Barrier(protocols)
         self._level = Level(protocols)
         self._collect = Collect(protocols, self._ask) if len(protocols) > 1 else None
@@ -204,7 +208,7 @@ class Worker:
 
     def put(self, put: Put) -> bool:
         """Add a new entry to the outbox; return False if it was dropped because the run is over for good."""
-        if self.over:
+        if self._outlook[1] or self.home.protocol.over:
             return False
         self.home.protocol.finished = False
         shard = self.shard_of(put.partition, put.token)
@@ -331,14 +335,15 @@ class Worker:
         capacity = self._capacity()
         if capacity <= 0 or len(self._protocols) == 1:
             return capacity
-        running = sum(of.leases.running for of in self._protocols)
-        waiting = sum(of.census.waiting for of in self._protocols)
-        of = self._protocols[shard]
-        free = max(0, capacity - running)
+        of, free = self._protocols[shard], max(0, capacity - len(self._leased))
+        part = free * self._waiting[shard] / max(1, self._waits)
         # Where nothing waits, something may have come since.
-        return of.leases.running + max(min(1, free), ceil(free * of.census.waiting / max(1, waiting)))
+        return of.leases.running + max(min(1, free), ceil(part))
 
-    def _exchanged(self) -> None:
+    def _exchanged(self, shard: int) -> None:
+        waiting = self._protocols[shard].census.waiting
+        self._waits += waiting - self._waiting[shard]
+        self._waiting[shard] = waiting
         if self._barrier:
             self._let_pass()
         if self._collect is not None:
