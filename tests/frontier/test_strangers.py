@@ -298,7 +298,7 @@ def test_an_answer_that_cannot_be_read_has_the_worker_register_again(
         live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("worker", "again", "third")).__next__,
         random_bytes=bytes,
     )  # fmt: skip
-    protocol.joined(worker.joined)
+    protocol.joined(worker.joined, 0.0)
     protocol.seq, protocol.seeding = 2, Seeding.DONE
     protocol.leases.grant(Lease(entry_id(0), 0, b"payload", b"a"))
     assert not exchanged(live, protocol, 0)
@@ -332,7 +332,7 @@ def test_a_number_that_somebody_wrote_passes_no_exchange_off_as_applied(
         live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("first", "again", "third")).__next__,
         random_bytes=os.urandom,
     )  # fmt: skip
-    protocol.joined(stored.joined)
+    protocol.joined(stored.joined, 0.0)
     protocol.seeding = Seeding.DONE
     if not finished:
         protocol.outbox.append(put(0))

@@ -159,7 +159,7 @@ def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
     """From any node, also a replica; those of one connection share what they have found."""
     for crawl in ("one", "two", "three", "four"):
         config = Config(crawl, redis_url=cluster.url)
-        with client_for_commands(config, Path()) as (client, target):
+        with client_for_commands(config, Path()) as (client, target, _):
             assert "pass" not in target
             assert target.endswith(" (Redis Cluster)")
             assert peek(client, crawl).phase == "absent"

@@ -8,23 +8,26 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Fail, Move, Put, Release
+from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Fail, Keep, Move, Put, Release
 from scrapy_dq.frontier.moves import _KINDS, fields_of, move_of
 
 ID = b"%012d" % 1
 PUT: dict[str, Any] = {
     "entry_id": ID, "admission": Admission.SEED, "token": b"token", "priority": -3, "start": 2,
     "payload": b"payload", "parent": b"%012d" % 2, "partition": b"a.com", "due_at": 1000.5,
-    "not_before_s": 1.8e9, "reason": "ä", "known_as": b"k" * 20, "most": 7, "once": True, "fresh": False,
+    "not_before_s": 1.8e9, "reason": "ä", "known_as": b"k" * 20, "most": 7, "once": True,
+    "number": 5, "fresh": False,
 }  # fmt: skip
-MOVES: list[Move] = [Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com")]
-# As the version before this module wrote them to disk.
+MOVES: list[Move] = [
+    Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com"), Keep(ID),
+]  # fmt: skip
+# As they are written to disk, for this process alone.
 STORED: list[tuple[Any, ...]] = [
     (
         0, ID, 2, b"token", -3, 2, b"payload", b"%012d" % 2, b"a.com", 1000.5, 1.8e9, "ä", b"k" * 20, 7,
-        True, False,
+        True, 5, False,
     ),
-    (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"),
+    (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"), (5, ID),
 ]  # fmt: skip
 
 
@@ -43,8 +46,7 @@ def test_the_put_above_has_no_field_as_it_is_by_default() -> None:
     assert not [each.name for each in fields(Put) if PUT.get(each.name, ...) == each.default]
 
 
-def test_what_the_former_version_wrote_is_read() -> None:
-    """The order of the fields on disk is that of the classes, and stays."""
+def test_the_order_of_the_fields_on_disk_is_that_of_the_classes() -> None:
     assert [move_of(stored) for stored in STORED] == MOVES
     assert [fields_of(move) for move in MOVES] == STORED
 

@@ -26,7 +26,7 @@ local function claim(want, kind, mark, id_stem)
       if type(popped) == 'table' then payload = popped[1] end
       if not payload then break end
       state.sequence = state.sequence + 1
-      -- The sequence makes it unique: a repeat of an exchange that was stopped midway has the same stem. And the payload
+      -- The sequence makes it unique: a repeat of an exchange stopped midway has the same stem. And the payload
       -- does: after a roll-back, a late copy may claim another one while its worker is busy with the first.
       local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
       local id = stem .. struct.pack('>I4', state.sequence % 4294967296)

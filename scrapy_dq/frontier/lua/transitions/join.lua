@@ -58,7 +58,8 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
   resumed = 1 -- started by a program that pushes requests: the first worker with a spider describes the run
   describe(ours)
 else
-  resumed, state.phase = 1, 'open'
+  resumed = 1
+  if of_run >= 0 then state.phase = 'open' end -- the last worker left it; the run goes on at home
   for _, field in ipairs(agree) do
     -- The signing key ids are replaced: workers that join from now on need the newest key.
     local unsaid = stored_field(field) == '' and field ~= 'shards'
