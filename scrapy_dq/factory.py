@@ -11,8 +11,10 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.environment import names_of, spider_args, told_apart
+from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_under_workers
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import MAX_LEASES, StartKeys
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import MAX_LEASES, Census, StartKeys
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import start_keys_of
@@ -81,6 +83,21 @@ async def frontiers_of(
         frontier_of(config, await connection.client_of(shard), start_keys, shard)
         for shard in range(config.shards)
     ]
+
+
+async def flush_crawl(config: Config, connection: Connection) -> Census:
+    """Delete everything of the crawl, in all its shards, by an open connection; return what was deleted.
+
+    Raises:
+        FrontierRefused: a worker is live; nothing was deleted.
+    """
+    home = frontier_of(config, await connection.client_of(HOME))
+    flushed = await flush(home, config.worker_ttl_s)
+    deleted = flushed.deleted
+    for shard in range(1, max(config.shards, flushed.shards)):
+        other = frontier_of(config, await connection.client_of(shard), shard=shard)
+        deleted += (await flush_under_workers(other, PURGE_S)).deleted
+    return deleted
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def with_frontiers(place: Place, call: Callable[[Frontier], Awaitable[T]]) -> list[T]:
-    """Call *call* with the frontier of each shard of the crawl, home first, and return the results."""
+async def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitable[T]]) -> T:
+    """Call *call* with the frontiers of all shards of the crawl, home first, and return its result."""
     from scrapy_dq.backend.connection import Connection
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontiers_of
@@ -26,7 +26,7 @@ async def with_frontiers(place: Place, call: Callable[[Frontier], Awaitable[T]])
     try:
         await connection.connect()
         config = replace(place.config, shards=len(place.shards))
-        return [await call(frontier) for frontier in await frontiers_of(config, connection)]
+        return await call(await frontiers_of(config, connection))
     finally:
         await connection.close()
 

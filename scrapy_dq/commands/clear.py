@@ -44,11 +44,12 @@ class Clear(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
         from scrapy_dq.frontier.admin.flush import flush, flush_under_workers, need_nobody
+        from scrapy_dq.frontier.keys import HOME
 
         with looking.place_of(settings, options) as place:
             overview = _overview(place, options)
             if overview is None:
-                asking.say(f"The rest of crawl {place.crawl!r}, from an earlier clear, is deleted.", options)
+                asking.say(f"What was left of crawl {place.crawl!r} is deleted.", options)
                 return DONE
             ttl_s = place.config.worker_ttl_s
             dead: dict[str, int | None] = {}
@@ -56,20 +57,23 @@ class Clear(Subcommand):
             def refused(crawl: str, worker_id: str) -> str:
                 return _refused(crawl, worker_id, len(overview.members) - 1, options)
 
-            async def check(frontier: Frontier) -> None:
-                await alone.announce_wait(frontier, ttl_s)
-                await need_nobody(frontier, ttl_s, "clear", refused, dead)
+            async def check(frontiers: list[Frontier]) -> None:
+                await alone.announce_wait(frontiers[HOME], ttl_s)
+                await need_nobody(frontiers[HOME], ttl_s, "clear", refused, dead)
 
-            async def delete(frontier: Frontier) -> Flushed:
+            async def delete(frontiers: list[Frontier]) -> list[Flushed]:
+                home, *others = frontiers
                 if options.force:
-                    return await flush_under_workers(frontier)
-                return await flush(frontier, ttl_s, "clear", refused, math.inf, dead)
+                    first = await flush_under_workers(home)
+                else:
+                    first = await flush(home, ttl_s, "clear", refused, math.inf, dead)
+                # Without home, they belong to no crawl: a worker that is alive there only was left behind.
+                return [first, *[await flush_under_workers(other) for other in others]]
 
             if not options.force:
                 asyncio.run(alone.with_frontiers(place, check))
             # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
-            # Home first: without it, what is left of the others belongs to no crawl.
             left = any(each.left for each in asyncio.run(alone.with_frontiers(place, delete)))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
@@ -92,7 +96,7 @@ def _if_it_does_not_end(place: Place) -> str:
 
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
-    """Return the crawl's state; None: it was deleted before, and now also what that clear had left."""
+    """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
     from scrapy_dq.frontier import keys
     from scrapy_dq.frontier.model import FrontierRefused
 
@@ -105,9 +109,13 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         return found
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
-        ends = asyncio.run(alone.with_frontiers(place, _delete_rest))
-        left, unlinked = any(left for left, _ in ends), sum(count for _, count in ends)
-        if not (discarded or unlinked):
+        orphans = sum(client.exists(keys.meta(shard)) for client, shard in place.shards[1:])
+        if orphans:
+            lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
+            asking.say(f"{lost}; {orphans} shards are left", options)
+            asking.need_consent("Delete all of it?", options)
+        left, unlinked = asyncio.run(alone.with_frontiers(place, _delete_rest))
+        if not (discarded or orphans or unlinked):
             raise
         if left:
             raise CommandError(
@@ -117,16 +125,18 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         return None
 
 
-async def _delete_rest(frontier: Frontier) -> tuple[bool, int]:
+async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
     """Return whether some of the seen set is left, and how many other keys were deleted."""
     from scrapy_dq.frontier.admin.flush import purge
-    from scrapy_dq.frontier.keys import HOME
 
-    if frontier.name.number != HOME:
-        await frontier.flush([], force=True)  # without home, it belongs to no crawl
-    if await frontier.sweep(SWEEP_S):
-        return True, 0
-    return False, await purge(frontier)
+    unlinked = 0
+    for other in frontiers[1:]:
+        await other.flush([], force=True)
+    for frontier in frontiers:
+        if await frontier.sweep(SWEEP_S):
+            return True, unlinked
+        unlinked += await purge(frontier)
+    return False, unlinked
 
 
 SWEEP_S = 60.0

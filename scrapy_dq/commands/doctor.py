@@ -131,10 +131,13 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     if overview.phase == "absent":
         return []
 
-    async def look(frontier: Frontier) -> Audited:
-        return await audit(frontier, overview.epoch, overview.run, repair=options.repair)
+    async def look(frontiers: list[Frontier]) -> Audited:
+        found = Audited()
+        for frontier in frontiers:
+            found += await audit(frontier, overview.epoch, overview.run, repair=options.repair)
+        return found
 
-    found = sum(asyncio.run(alone.with_frontiers(place, look)), Audited())
+    found = asyncio.run(alone.with_frontiers(place, look))
     text, level = told(found), health.OK
     if found != Audited():
         level = health.WARN if options.repair and not (found.gone or found.seen_gone) else health.BAD

@@ -48,7 +48,7 @@ class SeenOf(Subcommand):
             before, stored = place.overview(), described(place.client, place.crawl)["seen_kind"]
             wanted = place.config.seen_kind
             to = Seen(options.to) if options.to else wanted
-            dead = asyncio.run(alone.with_frontiers(place, lambda frontier: _nobody(frontier, place)))
+            dead = asyncio.run(alone.with_frontiers(place, lambda frontiers: _nobody(frontiers, place)))
             left = before.census.seen
             with ProgressBar() as bar:
                 bar.begin("fingerprints", left)
@@ -82,14 +82,18 @@ class SeenOf(Subcommand):
         return DONE
 
 
-async def _nobody(frontier: Frontier, place: Place) -> list[str]:
-    """Return the ids of registered workers that are dead; raise FrontierRefused if one is alive."""
+async def _nobody(frontiers: list[Frontier], place: Place) -> list[list[str]]:
+    """Return the ids of dead workers in each shard; raise FrontierRefused if one is alive."""
     from scrapy_dq.frontier.admin.flush import need_nobody
+    from scrapy_dq.frontier.keys import HOME
 
     def refused(crawl: str, worker_id: str) -> str:
         return f"worker {worker_id} of crawl {crawl!r} is alive: nothing was changed. Stop all workers first"
 
-    dead: dict[str, int | None] = {}
-    await alone.announce_wait(frontier, place.config.worker_ttl_s)
-    await need_nobody(frontier, place.config.worker_ttl_s, "seen convert", refused, dead)
-    return sorted(dead)
+    async def dead_of(frontier: Frontier) -> list[str]:
+        dead: dict[str, int | None] = {}
+        await need_nobody(frontier, place.config.worker_ttl_s, "seen convert", refused, dead)
+        return sorted(dead)
+
+    await alone.announce_wait(frontiers[HOME], place.config.worker_ttl_s)
+    return await asyncio.gather(*map(dead_of, frontiers))

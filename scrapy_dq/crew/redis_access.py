@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.factory import frontier_of
-from scrapy_dq.frontier.admin.flush import flush
+from scrapy_dq.factory import flush_crawl
 from scrapy_dq.frontier.admin.overview import peek, run_name
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.settings import Config
@@ -39,7 +38,7 @@ async def _prepare(connection: Connection, config: Config) -> None:
     client = await connection.open()
     try:
         if config.flush_on_start:
-            await flush(frontier_of(config, client), config.worker_ttl_s)
+            await flush_crawl(config, connection)
     finally:
         await client.aclose()
 

@@ -169,7 +169,8 @@ class Frontier:
             new_epoch: a fresh uuid, used only if the frontier is absent.
             of: of home, for another shard, which follows it; None: this is home.
         Raises:
-            FrontierRefused: among others, if *of* says that this shard existed, and it is gone.
+            FrontierRefused: among others, if *of* says that this shard existed, and it is gone; or if it is
+                in a later run than *of*.
         Source: transitions/join.lua
         """
         reply = await self._call(
@@ -187,6 +188,12 @@ class Frontier:
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
             crawled, forgotten, registered, complete,
         ) = reply  # fmt: skip
+        if of and status == b"FINISHED":
+            raise FrontierRefused(
+                f"shard {self.name.number} of crawl {self.crawl!r} is in run {int(run)}, and home was in run "
+                f"{of.run}. If a run has just begun, start this again; else the Redis of home was rolled "
+                f"back, and `scrapy dq clear` deletes the crawl, so that it starts again"
+            )
         return Joined(
             Status(status.decode()),
             parse_epoch(epoch),
@@ -417,7 +424,7 @@ class Frontier:
         if reply[4]:
             # Untrusted data says how much there is. The exchanges of the next run sweep what is left.
             left = await self.sweep(FLUSH_SWEEP_S)
-        return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left)
+        return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left, reply[5])
 
     async def purge(self, found: Found) -> int:
         """Unlink those of *found* that nothing leads to, and return how many.

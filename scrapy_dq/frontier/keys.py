@@ -70,6 +70,9 @@ KEYS = (
 FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
 
 
+MOST_SHARDS = 1_024
+
+
 class Shard(NamedTuple):
     """One of the shards of a crawl. Number 0 is home; where a shard is meant, the crawl's name means home."""
 

@@ -395,6 +395,8 @@ class Flushed(NamedTuple):
     deleted: Census
     left: bool = False
     """Some of the seen set is left: the exchanges of the next run delete it, or `scrapy dq clear`."""
+    shards: int = 1
+    """How many the crawl had, as it was stored at home."""
 
 
 class Hold(str, Enum):

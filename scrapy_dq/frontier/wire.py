@@ -312,6 +312,8 @@ def refuse(reply: Any) -> None:
         way = "Run it as it was started, "
         if field == "signing":
             way = "Give all its workers the same DQ_SIGNING_KEYS, "
+        if field == "shards":
+            way = f"Set DQ_SHARDS = {stored}, "
         if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
             way = f"Set {SETTING_OF_SEEN[stored]}, "
             if stored != Seen.COMPACT.value:

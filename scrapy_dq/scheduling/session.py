@@ -14,8 +14,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.environment import compared, data_dir, need_asyncio
-from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of, options_of
-from scrapy_dq.frontier.admin.flush import flush
+from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -149,12 +148,10 @@ class Session(Listener):
             start_keys = self._start_keys
             if start_keys is not None:
                 self._connection.need_one_slot(self.config.crawl, start_keys.keys)
-            frontiers = await frontiers_of(self.config, self._connection, start_keys)
             if self.config.flush_on_start:
-                for frontier in frontiers:
-                    flushed = await flush(frontier, self.config.worker_ttl_s)
-                    logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(flushed.deleted))
-            await self._join(frontiers)
+                deleted = await flush_crawl(self.config, self._connection)
+                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(deleted))
+            await self._join(await frontiers_of(self.config, self._connection, start_keys))
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
             refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)
             raise

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from scrapy_dq.frontier.keys import MOST_SHARDS
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
 from scrapy_dq.hostnames import with_usual_spellings
 from scrapy_dq.settings.errors import ConfigError
@@ -76,7 +77,7 @@ class Config:
         "DQ_PARTITION_BY", "slot", choice, "How the backlog is divided", choices=("slot", "none")
     )
     shards: int = setting_field(
-        "DQ_SHARDS", 1, integer, "Over how many shards the crawl is spread", "shards", 1, 1024
+        "DQ_SHARDS", 1, integer, "Over how many shards the crawl is spread", "shards", 1, MOST_SHARDS
     )
     domain_delay_s: float = setting_field(
         "DQ_DOMAIN_DELAY", 0.0, number, "Time between requests of a partition, all workers", "s", 0, 86_400

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -104,12 +106,33 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     assert (status["phase"], status["waiting"], status["failed"]) == ("open", len(HOSTS), 0)
 
 
-def test_clear_deletes_all_shards_and_what_an_earlier_one_has_left(
-    dq: Any, workers: list[HandWorker], live: LiveFrontier
-) -> None:
+def metas(live: LiveFrontier) -> int:
+    return live.redis.exists(*(keys.meta(keys.Shard(live.crawl, shard)) for shard in range(SHARDS)))
+
+
+def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: LiveFrontier) -> None:
+    """Also under workers that are dead; those of another shard have another heartbeat than at home."""
     fill(workers)
-    dq.text("clear", "--yes", "--force")
-    names = [keys.meta(keys.Shard(live.crawl, shard)) for shard in range(SHARDS)]
-    assert not live.redis.exists(*names)
+    live.redis.hincrby(f"{keys.prefix(workers[1].live.frontier.name)}beats", "worker", 7)
+    assert metas(live) == SHARDS
+    found = dq.found("clear", "--yes", DQ_WORKER_TTL=1)
+    assert found["deleted"]["waiting"] == len(HOSTS)
+    assert not metas(live)
     with pytest.raises(CommandError, match="there is no crawl"):
-        dq.text("clear", "--yes", "--force")
+        dq.text("clear", "--yes", DQ_SHARDS=SHARDS)
+
+
+def test_clear_deletes_what_is_left_when_home_is_lost(
+    dq: Any, workers: list[HandWorker], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it has asked."""
+    fill(workers)
+    stored.roll_back(live.redis, live.crawl, {})
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(CommandError, match="--yes"):
+        dq.text("clear", DQ_SHARDS=SHARDS)
+    assert metas(live) == SHARDS - 1
+    text = dq.text("clear", "--yes", DQ_SHARDS=SHARDS)
+    assert "has lost its home shard; 2 shards are left" in text
+    assert text.endswith(f"What was left of crawl {live.crawl!r} is deleted.\n")
+    assert not metas(live)

@@ -102,7 +102,8 @@ def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier,
     home = HandWorker(live, "a", SPREAD).joined
     other.join(home)
     assert other.join(replace(home, run=1), worker_id="b").run == 1
-    assert other.join(home, worker_id="c").status is Status.FINISHED
+    with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is in run 1, and home was in run 0"):
+        other.join(home, worker_id="c")
 
 
 @pytest.mark.parametrize(

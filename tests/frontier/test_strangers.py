@@ -295,7 +295,7 @@ def test_an_answer_that_cannot_be_read_has_the_worker_register_again(
     """Sending the same bytes again would bring the same answer, for ever."""
     worker.exchange(*puts(b"a", 3), want=1)
     protocol = WorkerProtocol(
-        live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("worker", "again", "third")).__next__,
+        live.frontier.name, Listener(), Outbox(), 10.0, new_id=iter(("worker", "again", "third")).__next__,
         random_bytes=bytes,
     )  # fmt: skip
     protocol.joined(worker.joined, 0.0)
@@ -329,7 +329,7 @@ def test_a_number_that_somebody_wrote_passes_no_exchange_off_as_applied(
     stored = HandWorker(live, "stored")
     HandWorker(live, "first")
     protocol = WorkerProtocol(
-        live.crawl, Listener(), Outbox(), 10.0, new_id=iter(("first", "again", "third")).__next__,
+        live.frontier.name, Listener(), Outbox(), 10.0, new_id=iter(("first", "again", "third")).__next__,
         random_bytes=os.urandom,
     )  # fmt: skip
     protocol.joined(stored.joined, 0.0)

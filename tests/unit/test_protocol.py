@@ -14,6 +14,7 @@ from unittest.mock import call as a_call
 import msgpack
 
 import scrapy_dq
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
@@ -46,7 +47,7 @@ LEASE = Lease(b"%012d" % 7, 1, b"payload")
 def protocol(**options: object) -> WorkerProtocol:
     ids = count(1)
     made = WorkerProtocol(
-        "crawl", Mock(), Outbox(), HORIZON_S,
+        Shard("crawl", HOME), Mock(), Outbox(), HORIZON_S,
         new_id=lambda: f"worker {next(ids)}", random_bytes=lambda n: b"r" * n, **options,  # type: ignore[arg-type]
     )  # fmt: skip
     made.epoch = "epoch"

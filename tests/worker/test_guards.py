@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Admission,
@@ -44,6 +45,7 @@ class Talk:
     def __init__(self) -> None:
         self.now = 1000.0
         self.crawl = "crawl"
+        self.name = Shard("crawl", HOME)
         self.start_keys = None
         self.signer = TRUSTING
         self.numbers: list[int] = []

@@ -67,12 +67,12 @@ async def need_nobody(
         raise FrontierRefused(refused(frontier.crawl, alive))
 
 
-async def flush_under_workers(frontier: Frontier) -> Flushed:
-    """Delete everything of the crawl, even if workers are live, and return what was deleted.
+async def flush_under_workers(frontier: Frontier, most_s: float = math.inf) -> Flushed:
+    """Delete everything of the crawl, or of a shard, even if workers are live, and return what was deleted.
 
     Live workers find the frontier gone, and close with reason frontier_lost.
     """
-    return await _purged(frontier, await frontier.flush([], force=True), math.inf)
+    return await _purged(frontier, await frontier.flush([], force=True), most_s)
 
 
 async def _purged(frontier: Frontier, flushed: Flushed, most_s: float) -> Flushed:

@@ -22,7 +22,6 @@ from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, ref
 
 MAX_AT_MS = 253_370_764_800_000
 """The year 9999 in UTC: a time in it is one before the year 10000 in every time zone."""
-MOST_SHARDS = 1024
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 
@@ -246,7 +245,7 @@ def shards_of(client: Any, crawl: str) -> int:
                 raise
     if epoch is None:
         return 0
-    return min(int(stored), MOST_SHARDS) if stored and stored.isdigit() and len(stored) < 10 else 1
+    return min(int(stored), keys.MOST_SHARDS) if stored and stored.isdigit() and len(stored) < 10 else 1
 
 
 def peek_whole(

@@ -33,7 +33,7 @@ class Driver:
     ) -> None:
         self.frontier = frontier
         self.protocol = WorkerProtocol(
-            frontier.crawl, listener, Outbox(spill_dir), rollback_horizon_s,
+            frontier.name, listener, Outbox(spill_dir), rollback_horizon_s,
             new_id=lambda: new_worker_id(identity), random_bytes=os.urandom, limit=limit,
             signer=frontier.signer, start_keys=frontier.start_keys, has_start=bool(crawl.starts),
         )  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING
 
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_LEASES,
@@ -131,7 +132,7 @@ class WorkerProtocol:
 
     def __init__(
         self,
-        crawl: str,
+        shard: Shard,
         listener: Listener,
         outbox: Outbox,
         rollback_horizon_s: float,
@@ -150,7 +151,7 @@ class WorkerProtocol:
             limit: see Leases.
             has_start: a start() can repeat lost puts without a parent; only for an error message.
         """
-        self._crawl = crawl
+        self._shard = shard
         self._listener = listener
         self._new_id = new_id
         self._random_bytes = random_bytes
@@ -633,9 +634,12 @@ class WorkerProtocol:
     def _lose(self) -> None:
         self.lost = True
         logger.critical(
-            "The frontier of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
+            "%s of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost; the next crawl starts again from start()",
-            self._crawl,
-        )
+            "frontier_lost; %s",
+            "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
+            self._shard.crawl,
+            "the next crawl starts again from start()" if self._shard.number == HOME
+            else "`scrapy dq clear` deletes the rest, so that the crawl starts again",
+        )  # fmt: skip
         self._listener.frontier_lost()

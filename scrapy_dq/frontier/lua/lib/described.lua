@@ -13,7 +13,7 @@ local function described(first)
   ours.verifies, ours.signing = ours.signing, string.match(ours.signing, '^%S*')
   return ours
 end
-local UNSAID = { signing = 'no', shards = '1' } -- what a crawl has for which this field is not stored
+local DEFAULTS = { signing = 'no', shards = '1' } -- what a crawl has for which this field is not stored
 -- Whether a worker described by *ours* can take part in a run with the value *stored* of this field.
 local function agrees(ours, field, stored)
   -- Empty: this worker accepts any value; or no worker has set one yet.
@@ -21,18 +21,18 @@ local function agrees(ours, field, stored)
   return field == 'signing' and string.find(' ' .. ours.verifies .. ' ', ' ' .. stored .. ' ', 1, true)
 end
 -- Returns the fields that must equal the stored ones, and if one does not: DIFFERS, field, stored, ours. These are all
--- in an open run; after it, only those on which the meaning of kept keys depends.
+-- in an open run; after it, only those on which the meaning and the place of kept keys depend.
 local function agreement(ours, over)
   local fields = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing', 'shards' }
   if over then
     local kept = redis.call('EXISTS', key.seen) == 1 and seen_stays()
-    fields = kept and { 'schema', 'fingerprinter', 'seen_kind', 'shards' } or { 'schema' }
+    fields = kept and { 'schema', 'fingerprinter', 'seen_kind', 'shards' } or { 'schema', 'shards' }
   end
   for _, field in ipairs(fields) do
     local stored = stored_field(field)
     -- A crawl that a program (without a fingerprinter) started without an order is served oldest first.
     if stored == '' and state.epoch then
-      stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or UNSAID[field] or ''
+      stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or DEFAULTS[field] or ''
     end
     if not agrees(ours, field, stored) then return fields, { 'DIFFERS', field, stored, ours[field] } end
   end
@@ -46,11 +46,7 @@ local function describe(ours)
   end
   if ours.keep_seen ~= '' then redis.call('HSET', key.meta, 'keep_seen', ours.keep_seen) end
   if ours.limits ~= '' then set_limits(ours.limits) end
-  if ours.shards ~= '1' then
-    redis.call('HSET', key.meta, 'shards', ours.shards)
-  elseif stored_field('shards') ~= '' then
-    redis.call('HDEL', key.meta, 'shards', 'complete')
-  end
+  if ours.shards ~= '1' then redis.call('HSET', key.meta, 'shards', ours.shards) end
   local seen_ttl_ms = tonumber(ours.seen_ttl_ms)
   -- One command, and the last: until then there is no crawl, or still the previous run.
   redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase, 'run_name', ours.run_name,

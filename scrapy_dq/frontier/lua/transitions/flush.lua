@@ -1,13 +1,15 @@
 -- flush: delete everything of the crawl, unless a worker is live. It works whatever is stored, of whatever type: it is
 -- the way out if nothing else works.
 -- ARGS     dead_ids (msgpack array of ids of workers that are dead), force (1: even if workers are live)
--- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept) | LIVE, worker_id
+-- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept), shards (how many the crawl had)
+--          | LIVE, worker_id
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
--- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types,
---          keys.worker_key, member.clear_run, state, state.load_state, state.seen_count, state.there,
---          state.wrong_seen, torn.stored_torn, types.is_wrong, types.size_of, types.too_many
+-- USES     digits, keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types,
+--          keys.worker_key, member.clear_run, state, state.load_state, state.seen_count, state.there, state.wrong_seen,
+--          torn.stored_torn, types.is_wrong, types.size_of, types.too_many
+local MOST_SHARDS = 1024
 local dead, force = {}, ARGV[2] == '1'
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
 there = { members = size_of(key.members, 'set') or 0 }
@@ -30,7 +32,8 @@ for _, id in ipairs({ torn.registering or torn.removing }) do
   if type(id) == 'string' then redis.call('UNLINK', worker_key(id), in_flight_key(id)) end
 end
 local waiting, in_flight, seen = state.waiting, state.in_flight, wrong_seen() and 0 or seen_count()
+local shards = math.max(1, digits(redis.call('HGET', key.meta, 'shards') or '', MOST_SHARDS))
 clear_run(false)
 redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.torn, key.samples, key.minutes,
   key.journal)
-return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded) }
+return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded), shards }
