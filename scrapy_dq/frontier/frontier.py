@@ -221,7 +221,9 @@ class Frontier:
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
         """Source: lib/described.lua"""
         return (
-            SCHEMA, self.order.value if crawl.order_given else "",
+            # Versions without shards would take part at home alone.
+            SCHEMA if crawl.shards == 1 else f"{SCHEMA}-shards",
+            self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
             ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, self.signer.ids, crawl.shards,
@@ -372,15 +374,22 @@ class Frontier:
         return (reply[1], reply[2], reply[3]) if reply[0] == b"OK" else (0, 0, 0)
 
     async def leave(
-        self, worker_id: str, epoch: str, run: int, keep_seen: bool | None, over: bool = False
+        self,
+        worker_id: str,
+        epoch: str,
+        run: int,
+        keep_seen: bool | None,
+        version: int = -1,
+        kept: bool = False,
     ) -> tuple[int, bool]:
         """Release all leases and unregister; return (number of released leases, whether no member is left).
 
         Args:
-            over: this is not home, and home says that the run is finished.
+            version: of another shard than home, when home had finished the run; -1: it has not.
+            kept: another shard has failed requests or dead letters: what a retry needs stays.
         Source: transitions/leave.lua
         """
-        reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen), int(over))
+        reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen), version, int(kept))
         if reply[0] != b"OK":
             return 0, False
         if reply[2] and reply[3]:

@@ -47,7 +47,12 @@ PASSWORD = "s3cr3t-w0rd"
 def place(server: RedisServer, crawl_name: str) -> Iterator[Place]:
     """Return a crawl in the Redis of the tests."""
     with server.client() as client:
-        yield Place(client, "redis", Config.read({"DQ_CRAWL": crawl_name, "REDIS_URL": server.url}, {}))
+        yield Place(
+            client,
+            "redis",
+            Config.read({"DQ_CRAWL": crawl_name, "REDIS_URL": server.url}, {}),
+            lambda _: client,
+        )
 
 
 @pytest.fixture
@@ -178,7 +183,7 @@ def test_names_of_crawls_are_short_and_printable(
         for name in names:
             HandWorker(stack.enter_context(closing(LiveFrontier(server.url, name, Order.FIFO))), "worker")
         config = Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {})
-        text = Metrics().text(Place(client, "redis", config)).decode()
+        text = Metrics().text(Place(client, "redis", config, lambda _: client)).decode()
     found = Samples(text)
     assert found.value("dq_up") == 1
     assert found.value("dq_crawls") == len(names) - 1
@@ -210,7 +215,9 @@ def test_what_somebody_else_wrote_breaks_nothing(
         client.hset(crawls[1].key("worker:worker"), "identity", '[{"host": 1}]')
         client.hset(crawls[1].key("meta"), "spider", "\x00" * 1000)
         metrics = Metrics()
-        place = Place(client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}))
+        place = Place(
+            client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}), lambda _: client
+        )
         found = Samples(metrics.text(place).decode())
         client.delete(crawls[1].key("journal"), crawls[1].key("samples"))
         client.set(crawls[1].key("journal"), "x")
@@ -241,7 +248,9 @@ def test_what_a_scrape_costs_redis_has_a_bound(
                 worker = HandWorker(live, f"worker-{k}")
             worker.exchange(*puts(b"a.example", 3), want=1)
         metrics = Metrics()
-        place = Place(client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}))
+        place = Place(
+            client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}), lambda _: client
+        )
         metrics.text(place)  # it begins with a search
         for _ in range(18):
             client.config_resetstat()
@@ -275,7 +284,7 @@ def test_a_user_with_few_rights_reads_what_it_may(
         url = server.url.replace("redis://", "redis://observer:pw@")
         client = stack.enter_context(Redis.from_url(url))
         config = Config.read({"DQ_CRAWL": "-", "REDIS_URL": url}, {})
-        found = Samples(Metrics().text(Place(client, "redis", config)).decode())
+        found = Samples(Metrics().text(Place(client, "redis", config, lambda _: client)).decode())
     assert found.of("ours")["dq_requests waiting"] == 3
     assert found.of("theirs").keys() == {"dq_crawl_up", "dq_age_seconds"}
     assert (found.value("dq_up"), found.value("dq_redis_memory_bytes")) == (1, None)

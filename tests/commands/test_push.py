@@ -232,10 +232,10 @@ def test_an_interrupted_push_says_how_many_were_stored(
     """What was not handed in does not count; standard error says why."""
     hand_in, calls = Producer._hand_in, iter((True, True, False))
 
-    async def break_off(visitor: Producer) -> None:
+    async def break_off(visitor: Producer, part: Any) -> None:
         if not next(calls):
             raise FrontierRefused("the crawl was deleted meanwhile")
-        await hand_in(visitor)
+        await hand_in(visitor, part)
 
     monkeypatch.setattr(Producer, "_hand_in", break_off)
     with pytest.raises(FrontierRefused):

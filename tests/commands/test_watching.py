@@ -144,12 +144,12 @@ def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
     worker.exchange(put(1))
     calls, real = [], backlog.sizes
 
-    def slow(*args: Any) -> backlog.Sizes:
+    def slow(*args: Any, **named: Any) -> backlog.Sizes:
         calls.append(args)
         until = time.monotonic() + 0.12
         while time.monotonic() < until:
             pass
-        return real(*args)
+        return real(*args, **named)
 
     monkeypatch.setattr(backlog, "sizes", slow)
     meanwhile(*[lambda: None] * 5)

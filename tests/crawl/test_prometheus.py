@@ -57,7 +57,9 @@ def exposition() -> Samples:
         server.client() as client,
     ):
         HandWorker(live, "worker")
-        place = Place(client, "redis", Config.read({"DQ_CRAWL": "crawl", "REDIS_URL": server.url}, {}))
+        place = Place(
+            client, "redis", Config.read({"DQ_CRAWL": "crawl", "REDIS_URL": server.url}, {}), lambda _: client
+        )
         return Samples(Metrics().text(place).decode())
 
 

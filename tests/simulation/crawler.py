@@ -405,6 +405,7 @@ class Crawler(Listener):
 
     def outbox_lost(self, parentless: bool) -> None:
         self._sent.clear()
+        self._unconfirmed.clear()  # it releases the leases whose ends are lost
         self.spill_lost = self.spill_lost or parentless
         if parentless:
             self.stop("outbox_lost")

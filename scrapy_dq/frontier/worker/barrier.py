@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import count
 
 from scrapy_dq.frontier.model import Ack, Bury, Fail
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -39,8 +40,9 @@ class Barrier:
         """By lease and other shard, the number of the last put there on which the lease depends."""
         self._held: dict[bytes, _Held] = {}
         """By lease."""
-        self._waiting: list[list[tuple[int, bytes]]] = [[] for _ in protocols]
-        """By shard, a heap of numbers and leases; those that are not held any more are skipped."""
+        self._waiting: list[list[tuple[int, int, _Held]]] = [[] for _ in protocols]
+        """By shard, a heap of numbers of puts, each with a serial number and what waits for it."""
+        self._serial = count()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -57,9 +59,9 @@ class Barrier:
         waits = {other: n for other, n in needs.items() if self._protocols[other].retired < n}
         if not waits:
             return False
-        self._held[ending.entry_id] = _Held(shard, ending, len(waits))
+        held = self._held[ending.entry_id] = _Held(shard, ending, len(waits))
         for other, number in waits.items():
-            heappush(self._waiting[other], (number, ending.entry_id))
+            heappush(self._waiting[other], (number, next(self._serial), held))
         return True
 
     def forget(self, entry_id: bytes) -> None:
@@ -70,12 +72,12 @@ class Barrier:
         """Remove and yield the ends that have to wait no longer, each with its shard."""
         for protocol, waiting in zip(self._protocols, self._waiting, strict=True):
             while waiting and waiting[0][0] <= protocol.retired:
-                held = self._held.get(heappop(waiting)[1])
-                if held is not None:
-                    held.left -= 1
-                    if not held.left:
-                        del self._held[held.ending.entry_id]
-                        yield held.shard, held.ending
+                held = heappop(waiting)[2]
+                held.left -= 1
+                # Otherwise it was lost, and its lease may have been granted and held again.
+                if not held.left and self._held.get(held.ending.entry_id) is held:
+                    del self._held[held.ending.entry_id]
+                    yield held.shard, held.ending
 
     def give_up(self) -> list[tuple[int, Ending]]:
         """Remove and return all that wait."""

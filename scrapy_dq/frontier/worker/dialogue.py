@@ -35,7 +35,7 @@ from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.outage import Outage
-from scrapy_dq.frontier.worker.pace import Pace
+from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, Pace
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
@@ -289,6 +289,8 @@ class Dialogue:
         protocol.empty_buffer()
         while protocol.unsaid and not self.done:
             await self._until(deadline, self._exchange)
+            if protocol.waits_to_seed:  # for the dialogue with home
+                await asyncio.sleep(IDLE_FIRST_S)
             if protocol.unsaid and time.monotonic() >= deadline:
                 raise FrontierUnavailable("Redis takes too long to store what this worker has found")
         self.handed_in = True
@@ -313,8 +315,8 @@ class Dialogue:
         if not self.done:
             await self._until(deadline, self._exchange)
 
-    async def leave(self, deadline: float, *, over: bool = False) -> None:
-        """Unregister; what is still leased goes back. *over*: see Frontier.leave."""
+    async def leave(self, deadline: float, *, version: int = -1, kept: bool = False) -> None:
+        """Unregister; what is still leased goes back. *version*, *kept*: see Frontier.leave."""
         protocol = self.protocol
         if not self.done:
             protocol.retire_log()
@@ -323,7 +325,7 @@ class Dialogue:
                 applied = protocol.applied
                 await self._until(deadline, self._exchange)
         if not protocol.lost:
-            await self._until(deadline, lambda: self._driver.leave(over))
+            await self._until(deadline, lambda: self._driver.leave(version, kept))
 
     def end(self) -> None:
         """Stop the heartbeat, and drop what was not stored."""

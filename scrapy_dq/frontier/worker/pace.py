@@ -6,6 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 
 from scrapy_dq.frontier.model import MAX_LEASES
 
@@ -109,6 +110,18 @@ class Pace:
         self._next_due_at = self._clock() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
+    def share(self, capacity: int, taken: int, running: int, part: float) -> int:
+        """Return how much of *capacity*, which is positive, is for one shard: at least 1.
+
+        Args:
+            taken: how many leases of all shards the owner has taken.
+            running: how many of them are of this shard.
+            part: what waits in this shard, of all that waits: 0 to 1.
+        """
+        free = max(0, capacity - taken)
+        # Where nothing waits, something may have come since.
+        return max(1, running + max(min(1, free), ceil(free * part)))
+
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return how many leases to request: free slots, and what two round trips consume.
 
@@ -176,6 +189,18 @@ class OneByOne(Pace):
             self._asked.clear()
         elif wanted and self._asked and confirmed >= self._asked[0]:
             self._asked.popleft()
+
+    def share(self, capacity: int, taken: int, running: int, part: float) -> int:
+        """Return how much of *capacity*, which is positive, is for one shard: at least 1.
+
+        Args:
+            taken: how many leases of all shards the owner has taken.
+            running: how many of them are of this shard.
+            part: what waits in this shard, of all that waits: 0 to 1.
+        """
+        free = max(0, capacity - taken)
+        # Where nothing waits, something may have come since.
+        return max(1, running + max(min(1, free), ceil(free * part)))
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return 1 if the engine has asked and got no lease, else 0."""

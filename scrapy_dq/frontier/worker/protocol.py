@@ -217,18 +217,20 @@ class WorkerProtocol:
 
     @property
     def unsaid(self) -> bool:
-        """There are moves or notes to send, or an answer is pending."""
+        """There are moves or notes to send, or an answer is pending; or, at home, others wait to seed."""
+        if self._shard.number == HOME and any(each.waits_to_seed for each in self.others):
+            return True
         return bool(self.outbox or self.notes) or self.under_way
+
+    @property
+    def waits_to_seed(self) -> bool:
+        """It has puts without a parent, and home has not confirmed the level that they need."""
+        return self.outbox.parentless > 0 and not self.may_seed()
 
     @property
     def on_hold(self) -> bool:
         """The crawl is paused or draining: no worker gets a lease."""
         return self.words.hold is not Hold.NONE
-
-    @property
-    def busy(self) -> bool:
-        """It has moves to send, or leases, or a call is under way."""
-        return bool(self.outbox or self.leases) or self.under_way
 
     @property
     def start_broken(self) -> bool:
@@ -369,7 +371,7 @@ class WorkerProtocol:
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
-        if self.outbox.parentless and not self.may_seed():
+        if self.waits_to_seed:
             prefix = list(takewhile(lambda move: not _is_parentless(move), prefix))
         seeding = self.seeding
         if seeding == Seeding.DONE:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
@@ -211,6 +210,7 @@ class Worker:
         if self._outlook[1] or self.home.protocol.over:
             return False
         self.home.protocol.finished = False
+        self._outlook = (True, False)
         shard = self.shard_of(put.partition, put.token)
         dialogue = self.dialogues[shard]
         dialogue.protocol.finished = False
@@ -335,10 +335,9 @@ class Worker:
         capacity = self._capacity()
         if capacity <= 0 or len(self._protocols) == 1:
             return capacity
-        of, free = self._protocols[shard], max(0, capacity - len(self._leased))
-        part = free * self._waiting[shard] / max(1, self._waits)
-        # Where nothing waits, something may have come since.
-        return of.leases.running + max(min(1, free), ceil(part))
+        part = self._waiting[shard] / max(1, self._waits)
+        running = self._protocols[shard].leases.running
+        return self.dialogues[shard].pace.share(capacity, len(self._leased), running, part)
 
     def _exchanged(self, shard: int) -> None:
         waiting = self._protocols[shard].census.waiting
@@ -392,7 +391,10 @@ class Worker:
         others = self.dialogues[1:]
         try:
             home = Home(joined.epoch, joined.run, joined.complete)
-            await asyncio.gather(*(each.join("", home) for each in others))
+            joins = await asyncio.gather(*(each.join("", home) for each in others), return_exceptions=True)
+            for answer in joins:
+                if isinstance(answer, BaseException):
+                    raise answer
             if others and not joined.complete:
                 await self.home.complete()
         except FrontierError:
@@ -427,14 +429,20 @@ class Worker:
                 for shard, ending in self._barrier.give_up():
                     self._end(shard, Release(ending.entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
-            # Home last: until then, the others cannot be of a run that is over.
-            over = self.home.protocol.finished
-            if over:
-                # What it knows of them may be older than the end: for the last counts.
-                await asyncio.gather(*(each.attempt(each.look, deadline) for each in everywhere[1:]))
-            leaves = [(each, partial(each.leave, over=over)) for each in everywhere[1:]]
+            others = everywhere[1:]
+            if others and self.home.protocol.finished:
+                # What it knows of them may be older than the end. Home after them: a retry opens it first.
+                await asyncio.gather(*(each.attempt(each.look, deadline) for each in others))
+                await self.home.attempt(self.home.look, deadline)
+            over, census = self.home.protocol.finished, self.census
+            kept = bool(others) and census.failed + census.dead > 0
+            leaves = [
+                (each, partial(each.leave, version=each.protocol.census.version if over else -1, kept=kept))
+                for each in others
+            ]
+            # Home last: while this worker is a member there, no other run begins.
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
-            await self.home.attempt(self.home.leave, deadline)
+            await self.home.attempt(partial(self.home.leave, kept=kept), deadline)
         finally:
             for each in everywhere:
                 each.end()

@@ -23,10 +23,10 @@ end
 -- Returns the fields that must equal the stored ones, and if one does not: DIFFERS, field, stored, ours. These are all
 -- in an open run; after it, only those on which the meaning and the place of kept keys depend.
 local function agreement(ours, over)
-  local fields = { 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing', 'shards' }
+  local fields = { 'shards', 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing' }
   if over then
     local kept = redis.call('EXISTS', key.seen) == 1 and seen_stays()
-    fields = kept and { 'schema', 'fingerprinter', 'seen_kind', 'shards' } or { 'schema', 'shards' }
+    fields = kept and { 'shards', 'schema', 'fingerprinter', 'seen_kind' } or { 'shards', 'schema' }
   end
   for _, field in ipairs(fields) do
     local stored = stored_field(field)

@@ -58,9 +58,9 @@ local function keeps_seen(said)
   return said == '1'
 end
 -- The last worker has left a finished run. Until the next run starts, a retry or a returning worker needs the tokens of
--- puts: without them, either would crawl everything again.
-local function end_run(keep_seen)
-  local kept = redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
+-- puts: without them, either would crawl everything again; those of all shards, if one of them has something (*kept*).
+local function end_run(keep_seen, kept)
+  kept = kept or redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
   redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
   clear_run(keep_seen or kept, kept)
 end

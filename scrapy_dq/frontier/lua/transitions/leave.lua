@@ -1,6 +1,7 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is removed.
 -- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
--- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), over (1: home, another shard, has finished the run)
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard, other than home, when the run was over; -1:
+--          not over, or home), kept (1: another shard has failed requests or dead letters)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
@@ -28,10 +29,11 @@ if starts ~= '' and last == 1 then
   save_sampled(found)
 end
 -- A shard that was rolled back after the end has handed out again what is done: what is left of it is not missed.
-local over = ARGV[5] == '1'
+-- Nor has a retry brought something since: it changes the version.
+local over = tonumber(ARGV[5]) >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then
   state.phase = 'finished'
-  end_run(keeps_seen(ARGV[4]))
+  end_run(keeps_seen(ARGV[4]), ARGV[6] == '1')
 end
 save_state()
 if starts ~= '' then note_event('left', worker_id, #ids) end
