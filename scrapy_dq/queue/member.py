@@ -154,7 +154,8 @@ class Member(Listener):
         ]  # fmt: skip
         if self._callers.puts.bounded and len(self._frontiers) > 1:
             raise FrontierRefused(
-                f"a Queue with maxsize needs a crawl with one shard, and DQ_SHARDS = {config.shards}"
+                f"a Queue with maxsize does not work with DQ_SHARDS = {config.shards}: each shard counts "
+                f"only its own items. Use no maxsize, or a crawl with one shard"
             )
         await self._join()
 

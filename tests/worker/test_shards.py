@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from redis import Redis
 
 from scrapy_dq.frontier import keys
-from worker.engine import IDENTITY, Crawl, Engine
+from scrapy_dq.frontier.admin.overview import peek_whole
+from scrapy_dq.frontier.admin.retry import retry_whole
+from scrapy_dq.frontier.model import Ack
+from scrapy_dq.frontier.worker.barrier import Barrier
+from scrapy_dq.frontier.worker.listener import Count
+from scrapy_dq.frontier.worker.pace import Pace
+from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.queue.pace import OnDemand
+from worker.engine import IDENTITY, Crawl, Engine, until
 
 SHARDS = 3
 SPREAD = replace(IDENTITY, shards=SHARDS)
 HORIZON_S = 0.3
+TOMBSTONES = {b"meta", b"stats", b"samples", b"minutes", b"journal"}
 
 
 def engine(crawl: Crawl, **options: Any) -> Engine:
@@ -31,17 +41,103 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
         done = [
             client.hget(keys.meta(keys.Shard(crawl.name, shard)), "counts").split()[3]
             for shard in range(SHARDS)
-        ]  # type: ignore[union-attr]
+        ]
         assert min(map(int, done)) > 50
         assert sum(map(int, done)) == 300
-        assert a.worker.census.done == b.worker.census.done == 300
         await a.stop()
         await b.stop()
-    left = {
-        key
-        for shard in range(SHARDS)
-        for key in client.scan_iter(keys.prefix(keys.Shard(crawl.name, shard)) + "*")
-    }
-    print(sorted(left))
+        assert a.worker.census.done == b.worker.census.done == 300
+    left = {key for prefix in keys.prefixes(crawl.name, SHARDS) for key in client.scan_iter(f"{prefix}*")}
+    assert {key.rpartition(b":")[2] for key in left} <= TOMBSTONES
     for shard in range(SHARDS):
         assert client.hget(keys.meta(keys.Shard(crawl.name, shard)), "phase") == b"finished"
+
+
+def of(shard: int) -> int:
+    """Return an entry of a shard, which no link leads to."""
+    return next(n for n in range(1000, 2000) if shard_of(b"", b"%d" % n, SHARDS) == shard)
+
+
+def places(crawl: Crawl, client: Redis) -> list[tuple[Redis, keys.Shard]]:
+    raw = Redis.from_url(crawl.url)
+    return [(raw, keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
+
+
+async def fail_one(worker: Engine, number: int) -> None:
+    """Seed one request, and let it fail; then nothing is left."""
+    worker.seed([number])
+
+    def failed() -> bool:
+        lease = worker.worker.take()
+        if lease is not None:
+            worker.worker.fail(lease.entry_id, "no", "url")
+        return lease is not None
+
+    await until(failed, "lease")
+    await until(lambda: not worker.worker.pending, "end")
+
+
+async def test_a_retry_while_the_last_worker_leaves_loses_nothing(crawl: Crawl, client: Redis) -> None:
+    """It has heard that the run is finished, and the retry opens it again."""
+    async with engine(crawl) as worker:
+        await fail_one(worker, of(2))
+        where = places(crawl, client)
+        retry_whole(where, peek_whole(where), failed=lambda record: True)
+        await worker.stop()
+    left = peek_whole(where)
+    assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
+
+
+async def test_what_a_retry_needs_stays_in_all_shards(crawl: Crawl, client: Redis) -> None:
+    """Otherwise links into shards without failed requests would be new, and so what is below them."""
+    crawl.size = 60
+    async with engine(crawl) as worker:
+        worker.seed()
+        await worker.run()
+        await fail_one(worker, of(1))
+        await worker.stop()
+    for shard in range(SHARDS):
+        assert client.hget(keys.meta(keys.Shard(crawl.name, shard)), "cleared") in (b"0", "0")
+        assert client.exists(keys.prefix(keys.Shard(crawl.name, shard)) + "seen")
+
+
+async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
+    crawl: Crawl, client: Redis
+) -> None:
+    """A put without a parent waits for home; meanwhile its shard is not asked without a pause."""
+    crawl.size = 1
+    async with engine(crawl) as worker:
+        worker.seed()
+        await worker.run()
+        home = worker.worker.home
+        client.hset(f"{keys.prefix(crawl.name)}worker:{home.id}", "fenced", 1)
+        worker.put(of(1))
+        before = worker.counts[Count.EXCHANGE]
+        await worker.stop()
+        assert worker.counts[Count.EXCHANGE] - before < 100
+    assert peek_whole(places(crawl, client)).census.waiting == 1
+
+
+def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:
+    protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=0), retired=0) for _ in range(3)]
+    barrier = Barrier(cast("Any", protocols))
+
+    def held(*puts: int) -> bool:
+        for shard, number in enumerate(puts, 1):
+            protocols[shard].outbox.last_put = number
+            barrier.depends(b"x", shard)
+        return barrier.holds(0, Ack(b"x"))
+
+    assert held(5)
+    assert held(8, 3)
+    protocols[1].retired, protocols[2].retired = 5, 3
+    assert list(barrier.opened()) == []
+    protocols[1].retired = 8
+    assert list(barrier.opened()) == [(0, Ack(b"x"))]
+
+
+def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
+    """Also one that is full: no shard is passed over for ever."""
+    assert Pace().share(8, 8, 0, 0.5) == 1
+    assert Pace().share(8, 4, 2, 0.5) == 4
+    assert OnDemand(bool, bool).share(1, 5, 0, 0.1) == 1

@@ -91,6 +91,17 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
     )
 
 
+async def test_the_owner_hears_again_that_nothing_is_left_after_a_duplicate(crawl: Crawl) -> None:
+    """Its put has made it wait; the exchange that drops it as a duplicate leaves the run finished."""
+    crawl.size = 1
+    async with Engine(crawl) as engine:
+        engine.seed()
+        await engine.run()
+        told = engine.told_finished
+        engine.put(0)
+        await until(lambda: engine.told_finished == told + 1, "it hears it again")
+
+
 async def test_a_parentless_put_after_the_end_opens_the_run_again(crawl: Crawl, state: State) -> None:
     """`engine.crawl()` from a timer or from spider_idle: the worker continues, in the same run."""
     async with Engine(crawl) as engine:
