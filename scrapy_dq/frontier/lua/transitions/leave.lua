@@ -1,7 +1,7 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is removed.
 -- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
--- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard, other than home, when the run was over; -1:
---          not over, or home), kept (1: another shard has failed requests or dead letters)
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: it is
+--          not, or this is home), kept (1: another shard has failed requests or dead letters)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
@@ -30,7 +30,8 @@ if starts ~= '' and last == 1 then
 end
 -- A shard that was rolled back after the end has handed out again what is done: what is left of it is not missed.
 -- Nor has a retry brought something since: it changes the version.
-local over = tonumber(ARGV[5]) >= state.sequence
+local version = tonumber(ARGV[5])
+local over = version >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then
   state.phase = 'finished'
   end_run(keeps_seen(ARGV[4]), ARGV[6] == '1')
