@@ -375,7 +375,7 @@ class FrontierMachine(RuleBasedStateMachine):
         """Someone starts afresh, and is refused while a worker is not declared dead."""
         dead = sorted(self.reference.members)[spared:]
         refused_for, expected = self.reference.flush(dead)
-        refused_by, census, _ = self.live.call("flush", dead)
+        refused_by, census, _, _ = self.live.call("flush", dead)
         assert census == expected
         assert refused_by in (refused_for or {""})
 

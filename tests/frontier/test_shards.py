@@ -145,15 +145,16 @@ def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, o
     assert worker.exchange(seeding=1, terms=ends()).status is Status.OK
 
 
-def test_another_shard_never_finishes_by_itself(live: LiveFrontier, other: Other) -> None:
-    """Who leaves it last when home has finished clears it, whatever is left of it."""
+@pytest.mark.parametrize("since", [0, 1])
+def test_another_shard_never_finishes_by_itself(live: LiveFrontier, other: Other, since: int) -> None:
+    """Who leaves it last when home has finished clears it, but for what came *since*."""
     worker = HandWorker(live, "a", SPREAD)
     worker.exchange(put(1), want=1, terms=THERE)
     assert worker.exchange(ack(1), terms=THERE).status is Status.OK
-    worker.exchange(put(2), terms=THERE)
-    live.call("leave", "a", worker.epoch, worker.run, False, True)
-    assert live.redis.hget(live.key("meta"), "phase") == b"finished"
-    assert live.key_names() == {"meta"}
+    version = worker.exchange(put(2), terms=THERE).census.version - since
+    live.call("leave", "a", worker.epoch, worker.run, False, version)
+    assert live.redis.hget(live.key("meta"), "phase") == (b"open" if since else b"finished")
+    assert (live.key_names() == {"meta"}) is not bool(since)
 
 
 def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) -> None:
