@@ -380,6 +380,7 @@ class ReferenceFrontier(Partitions):
             self.dead[put.entry_id] = ("", 0, put.payload)
             self.ended[put.entry_id] = Entry(self._place(put), put.payload, put.partition)
         elif due > self.clock:
+            self.turn += 1
             self.delayed[put.entry_id] = (due, put)
         else:
             self._append(put)
