@@ -190,18 +190,6 @@ class OneByOne(Pace):
         elif wanted and self._asked and confirmed >= self._asked[0]:
             self._asked.popleft()
 
-    def share(self, capacity: int, taken: int, running: int, part: float) -> int:
-        """Return how much of *capacity*, which is positive, is for one shard: at least 1.
-
-        Args:
-            taken: how many leases of all shards the owner has taken.
-            running: how many of them are of this shard.
-            part: what waits in this shard, of all that waits: 0 to 1.
-        """
-        free = max(0, capacity - taken)
-        # Where nothing waits, something may have come since.
-        return max(1, running + max(min(1, free), ceil(free * part)))
-
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return 1 if the engine has asked and got no lease, else 0."""
         self._drop_asks_beyond(appended)
