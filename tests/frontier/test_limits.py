@@ -225,3 +225,20 @@ def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontie
     slow.rejoin("slow again", run=1)
     slow.exchange(*puts(B, 3, 50))
     assert waits(slow.exchange(want=3)) == {50: 0}
+
+
+def test_limits_of_a_later_run_count_what_is_in_flight_in_the_one_rolled_back_to(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Three were leased in the run before, without a limit; a worker of this one, with three, waits."""
+    worker.exchange(*puts(A, 9), want=3)
+    before = live.dump()
+    assert worker.take(6) == [3, 4, 5, 6, 7, 8]
+    assert worker.exchange(*map(ack, range(9))).status is Status.FINISHED
+    other = HandWorker(live, "other", limited(concurrency=3))
+    live.roll_back(before)
+    other.rejoin("other again", run=1)
+    live.state()  # the partition stands in the rotation until its turn
+    assert other.take(9) == []
+    other.reclaim("worker")
+    assert len(other.take(9)) == 3

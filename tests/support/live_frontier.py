@@ -199,9 +199,16 @@ class LiveFrontier:
         return self._loop.run_until_complete(work)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
+        before = self._limits_set()
         answer = self.run(getattr(self.frontier, method)(*args, **named))
-        self._limits_replaced |= isinstance(answer, Joined) and answer.limits_changed
+        if isinstance(answer, Joined):
+            self._limits_replaced |= answer.limits_changed
+        elif method == "rejoin":  # of a later run than the one that Redis was rolled back to: its limits hold
+            self._limits_replaced |= before != self._limits_set()
         return answer
+
+    def _limits_set(self) -> bytes | None:
+        return self.redis.hget(self.key("meta"), "limits_set")
 
     def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
         """Change the limits of a partition, as a person does; a block that is left is rounded to 10 s."""
