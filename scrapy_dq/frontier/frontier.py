@@ -78,7 +78,7 @@ class Home(NamedTuple):
 
     epoch: str
     run: int
-    complete: bool
+    shards_exist: bool
     """All other shards exist: one that is absent, or of another epoch, was lost."""
 
 
@@ -175,7 +175,7 @@ class Frontier:
         """
         reply = await self._call(
             "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
-            ms(crawl.restart_window_s), of.run if of else -1, int(of.complete) if of else 0,
+            ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
             *self._said_of(crawl),
         )  # fmt: skip
         if reply[0] == b"LOST":
@@ -186,7 +186,7 @@ class Frontier:
             )
         (
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
-            crawled, forgotten, registered, complete,
+            crawled, forgotten, registered, shards_exist,
         ) = reply  # fmt: skip
         if of and status == b"FINISHED":
             raise FrontierRefused(
@@ -208,15 +208,15 @@ class Frontier:
             bool(crawled),
             int(forgotten),
             int(registered),
-            bool(complete),
+            bool(shards_exist),
         )
 
-    async def complete(self, epoch: str, run: int) -> None:
+    async def note_shards(self, epoch: str, run: int) -> None:
         """Note, at home, that all other shards exist; without effect if the run is over, or home another one.
 
-        Source: transitions/complete.lua
+        Source: transitions/shards.lua
         """
-        await self._call("complete", epoch, run)
+        await self._call("shards", epoch, run)
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
         """Source: lib/described.lua"""

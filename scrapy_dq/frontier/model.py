@@ -203,14 +203,14 @@ class Fail:
 
 
 @dataclass(slots=True)
-class Keep:
+class Defer:
     """The work is done; what ends the lease follows when its puts in other shards are certain."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
-Move = Put | Ack | Release | Bury | Fail | Keep
+Move = Put | Ack | Release | Bury | Fail | Defer
 
 
 def fits_a_partition(name: str) -> bool:
@@ -310,7 +310,7 @@ class Claim:
 
 
 UNFINISHED, ELSEWHERE = -1, -2
-"""See `Terms.ends`."""
+"""See `Terms.finish_at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +327,9 @@ class Terms:
     claim: Claim | None = None
     forget: bytes = b""
     """Joined ids of entries whose puts will never be repeated."""
-    calm: bool = False
+    no_suspects: bool = False
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
-    ends: int | None = None
+    finish_at: int | None = None
     """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
 
@@ -482,7 +482,7 @@ class Joined:
     join, which has begun a run, has deleted their records."""
     registered: int = field(default=0, compare=False)
     """Passed to every exchange of this worker."""
-    complete: bool = False
+    shards_exist: bool = False
     """All shards of the crawl exist."""
 
     @property

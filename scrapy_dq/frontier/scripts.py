@@ -28,11 +28,11 @@ _SEEN = {
 }
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("shared", "starts", "member", "limits", "described", "follow", "rights", "journal"),
-    "complete": (),
+    "shards": (),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
         "damage", "moves", "put", "delayed", "journal", "sent", "block", "notes", "ack", "release", "bury",
-        "fail", "keep", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts",
+        "fail", "defer", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts",
         "finish",
     ),
     "adopt": (),

@@ -76,10 +76,10 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     notes = [_note(note, now) for note in terms.notes]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
-    if terms.forget or terms.ends is not None or terms.calm:
+    if terms.forget or terms.finish_at is not None or terms.no_suspects:
         packed = (*packed, terms.forget or False)
-    if terms.ends is not None or terms.calm:
-        packed = (*packed, False if terms.ends is None else terms.ends, terms.calm)
+    if terms.finish_at is not None or terms.no_suspects:
+        packed = (*packed, False if terms.finish_at is None else terms.finish_at, terms.no_suspects)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 

@@ -54,13 +54,13 @@ def fill(workers: list[HandWorker]) -> None:
     """Put an entry of each host into its shard; all shards get some."""
     for number, host in enumerate(HOSTS):
         worker = workers[shard_of(host, b"", SHARDS)]
-        worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(ends=-1))
+        worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(finish_at=-1))
     assert {shard_of(host, b"", SHARDS) for host in HOSTS} == set(range(SHARDS))
 
 
 def test_status_counts_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
-    workers[1].exchange(want=1, terms=Terms(ends=-2))
+    workers[1].exchange(want=1, terms=Terms(finish_at=-2))
     found = dq.found("status", "--no-rate")
     assert (found["waiting"], found["in_flight"], found["workers"]) == (len(HOSTS) - 1, 1, 1)
     assert (found["shards"], found["unreachable_shards"]) == (SHARDS, [])
@@ -91,12 +91,12 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     """Also if the run was finished: a shard that is open in it would be cleared by the next run."""
     fill(workers)
     for worker in workers:
-        ends = Terms(ends=-1 if worker is workers[0] else -2)
+        ends = Terms(finish_at=-1 if worker is workers[0] else -2)
         while taken := numbers(worker.exchange(want=9, terms=ends)):
             worker.exchange(*map(fail, taken), terms=ends)
     home = workers[0]
-    version = home.exchange(terms=Terms(ends=-1)).census.version
-    assert home.exchange(terms=Terms(ends=version)).status.value == "FINISHED"
+    version = home.exchange(terms=Terms(finish_at=-1)).census.version
+    assert home.exchange(terms=Terms(finish_at=version)).status.value == "FINISHED"
     assert len(dq.found("failed", "-n", "100")) == len(HOSTS)
     entry = dq.found("failed", "-n", "100")[0]["id"]
     assert dq.found("failed", entry)["id"] == entry

@@ -40,7 +40,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "exchange": ("id", "epoch", 0, 1, 0, 0, 0, b"\x90"),
     "fence": ("id", "epoch", 0),
     "drain": ("id", "epoch", 0, 1, 1),
-    "complete": ("epoch", 0),
+    "note_shards": ("epoch", 0),
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
     "adopt": ("epoch", 0, "a", 1, []),
@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "purge": (Found([], [], []),),
     "audit": ("epoch", 0, [], []),
 }
-SCRIPT_OF = {"beats": "beat", "members": "overview"}
+SCRIPT_OF = {"beats": "beat", "members": "overview", "note_shards": "shards"}
 
 
 SAID = "and those of described.lua"

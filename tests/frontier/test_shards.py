@@ -14,10 +14,10 @@ from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
     UNFINISHED,
+    Defer,
     FrontierRefused,
     Gone,
     Joined,
-    Keep,
     Release,
     Status,
     Terms,
@@ -35,11 +35,11 @@ from support.live_frontier import (
 )
 
 SPREAD = replace(IDENTITY, shards=3)
-THERE = Terms(ends=ELSEWHERE)
+THERE = Terms(finish_at=ELSEWHERE)
 
 
 def ends(version: int = UNFINISHED) -> Terms:
-    return Terms(ends=version)
+    return Terms(finish_at=version)
 
 
 class Other:
@@ -77,11 +77,11 @@ def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
 ) -> None:
     """Before, an absent one is created: who has created it may have died."""
     home = HandWorker(live, "a", SPREAD).joined
-    assert not home.complete
+    assert not home.shards_exist
     other.join(home)
-    live.call("complete", home.epoch, home.run)
+    live.call("note_shards", home.epoch, home.run)
     again = live.call("join", "b", {}, uuid4().hex, SPREAD)
-    assert again.complete
+    assert again.shards_exist
     stored.roll_back(live.redis, other.name, {})
     with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is gone"):
         other.join(again, complete=True)
@@ -119,7 +119,7 @@ def test_the_number_of_shards_is_that_of_the_crawl(
 
 def test_a_crawl_of_one_shard_stores_nothing_of_it(live: LiveFrontier) -> None:
     HandWorker(live, "a")
-    assert live.redis.hmget(live.key("meta"), "shards", "complete") == [None, None]
+    assert live.redis.hmget(live.key("meta"), "shards", "shards_exist") == [None, None]
     with pytest.raises(FrontierRefused, match="DQ_SHARDS '1', this worker has '3'"):
         HandWorker(live, "b", SPREAD)
 
@@ -162,7 +162,7 @@ def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) 
     worker.exchange(put(1, partition=b"x"), put(2, partition=b"x"))
     (first,) = numbers(worker.exchange(want=2))
     assert numbers(worker.exchange(want=2)) == []
-    kept = worker.exchange(Keep(entry_id(first)), want=2)
+    kept = worker.exchange(Defer(entry_id(first)), want=2)
     worker.held.add(entry_id(first))
     assert numbers(kept) == [3 - first]
     assert worker.exchange(ack(first)).census.done == 1
@@ -180,7 +180,7 @@ def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: s
     worker.drain("a")
     (suspect,) = worker.exchange(want=2).leases
     assert suspect.suspect
-    kept = worker.exchange(Keep(suspect.entry_id), want=2)
+    kept = worker.exchange(Defer(suspect.entry_id), want=2)
     worker.held.add(suspect.entry_id)
     assert [lease.suspect for lease in kept.leases] == [True]
     third = HandWorker(live, "c")
@@ -200,7 +200,7 @@ def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFr
     first.exchange(put(1), want=1)
     worker.fence("a")
     worker.drain("a")
-    assert not worker.exchange(want=1, terms=Terms(calm=True)).leases
+    assert not worker.exchange(want=1, terms=Terms(no_suspects=True)).leases
     assert worker.exchange(want=1).leases
 
 

@@ -13,7 +13,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import peek_whole
 from scrapy_dq.frontier.admin.retry import retry_whole
 from scrapy_dq.frontier.model import Ack
-from scrapy_dq.frontier.worker.barrier import Barrier
+from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
@@ -120,20 +120,20 @@ async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:
     protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=0), retired=0) for _ in range(3)]
-    barrier = Barrier(cast("Any", protocols))
+    deferred = DeferredEnds(cast("Any", protocols))
 
     def held(*puts: int) -> bool:
         for shard, number in enumerate(puts, 1):
             protocols[shard].outbox.last_put = number
-            barrier.depends(b"x", shard)
-        return barrier.holds(0, Ack(b"x"))
+            deferred.depends(b"x", shard)
+        return deferred.defers(0, Ack(b"x"))
 
     assert held(5)
     assert held(8, 3)
     protocols[1].retired, protocols[2].retired = 5, 3
-    assert list(barrier.opened()) == []
+    assert list(deferred.due()) == []
     protocols[1].retired = 8
-    assert list(barrier.opened()) == [(0, Ack(b"x"))]
+    assert list(deferred.due()) == [(0, Ack(b"x"))]
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:

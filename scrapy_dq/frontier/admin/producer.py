@@ -149,12 +149,12 @@ class Producer(Listener):
                     part.heartbeat.stop()
 
     async def _join_others(self, others: Sequence[_Part], joined: Joined) -> None:
-        of = Home(joined.epoch, joined.run, joined.complete)
+        of = Home(joined.epoch, joined.run, joined.shards_exist)
         for part in others:
             await self.patiently(partial(part.driver.join, "", of))
             part.beat()
-        if others and not joined.complete:
-            await self.patiently(lambda: self._parts[HOME].driver.frontier.complete(*of[:2]))
+        if others and not joined.shards_exist:
+            await self.patiently(lambda: self._parts[HOME].driver.frontier.note_shards(*of[:2]))
 
     async def put(self, put: Put) -> None:
         """Add *put* to the outbox; send the outbox if it fills an exchange."""

@@ -244,10 +244,11 @@ class Dialogue:
             self._heartbeat.start(self.id, self.protocol.epoch)
         return joined
 
-    async def complete(self) -> None:
+    async def note_shards(self) -> None:
         """Note, at home, that all other shards exist."""
         deadline = time.monotonic() + JOIN_PATIENCE_S
-        await self._until(deadline, lambda: self._frontier.complete(self.protocol.epoch, self.protocol.run))
+        of = self.protocol.epoch, self.protocol.run
+        await self._until(deadline, lambda: self._frontier.note_shards(*of))
 
     def begin(self) -> None:
         """Start exchanging, after `join`."""

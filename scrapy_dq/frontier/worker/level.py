@@ -18,13 +18,13 @@ def spread(protocols: Iterable[WorkerProtocol]) -> None:
     """Make these, the first one with home, those of one process in all shards of a crawl."""
     found = list(protocols)
     number = count(1).__next__
-    for of in found:
-        of.others, of.next_number = [each for each in found if each is not of], number
+    for each in found:
+        each.others, each.next_number = [other for other in found if other is not each], number
     if len(found) > 1:
-        found[0].ends = UNFINISHED
-    for of in found[1:]:
+        found[0].finish_at = UNFINISHED
+    for each in found[1:]:
         # Only home knows who is seeding, and says when the run is finished.
-        of.seeding, of.ends = Seeding.DONE, ELSEWHERE
+        each.seeding, each.finish_at = Seeding.DONE, ELSEWHERE
 
 
 class Level:
@@ -39,8 +39,8 @@ class Level:
         self._last: dict[int, int] = {}
         """By shard, the number of the last put without a parent for which the level is needed."""
         protocols[0].stays_raised = self.needed
-        for of in protocols[1:]:
-            of.may_seed = self.is_raised
+        for each in protocols[1:]:
+            each.may_seed = self.is_raised
 
     def put(self, shard: int, number: int) -> None:
         """Note that a put without a parent was appended to the outbox of another shard than home."""

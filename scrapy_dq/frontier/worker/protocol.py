@@ -24,10 +24,10 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Claim,
+    Defer,
     Fail,
     Hold,
     Joined,
-    Keep,
     Move,
     Note,
     Parentless,
@@ -103,7 +103,7 @@ class Rejoin:
 
 _COUNTS: dict[type[Move], Count] = {
     Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
-    Keep: Count.KEEP,
+    Defer: Count.DEFER,
 }  # fmt: skip
 
 
@@ -177,8 +177,8 @@ class WorkerProtocol:
         """Whether puts without a parent may be sent now."""
         self.others: Sequence[WorkerProtocol] = ()
         """Those of this worker's other dialogues."""
-        self.ends: int | None = None
-        """See `Terms.ends`."""
+        self.finish_at: int | None = None
+        """See `Terms.finish_at`."""
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
@@ -297,8 +297,11 @@ class WorkerProtocol:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
                 here = self.leases.here(ahead)
                 # One at a time, over all dialogues: else a death would charge several.
-                calm = bool(self.others) and not self._may_meet_suspects(want)
-                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget, calm, self.ends)
+                no_suspects = bool(self.others) and not self._may_meet_suspects(want)
+                claim = self._claim(want)
+                terms = Terms(
+                    ahead_s, most, here, self.notes, claim, forget, no_suspects, self.finish_at
+                )  # fmt: skip
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
@@ -439,7 +442,7 @@ class WorkerProtocol:
             if isinstance(move, Put):
                 if position not in refused:
                     self._log.add(move, now, seq)
-            elif isinstance(move, Keep):
+            elif isinstance(move, Defer):
                 self.leases.cleared(move.entry_id)
             else:
                 self.leases.confirmed(move.entry_id)

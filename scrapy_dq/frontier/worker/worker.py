@@ -18,11 +18,11 @@ from scrapy_dq.frontier.model import (
     Block,
     Bury,
     Census,
+    Defer,
     Fail,
     FrontierError,
     Gone,
     Joined,
-    Keep,
     Lease,
     Put,
     Release,
@@ -30,8 +30,7 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.worker import closing
-from scrapy_dq.frontier.worker.barrier import Barrier
-from scrapy_dq.frontier.worker.collect import Collect
+from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
@@ -39,6 +38,7 @@ from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.worker.termination import TerminationDetector
 
 
 class Worker:
@@ -91,9 +91,9 @@ class Worker:
         """How many entries wait in each shard."""
         self._waits = 0
         """Their sum."""
-        self._barrier = Barrier(protocols)
+        self._deferred = DeferredEnds(protocols)
         self._level = Level(protocols)
-        self._collect = Collect(protocols, self._ask) if len(protocols) > 1 else None
+        self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
         spread(protocols)
 
     @property
@@ -112,12 +112,12 @@ class Worker:
     @property
     def census(self) -> Census:
         """All counts, as of the last exchange with each shard."""
-        return sum((of.census for of in self._protocols[1:]), self.home.protocol.census)
+        return sum((each.census for each in self._protocols[1:]), self.home.protocol.census)
 
     @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
-        return max(of.composed for of in self._protocols)
+        return max(each.composed for each in self._protocols)
 
     def composed_for(self, shard: int) -> int:
         """Return the number of the last one that was composed for a shard."""
@@ -126,7 +126,7 @@ class Worker:
     @property
     def applied(self) -> int:
         """The number, among composed exchanges from 1 on, up to which each shard has applied one."""
-        return min(of.applied for of in self._protocols)
+        return min(each.applied for each in self._protocols)
 
     def under_way(self, put: Put) -> bool:
         """Tell whether an exchange or a rejoin of the shard of *put* was composed and is not answered yet."""
@@ -140,7 +140,7 @@ class Worker:
     @property
     def unconfirmed_puts(self) -> int:
         """Number of puts that Redis has not confirmed."""
-        return sum(of.outbox.puts for of in self._protocols)
+        return sum(each.outbox.puts for each in self._protocols)
 
     @property
     def outage(self) -> str:
@@ -150,17 +150,17 @@ class Worker:
     @property
     def over(self) -> bool:
         """The run is finished for good: no more puts are accepted."""
-        return any(of.over for of in self._protocols)
+        return any(each.over for each in self._protocols)
 
     @property
     def left_over(self) -> list[Put]:
         """Puts without a parent that the run, now over, may not have completed."""
-        return [put for of in self._protocols for put in of.left_over]
+        return [put for each in self._protocols for put in each.left_over]
 
     @property
     def lost(self) -> bool:
         """The frontier, or a shard of it, is gone; the crawl cannot continue."""
-        return any(of.lost for of in self._protocols)
+        return any(each.lost for each in self._protocols)
 
     @property
     def on_hold(self) -> bool:
@@ -180,12 +180,12 @@ class Worker:
     def idle_at_once(self) -> bool:
         """Tell whether at some moment nothing of the whole crawl was left: `idle` tells it of one shard each.
 
-        With several shards it takes two answers of each, with nothing new in between (see `collect.py`).
+        With several shards it takes two answers of each, with nothing new in between (see `termination.py`).
         """
         if not self.idle:
             self._witness = None
             return False
-        versions = [of.census.version for of in self._protocols]
+        versions = [each.census.version for each in self._protocols]
         if len(versions) == 1 or (self._witness and self._witness[0] < self.applied):
             was, self._witness = self._witness, None
             if was is None or was[1] == versions:
@@ -315,7 +315,7 @@ class Worker:
     def _depends(self, entry_id: bytes, shard: int) -> None:
         of = self._leased.get(entry_id)
         if of is not None and of != shard:
-            self._barrier.depends(entry_id, shard)
+            self._deferred.depends(entry_id, shard)
 
     def _settle(self, move: Ack | Release | Fail | Bury) -> None:
         shard = self._leased.pop(move.entry_id, None)
@@ -323,9 +323,9 @@ class Worker:
             return
         ending = self.dialogues[shard].settled(move)
         if ending is None or isinstance(ending, Release):
-            self._barrier.forget(move.entry_id)
-        elif self._barrier.holds(shard, ending):
-            self.dialogues[shard].append(Keep(move.entry_id))
+            self._deferred.forget(move.entry_id)
+        elif self._deferred.defers(shard, ending):
+            self.dialogues[shard].append(Defer(move.entry_id))
             return
         if ending is not None:
             self.dialogues[shard].append(ending)
@@ -343,18 +343,18 @@ class Worker:
         waiting = self._protocols[shard].census.waiting
         self._waits += waiting - self._waiting[shard]
         self._waiting[shard] = waiting
-        if self._barrier:
+        if self._deferred:
             self._let_pass()
-        if self._collect is not None:
+        if self._termination is not None:
             home = self.home.protocol
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
-            self._collect.step(quiet and not any(each.outbox or each.leases for each in self._protocols))
+            self._termination.step(quiet and not any(each.outbox or each.leases for each in self._protocols))
         before, self._outlook = self._outlook, (self.pending, self.over)
         if self._outlook != before and not self._outlook[0]:
             self._listener.run_finished()
 
     def _let_pass(self) -> None:
-        for shard, ending in self._barrier.opened():
+        for shard, ending in self._deferred.due():
             self._end(shard, ending)
 
     def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
@@ -370,10 +370,10 @@ class Worker:
         Args:
             parentless: start() has to run again: the run must not finish.
         """
-        self._barrier.give_up()
+        self._deferred.give_up()
         if len(self._protocols) > 1:
-            for of in self._protocols:
-                of.forfeit()
+            for each in self._protocols:
+                each.forfeit()
         if parentless:
             self.home.protocol.seeding = Seeding.AGAIN
 
@@ -390,13 +390,13 @@ class Worker:
             return joined
         others = self.dialogues[1:]
         try:
-            home = Home(joined.epoch, joined.run, joined.complete)
+            home = Home(joined.epoch, joined.run, joined.shards_exist)
             joins = await asyncio.gather(*(each.join("", home) for each in others), return_exceptions=True)
             for answer in joins:
                 if isinstance(answer, BaseException):
                     raise answer
-            if others and not joined.complete:
-                await self.home.complete()
+            if others and not joined.shards_exist:
+                await self.home.note_shards()
         except FrontierError:
             for each in self.dialogues:
                 each.end()  # the others take it for dead: it has no lease yet
@@ -421,12 +421,12 @@ class Worker:
         try:
             await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             if durable is None:
-                durable = bool(self._barrier) or any(of.vouches for of in self._protocols)
+                durable = bool(self._deferred) or any(each.vouches for each in self._protocols)
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
-            if self._barrier:
+            if self._deferred:
                 self._let_pass()
-                for shard, ending in self._barrier.give_up():
+                for shard, ending in self._deferred.give_up():
                     self._end(shard, Release(ending.entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             others = everywhere[1:]

@@ -5,12 +5,12 @@ local function is_over(of_run)
   if of_run < 0 or not state.epoch then return state.phase == 'finished' end
   return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'
 end
--- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*complete*) and is gone,
+-- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*exists*) and is gone,
 -- FINISHED if home's run is over here, else nothing; what it has of another crawl is deleted.
-local function follow_home(epoch, run, complete)
+local function follow_home(epoch, run, exists)
   if run < 0 then return end
   if state.epoch == epoch then return state.run > run and 'FINISHED' or nil end
-  if complete then return 'LOST' end
+  if exists then return 'LOST' end
   if not state.epoch then return end
   clear_run(false)
   redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits)

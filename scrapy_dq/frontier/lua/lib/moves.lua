@@ -5,9 +5,9 @@
 --   release  2, id
 --   bury     3, id, reason
 --   fail     4, id, reason, label
---   keep     5, id
+--   defer    5, id
 -- USES     order.order_rank
-local PUT, ACK, RELEASE, BURY, FAIL, KEEP = 0, 1, 2, 3, 4, 5
+local PUT, ACK, RELEASE, BURY, FAIL, DEFER = 0, 1, 2, 3, 4, 5
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
 -- order: tables with ids (consecutive acks), or with one id, its kind, and the fields of that kind.
 local function read_moves(packed)

@@ -24,7 +24,7 @@ class _Stage(IntEnum):
     """Home was asked to finish, if it has not changed."""
 
 
-class Collect:
+class TerminationDetector:
     """Of one worker. The questions are ordinary exchanges.
 
     Args:
@@ -43,24 +43,25 @@ class Collect:
     def step(self, quiet: bool) -> None:
         """Go on after an exchange, or begin anew; *quiet*: this worker has nothing to do or to seed."""
         home, *others = self._protocols
-        if not quiet or home.finished or not all(of.census.empty and not of.lost for of in self._protocols):
+        left = any(each.lost or not each.census.empty for each in self._protocols)
+        if left or not quiet or home.finished:
             self._begin_anew()
         elif self._stage is _Stage.WORKING:
-            self._versions = [of.census.version for of in self._protocols]
+            self._versions = [each.census.version for each in self._protocols]
             self._next(_Stage.HOME, 0)
-        elif any(of.census.version != was for of, was in zip(others, self._versions[1:], strict=True)):
+        elif any(each.census.version != was for each, was in zip(others, self._versions[1:], strict=True)):
             self._begin_anew()
         elif self._stage is _Stage.HOME and self._answered(0):
             self._versions[0] = home.census.version
             self._next(_Stage.AGAIN, *range(1, len(self._protocols)))
         elif self._stage is _Stage.AGAIN and all(map(self._answered, range(1, len(self._protocols)))):
-            home.ends = self._versions[0]
+            home.finish_at = self._versions[0]
             self._next(_Stage.FINISHING, 0)
         elif self._stage is _Stage.FINISHING and self._answered(0):
             self._begin_anew()  # home has changed meanwhile, or somebody listens
 
     def _begin_anew(self) -> None:
-        self._stage, self._protocols[0].ends = _Stage.WORKING, UNFINISHED
+        self._stage, self._protocols[0].finish_at = _Stage.WORKING, UNFINISHED
 
     def _next(self, stage: _Stage, *shards: int) -> None:
         self._stage = stage
