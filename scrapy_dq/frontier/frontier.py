@@ -221,8 +221,7 @@ class Frontier:
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
         """Source: lib/described.lua"""
         return (
-            # Versions without shards would take part at home alone.
-            SCHEMA if crawl.shards == 1 else f"{SCHEMA}-shards",
+            schema_of(crawl.shards),
             self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
@@ -588,6 +587,11 @@ class Frontier:
             raise unavailable(error) from error
         refuse(reply)
         return reply
+
+
+def schema_of(shards: int) -> str:
+    """Return the version of the stored format: those without shards would take part at home alone."""
+    return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
 def _packed(limits: Limits | None) -> bytes:

@@ -47,6 +47,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "retry": ("journal",),
     "forget": ("journal",),
     "convert": (),
+    "reshard": ("shared", "starts", "member", "limits"),
+    "arrive": ("shared",),
+    "depart": ("shared",),
     "sweep": (),
     "audit": ("starts", "limits", "recount", "journal"),
     "overview": ("starts",),
@@ -64,7 +67,7 @@ _LEAN = {
 """All parts of these: to create the functions of the others takes longer than a beat does itself."""
 LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
-BY_HAND = ("steer", "retry", "forget", "convert")
+BY_HAND = ("steer", "retry", "forget", "convert", "reshard", "arrive", "depart")
 """Scripts that write, for the command line only."""
 AFTERWARDS = ("mend", "probe")
 """Scripts that run after one that was stopped midway."""
