@@ -8,15 +8,19 @@ from itertools import count
 from typing import Any
 
 import pytest
+from scrapy.settings import Settings
 
 from commands.conftest import PASSWORD, Dq
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import FrontierError, Terms
+from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable, Terms
 from scrapy_dq.inspection import measures
+from scrapy_dq.inspection.curves import read_curves
+from scrapy_dq.inspection.failures import read_failure, read_failures
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.settings import Config
+from scrapy_dq.web.commands import obey
 from support.clusters import Cluster
 from support.live_frontier import HandWorker, LiveFrontier, fail, numbers
 from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
@@ -124,6 +128,39 @@ def test_a_retry_does_the_rest_and_fails(dq: Dq, crawl: Spread) -> None:
 def test_one_that_is_not_found_may_be_there(dq: Dq, crawl: Spread) -> None:
     with crawl.silent(), pytest.raises(CommandError, match=f"has no failed request .*{UNANSWERED}"):
         dq.text("failed", "0" * 24, **QUICK)
+
+
+def test_the_page_names_it(crawl: Spread, cluster: Cluster) -> None:
+    """Where it shows failures and events, and when a retry has left something."""
+    crawl.fail_all()
+    config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
+    there = crawl.kept(SILENT)
+    with opened(config) as place:
+        with crawl.silent():
+            found = read_failures(place, "failed", 100)
+            assert len(found["rows"]) == found["kept"] == len(HOSTS) - there
+            assert found["missing"] == [f"{UNANSWERED}: what is there is not shown or counted"]
+            assert read_curves(place, minutes=False)["missing"] == found["missing"]
+            with pytest.raises(FrontierUnavailable, match=UNANSWERED):
+                read_failure(place, "failed", b"no such id!!")
+            done = obey(place, Settings(), {"action": "retry", "kind": "failed", "all": True})
+            assert done.endswith(f" No answer from shard {SILENT}: retry again later.")
+        assert read_curves(place, minutes=False)["missing"] == []
+        assert read_failures(place, "failed", 100)["kept"] == there
+
+
+def test_draining_is_not_over_while_it_is_unknown_what_is_in_flight_there(dq: Dq, crawl: Spread) -> None:
+    with crawl.silent(), pytest.raises(CommandError, match=f"still registered; {UNANSWERED}"):
+        dq.text("drain", "--wait", "0.1", **QUICK)
+    dq.lines("drain", "--wait", "5", **QUICK)
+    assert dq.status == 0
+
+
+def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:
+    with crawl.silent():
+        found = by_what(dq.found("doctor", "--audit", **QUICK))
+    assert found["crawl"][0].endswith(f"; shard {SILENT} could not be examined")
+    assert dq.status == 1
 
 
 @pytest.mark.parametrize("name", ["failed", "status", "retry"])
