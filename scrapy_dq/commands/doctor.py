@@ -177,7 +177,6 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
             client.exists(keys.meta(shard))  # the answer of another node says which one has it
         return address_of(client), (client, shard)
 
-    place.shards.ask_all()
     nodes: dict[str, list[_At]] = {}
     for address, at in place.shards.each(locate):
         nodes.setdefault(address, []).append(at)

@@ -82,6 +82,18 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     assert (status["phase"], status["waiting"], status["failed"]) == ("open", len(HOSTS), 0)
 
 
+def test_a_retry_in_another_shard_alone_opens_home(dq: Any, workers: list[HandWorker]) -> None:
+    home, other = workers[0], workers[1]
+    there = Terms(ends=-2)
+    host = next(host for host in HOSTS if shard_of(host, b"", SHARDS) == 1)
+    other.exchange(put(1, partition=host), want=1, terms=there)
+    other.exchange(fail(1), terms=there)
+    version = home.exchange(terms=Terms(ends=-1)).census.version
+    assert home.exchange(terms=Terms(ends=version)).status.value == "FINISHED"
+    assert dq.found("retry", "--all", "--yes")["failed"] == 1
+    assert dq.found("status", "--no-rate")["phase"] == "open"
+
+
 def note(worker: HandWorker, kind: str, who: str, count: int, ago_s: float = 0.0, about: str = "") -> None:
     """Append an event to the journal of a worker's shard."""
     record = msgpack.packb([0, int((time.time() - ago_s) * 1000), kind, who, count, about])

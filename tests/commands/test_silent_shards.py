@@ -145,7 +145,13 @@ def test_the_page_names_it(crawl: Spread, cluster: Cluster) -> None:
                 read_failure(place, "failed", b"no such id!!")
             done = obey(place, Settings(), {"action": "retry", "kind": "failed", "all": True})
             assert done.endswith(f" No answer from shard {SILENT}: retry again later.")
+        assert read_failure(place, "failed", b"no such id!!") is None
+        with crawl.silent():
+            assert place.overview().unreachable == (SILENT,)
         assert read_curves(place, minutes=False)["missing"] == []
+        with crawl.silent():
+            assert place.overview().unreachable == (SILENT,)
+        assert place.overview().unreachable == ()
         assert read_failures(place, "failed", 100)["kept"] == there
 
 
