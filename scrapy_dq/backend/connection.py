@@ -314,7 +314,8 @@ def client_for_commands(
 ) -> Iterator[tuple[redis.Redis, str, Callable[[int], redis.Redis]]]:
     """Yield a blocking client and the address of Redis, without checks; for commands.
 
-    And a function that returns the client for the keys of another shard, which need not answer.
+    And a function that returns the client for the keys of another shard, which need not answer; for the same
+    shard, the same one.
 
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
@@ -326,6 +327,7 @@ def client_for_commands(
         with ExitStack() as stack:
             client: redis.Redis = stack.enter_context(connection.blocking())
 
+            @cache
             def connect(shard: int) -> redis.Redis:
                 if not connection.in_cluster:
                     return client

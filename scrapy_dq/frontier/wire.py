@@ -312,8 +312,14 @@ def refuse(reply: Any) -> None:
         way = "Run it as it was started, "
         if field == "signing":
             way = "Give all its workers the same DQ_SIGNING_KEYS, "
+        if field == "shards" and ">" in stored:
+            before, _, after = stored.partition(">")
+            raise FrontierRefused(
+                f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to "
+                f"{after}` completes that"
+            )
         if field == "shards":
-            way = f"Set DQ_SHARDS = {stored}, "
+            way = f"Set DQ_SHARDS = {stored}, or move it with `scrapy dq reshard <spider> --to {ours}`, "
         if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
             way = f"Set {SETTING_OF_SEEN[stored]}, "
             if stored != Seen.COMPACT.value:

@@ -160,7 +160,7 @@ class Intake:
             return None
         fingerprint = self.admissions.fingerprint(request)
         if fingerprint is not None and self.admissions.known(fingerprint):  # so are most links of most sites
-            self._await_puts(request, (self.admissions.shard_of(fingerprint),))
+            self._await_puts(request, (self.admissions.sent_to(fingerprint),))
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
@@ -306,7 +306,7 @@ class Intake:
         # pages may link to it, and one dead letter is enough.
         fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
         if fingerprint is not None and self.admissions.known(fingerprint):
-            self._await_puts(request, (self.admissions.shard_of(fingerprint),))
+            self._await_puts(request, (self.admissions.sent_to(fingerprint),))
             self.count_duplicate(request)
             return False
         put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)

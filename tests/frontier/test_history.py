@@ -534,6 +534,9 @@ def test_a_read_that_is_overtaken_returns_each_once(live: LiveFrontier, spider: 
         steer(live.redis, live.crawl, Word.PAUSE, f"{n}")
 
     class Overtaken:
+        def hmget(self, *args: Any) -> Any:
+            return live.redis.hmget(*args)
+
         def lrange(self, *args: Any) -> Any:
             found = live.redis.lrange(*args)
             steer(live.redis, live.crawl, Word.RESUME, f"{time.monotonic()}")

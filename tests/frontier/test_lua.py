@@ -161,14 +161,15 @@ def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -
     assert len(args) == len(stated_args(SCRIPT_OF.get(method, method)))
 
 
+HOME = keys.Shard("a crawl", keys.HOME)
 BLOCKING_CALLS: dict[str, Any] = {
     "sizes": lambda client: sizes(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
     "present": lambda client: names_beside(client, "a crawl", "a.example"),
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
-    "retry": lambda client: retry_records(client, "a crawl", Overview("open", "epoch", 0, Census(), [])),
+    "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
-    "convert": lambda client: convert_some(client, "a crawl", Seen.COMPACT, []),
+    "convert": lambda client: convert_some(client, HOME, Seen.COMPACT, []),
 }
 
 
@@ -181,6 +182,9 @@ class _NoReplyToLooks(_NoReply):
 
     def hget(self, *_: Any) -> bytes:
         return b"fifo"
+
+    def hmget(self, *_: Any) -> list[bytes | None]:
+        return [b"epoch", None]
 
 
 @pytest.mark.parametrize("name", [*LOOKS, *BY_HAND])

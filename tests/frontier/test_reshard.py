@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import (
@@ -28,7 +29,7 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from scrapy_dq.frontier.resharding import transfer
-from scrapy_dq.frontier.resharding.reshard import reshard, stored_change
+from scrapy_dq.frontier.resharding.reshard import reshard
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.routing import shard_of
@@ -113,7 +114,7 @@ class Crawl:
                 for number in range(MOST)
             ]
             try:
-                before = stored_change(await client.hget(keys.meta(self.name), "shards"))[0]
+                before = before_and_after(await client.hget(keys.meta(self.name), "shards"))[0]
                 return await reshard(frontiers[: max(before, to)], to)
             finally:
                 await client.aclose()
@@ -276,7 +277,7 @@ def test_a_reshard_that_is_killed_again_and_again_loses_and_doubles_nothing(
         else:
             break
         killed_at(0, False)
-        changing = stored_change(crawl.redis.hget(keys.meta(crawl.name), "shards"))
+        changing = before_and_after(crawl.redis.hget(keys.meta(crawl.name), "shards"))
         if changing[0] != changing[1]:
             for shards in {before, after}:
                 with pytest.raises(FrontierRefused, match=r"DQ_SHARDS|schema"):

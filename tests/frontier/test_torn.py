@@ -429,7 +429,7 @@ def test_a_conversion_stopped_at_any_write_forgets_nothing(each_stop: Callable[.
         worker.leave()
 
         def go(live: LiveFrontier = live) -> Any:
-            return convert_some(live.redis, live.crawl, to, [])
+            return convert_some(live.redis, live.frontier.name, to, [])
 
         if stop(go) is None:
             go()

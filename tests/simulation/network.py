@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as Cut
 from redis.exceptions import ResponseError
 
-from simulation.store import Store, shard_of, transition_of
+from simulation.store import Store, shard_called, transition_of
 from simulation.virtual import Process, World
 
 
@@ -119,7 +119,7 @@ class Client:
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
         world, thread = network.world, process.main
-        transition, shard = transition_of(name, args), shard_of(name, args)
+        transition, shard = transition_of(name, args), shard_called(name, args)
         number, fault = network.begins(transition, shard)
         generation = network.generations[shard]
         answer: asyncio.Future[Any] = process.loop.create_future()
@@ -188,7 +188,7 @@ class BlockingClient:
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
         assert network.world.running is not process.main, "the event loop waits for Redis"
-        transition, shard = transition_of(name, args), shard_of(name, args)
+        transition, shard = transition_of(name, args), shard_called(name, args)
         number, fault = network.begins(transition, shard)
         if fault == "lost" or network.world.now < network.store.frozen[shard]:
             raise Cut("simulated")

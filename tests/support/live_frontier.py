@@ -199,7 +199,7 @@ class LiveFrontier:
         return self._loop.run_until_complete(work)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        before = self._limits_set()
+        before = self._limits_set() if method == "rejoin" else None
         answer = self.run(getattr(self.frontier, method)(*args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_changed
@@ -229,7 +229,7 @@ class LiveFrontier:
         stored_counts.change_count(self.redis, self.crawl, name, lambda number: number + by)
 
     def key(self, name: str) -> str:
-        return keys.prefix(self.crawl) + name
+        return keys.prefix(self.frontier.name) + name
 
     def state(self) -> stored.State:
         # Settings that replace limits do not change partitions: each is corrected at its turn.
@@ -253,8 +253,8 @@ class LiveFrontier:
         return {member.worker_id for member in self.call("members")}
 
     def close(self) -> None:
-        """Delete the crawl and disconnect."""
-        stored.roll_back(self.redis, self.crawl, {})
+        """Delete the crawl, or this shard of it, and disconnect."""
+        stored.roll_back(self.redis, self.frontier.name, {})
         self.redis.close()
         self._loop.run_until_complete(self._client.aclose())
         self._loop.close()

@@ -10,8 +10,8 @@ from typing import Any, cast
 from redis import Redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import peek_whole
-from scrapy_dq.frontier.admin.retry import retry_whole
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.model import Ack
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.listener import Count
@@ -58,11 +58,6 @@ def of(shard: int) -> int:
     return next(n for n in range(1000, 2000) if shard_of(b"", b"%d" % n, SHARDS) == shard)
 
 
-def places(crawl: Crawl, client: Redis) -> list[tuple[Redis, keys.Shard]]:
-    raw = Redis.from_url(crawl.url)
-    return [(raw, keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
-
-
 async def fail_one(worker: Engine, number: int) -> None:
     """Seed one request, and let it fail; then nothing is left."""
     worker.seed([number])
@@ -81,10 +76,10 @@ async def test_a_retry_while_the_last_worker_leaves_loses_nothing(crawl: Crawl, 
     """It has heard that the run is finished, and the retry opens it again."""
     async with engine(crawl) as worker:
         await fail_one(worker, of(2))
-        where = places(crawl, client)
-        retry_whole(where, peek_whole(where), failed=lambda record: True)
+        raw = Redis.from_url(crawl.url)
+        retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True)
         await worker.stop()
-    left = peek_whole(where)
+    left = peek(raw, crawl.name)
     assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
 
 
@@ -115,7 +110,7 @@ async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
         before = worker.counts[Count.EXCHANGE]
         await worker.stop()
         assert worker.counts[Count.EXCHANGE] - before < 100
-    assert peek_whole(places(crawl, client)).census.waiting == 1
+    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
 
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:

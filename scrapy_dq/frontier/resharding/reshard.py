@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import flush_under_workers
+from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier, schema_of
 from scrapy_dq.frontier.keys import HOME
@@ -50,16 +51,6 @@ class Resharded:
     """Why it is not certain that what was moved is on disk; a sentence without a full stop each."""
 
 
-def stored_change(shards: bytes | None) -> tuple[int, int]:
-    """Return the numbers of shards before and after: equal, unless a reshard is under way.
-
-    Args:
-        shards: as in meta.
-    """
-    before, _, after = (shards or b"1").decode("utf-8", "replace").partition(">")
-    return int(before), int(after or before)
-
-
 async def reshard(
     frontiers: Sequence[Frontier], to: int, progress: Callable[[int], object] = lambda count: None
 ) -> Resharded:
@@ -78,7 +69,7 @@ async def reshard(
     home, crawl = metas[HOME], frontiers[HOME].crawl
     if b"epoch" not in home:
         raise FrontierRefused(f"there is no crawl {crawl!r}")
-    before, after = stored_change(home.get(b"shards"))
+    before, after = before_and_after(home.get(b"shards"))
     if after not in (before, to):
         raise FrontierRefused(
             f"crawl {crawl!r} is half moved from {before} to {after} shards: finish that first, with "
@@ -115,7 +106,7 @@ async def _end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, 
     for number, meta in enumerate(metas):
         stored = meta.get(b"shards", b"")
         if b">" in stored and meta.get(b"epoch") == epoch:
-            after = stored_change(stored)[1]
+            after = before_and_after(stored)[1]
             transfer = Transfer(frontiers, epoch, stored)
             await _change(transfer, frontiers[number], after, begins=False)
 
