@@ -16,7 +16,7 @@ import pytest
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import Retried, dead, failed, forget, keys, limit, peek, retry, shared_stats
 from scrapy_dq.frontier.admin.backlog import names_beside
-from scrapy_dq.frontier.model import Admission, Keep, Put, StartQueue, Terms
+from scrapy_dq.frontier.model import Admission, Defer, Put, StartQueue, Terms
 from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.inspection.history import Event, completes, read_events, said
 from support import stored
@@ -188,7 +188,7 @@ def test_a_partition_of_kept_leases_has_its_own_name(dq: Any, workers: list[Hand
     worker = workers[0]
     host = next(host for host in HOSTS if not shard_of(host, b"", SHARDS))
     worker.exchange(put(1, partition=host), want=1, terms=Terms(finish_at=-1))
-    worker.exchange(Keep(entry_id(1)), terms=Terms(finish_at=-1))
+    worker.exchange(Defer(entry_id(1)), terms=Terms(finish_at=-1))
     assert names_beside(worker.live.redis, worker.live.crawl, host.decode()) is None
     other = next(
         name for name in (f"{n}.example" for n in range(99)) if not shard_of(name.encode(), b"", SHARDS)

@@ -11,6 +11,7 @@ from scrapy_dq.frontier import keys
 from support.clusters import Cluster
 from support.fault_crawl import FaultCrawl, assert_whole
 from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
 
 SHARDS = 12
 HORIZON_S = 2
@@ -71,6 +72,21 @@ def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: Calla
     verdict = crawl.end(120)
     assert_whole(verdict)
     assert all("dq/rejoins" not in worker.stats for worker in workers)
+
+
+def test_a_crawl_at_rest_is_moved_into_other_shards(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """All its workers were killed; in the cluster, each shard is on another node before and after."""
+    crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
+    for worker in crawl.start(2):
+        crawl.wait_for_part(0.2)
+        crawl.kill(worker)
+    for to in (5, 8):
+        done = run_dq(crawl.project, "reshard", crawl.project.name, "--to", str(to), "-s", "DQ_WORKER_TTL=2")
+        assert done.returncode == 0, done.stderr
+    crawl.start(2, settings={"DQ_SHARDS": 8})
+    assert_whole(crawl.end(120), crawl.leases_at_kills)
 
 
 def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) -> None:

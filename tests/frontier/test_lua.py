@@ -16,6 +16,7 @@ from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
+from scrapy_dq.frontier.resharding.transfer import Transfer
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, lua_files, parts, source
 from support.live_frontier import HISTORY
@@ -173,6 +174,25 @@ BLOCKING_CALLS: dict[str, Any] = {
 }
 
 
+RESHARDING_CALLS: dict[str, Any] = {
+    "reshard": lambda transfer: transfer.change(0, 2, begins=True),
+    "arrive": lambda transfer: transfer.arrive(0, 1, "seen", []),
+    "depart": lambda transfer: transfer._depart_now(0, "seen"),
+}
+
+
+@pytest.mark.parametrize("name", RESHARDING_CALLS)
+def test_a_call_of_a_reshard_passes_the_arguments_that_its_script_states(name: str) -> None:
+    """As a transition does."""
+    client = _NoReply()
+    with pytest.raises(FrontierUnavailable):
+        asyncio.run(RESHARDING_CALLS[name](Transfer([Frontier(client, "a crawl", Order.FIFO)], b"e", b"1>2")))
+    ((_, number, *rest),) = client.sent
+    declared, args = rest[:number], rest[number:]
+    assert declared == [*keys.fixed("a crawl")]
+    assert len(args) == len(stated_args(name))
+
+
 class _NoReplyToLooks(_NoReply):
     """The same for blocking calls."""
 
@@ -187,7 +207,7 @@ class _NoReplyToLooks(_NoReply):
         return [b"epoch", None]
 
 
-@pytest.mark.parametrize("name", [*LOOKS, *BY_HAND])
+@pytest.mark.parametrize("name", [*LOOKS, *(each for each in BY_HAND if each not in RESHARDING_CALLS)])
 def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) -> None:
     """As a transition does."""
     client = _NoReplyToLooks()

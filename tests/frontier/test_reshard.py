@@ -280,9 +280,41 @@ def test_a_reshard_that_is_killed_again_and_again_loses_and_doubles_nothing(
         changing = before_and_after(crawl.redis.hget(keys.meta(crawl.name), "shards"))
         if changing[0] != changing[1]:
             for shards in {before, after}:
-                with pytest.raises(FrontierRefused, match=r"DQ_SHARDS|schema"):
+                with pytest.raises(FrontierRefused, match=r"DQ_SHARDS|half moved"):
                     crawl.join(shards)
     killed_at(0, False)
     assert kills > 20
     assert crawl.entries() == entries
     crawl.check(after)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_a_shard_that_was_rolled_back_meanwhile_is_reported(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None]
+) -> None:
+    """What it had received has left its old shard, and is gone: the crawl must not go on."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    there = Shard(crawl.name, 1)
+    before: stored.Dump = {}
+    for at in count(1):
+        killed_at(at, True)
+        with pytest.raises(FrontierUnavailable):
+            crawl.reshard(3)
+        if not before and crawl.redis.exists(keys.meta(there)):
+            before = stored.dump(crawl.redis, there)
+        sent = crawl.redis.hget(keys.meta(crawl.name), "reshard:to 1")
+        if sent:
+            break
+    stored.roll_back(crawl.redis, there, before)
+    killed_at(0, False)
+    with pytest.raises(FrontierRefused, match="the Redis of shard 1 was rolled back while it received"):
+        crawl.reshard(3)
+
+
+def test_what_is_moved_is_on_disk_before_it_leaves(crawl_of: Callable[..., Crawl]) -> None:
+    """With a Redis that has an AOF nothing is doubtful."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    assert crawl.reshard(3).doubts == []
+    crawl.check(3)

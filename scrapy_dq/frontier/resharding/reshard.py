@@ -20,13 +20,12 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import flush_under_workers
 from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.frontier import Frontier, schema_of
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Seen
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.source import Source
 from scrapy_dq.frontier.resharding.transfer import Transfer
-from scrapy_dq.frontier.wire import id_text
 from scrapy_dq.frontier.worker.audit import audit
 
 _OF_HOME = (
@@ -78,6 +77,10 @@ async def reshard(
     if before == to:
         await _end_again(frontiers, metas)
         return Resharded(before)
+    if b">" in home.get(b"seen_kind", b""):
+        raise FrontierRefused(
+            f"the seen set of crawl {crawl!r} is half converted: `scrapy dq seen convert` first"
+        )
     _refuse_if_one_is_lost(crawl, metas, before)
     moving = _Reshard(frontiers, before, to, home)
     await moving.begin(metas)
@@ -108,33 +111,12 @@ async def _end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, 
         if b">" in stored and meta.get(b"epoch") == epoch:
             after = before_and_after(stored)[1]
             transfer = Transfer(frontiers, epoch, stored)
-            await _change(transfer, frontiers[number], after, begins=False)
+            await transfer.change(number, after, begins=False)
 
 
 async def _meta_of(frontier: Frontier) -> dict[bytes, bytes]:
     with as_unavailable():
         return dict(await frontier.client.hgetall(keys.meta(frontier.name)))
-
-
-async def _change(
-    transfer: Transfer,
-    frontier: Frontier,
-    after: int,
-    *,
-    begins: bool,
-    sequence: int = 0,
-    described: Sequence[bytes] = (),
-) -> int:
-    """Begin or end it in one shard, and return its time in ms. Source: transitions/reshard.lua"""
-    at_home = frontier.name.number == HOME
-    reply = await transfer.call(
-        frontier, "reshard", int(at_home), int(begins), sequence, schema_of(after), list(described)
-    )
-    if reply[0] == b"LIVE":
-        raise FrontierRefused(f"worker {id_text(reply[1])} has joined meanwhile: nothing was moved")
-    if reply[0] != b"OK":
-        raise FrontierRefused(f"crawl {frontier.crawl!r} has changed meanwhile: nothing more was moved")
-    return int(reply[1])
 
 
 class _Reshard:
@@ -159,8 +141,8 @@ class _Reshard:
         for number, meta in enumerate(metas):
             if number < self._after or meta.get(b"epoch") == self._epoch:
                 sent = time.monotonic()
-                now_ms = await _change(
-                    self.transfer, self._frontiers[number], self._after, begins=True, sequence=sequence,
+                now_ms = await self.transfer.change(
+                    number, self._after, begins=True, sequence=sequence,
                     described=[*self._described, b"phase", b"open"],
                 )  # fmt: skip
                 clocks[number] = now_ms - sent * 1000
@@ -187,10 +169,10 @@ class _Reshard:
             if number in self.transfer.clocks:
                 await self._delete(number)
         await self.transfer.on_disk(range(self._after))
-        for frontier in self._frontiers[1 : self._after]:
-            await _change(self.transfer, frontier, self._after, begins=False)
+        for number in range(1, self._after):
+            await self.transfer.change(number, self._after, begins=False)
         await self.transfer.written(
-            HOME, lambda home: _change(self.transfer, home, self._after, begins=False)
+            HOME, lambda home: self.transfer.change(HOME, self._after, begins=False, on=home)
         )
 
     async def _delete(self, number: int) -> None:

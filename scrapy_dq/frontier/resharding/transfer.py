@@ -11,11 +11,11 @@ import msgpack
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.frontier import Frontier, schema_of
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import refuse
+from scrapy_dq.frontier.wire import id_text, refuse
 from scrapy_dq.frontier.worker.durability import written
 
 PART = 1_000
@@ -25,6 +25,7 @@ WINDOW_BYTES = 32 * 1024 * 1024
 DISK_S = 60.0
 """The longest wait for a disk; after that the move goes on, with a doubt."""
 SAME_CLOCK_MS = 1_000
+_CHANGED = "crawl {!r} has changed meanwhile: nothing more was moved"
 
 
 class Transfer:
@@ -59,8 +60,29 @@ class Transfer:
             reply = await script.call(frontier.client, keys.fixed(frontier.name), *self._of, *packed)
         refuse(reply)
         if reply[0] == b"CHANGED":
-            raise FrontierRefused(f"crawl {frontier.crawl!r} has changed meanwhile: nothing more was moved")
+            raise FrontierRefused(_CHANGED.format(frontier.crawl))
         return reply
+
+    async def change(
+        self, number: int, after: int, *, begins: bool, sequence: int = 0,
+        described: Sequence[bytes] = (), on: Frontier | None = None,
+    ) -> int:  # fmt: skip
+        """Begin or end the reshard in one shard, and return its time in ms.
+
+        Args:
+            after: how many shards there will be.
+            sequence, described: see transitions/reshard.lua.
+            on: the frontier to use.
+        """
+        frontier = on or self.frontiers[number]
+        reply = await self.call(
+            frontier, "reshard", int(number == HOME), int(begins), sequence, schema_of(after), list(described)
+        )
+        if reply[0] == b"LIVE":
+            raise FrontierRefused(f"worker {id_text(reply[1])} has joined meanwhile: nothing was moved")
+        if reply[0] != b"OK":
+            raise FrontierRefused(_CHANGED.format(frontier.crawl))
+        return int(reply[1])
 
     async def arrive(
         self, to: int, of: int, label: str, items: list[Any], rank: int = 0, partition: bytes = b"",
@@ -89,11 +111,11 @@ class Transfer:
 
         Args:
             entries: how many entries that are.
-            others: see transitions/depart.lua.
+            rank, partition, count, stay, left, sent: see transitions/depart.lua.
         Returns:
             whether it, and all before it, has left.
         """
-        args = [label, rank, partition, count, list(stay), left, list(sent), list(items)]
+        args = [label, rank, partition, count, stay, left, sent, items]
         self._owed.append((of, entries, args))
         if self._bytes < WINDOW_BYTES and len(self._owed) < PART:
             return False
@@ -105,9 +127,19 @@ class Transfer:
         if self._touched:
             await self.on_disk(sorted(self._touched))
         for of, entries, args in self._owed:
-            await self.call(self.frontiers[of], "depart", *args)
+            await self._depart_now(of, *args)
             self.moved += entries
         self._owed, self._touched, self._bytes = [], set(), 0
+
+    async def _depart_now(
+        self, of: int, label: str, rank: int = 0, partition: bytes = b"", count: int = 0,
+        stay: Sequence[int] = (), left: int = 0, sent: Sequence[int] = (), items: Sequence[bytes] = (),
+    ) -> None:  # fmt: skip
+        """Source: transitions/depart.lua"""
+        frontier = self.frontiers[of]
+        await self.call(
+            frontier, "depart", label, rank, partition, count, list(stay), left, list(sent), list(items)
+        )
 
     async def on_disk(self, shards: Iterable[int]) -> None:
         """Wait until what these shards have stored is on disk, and on their replicas."""

@@ -640,8 +640,8 @@ class WorkerProtocol:
         self.lost = True
         logger.critical(
             "%s of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
-            "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost; %s",
+            "replica promoted? a Redis without persistence restarted? moved into other shards?). This "
+            "worker closes with reason frontier_lost; %s",
             "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
             self._shard.crawl,
             "the next crawl starts again from start()" if self._shard.number == HOME
