@@ -43,7 +43,7 @@ class Place:
     def shards(self) -> Shards:
         """Its shards, for the functions of `frontier.admin`. As the crawl has them, else DQ_SHARDS.
 
-        What they return has nothing of a shard that does not answer: `unanswered` tells which.
+        What they return has nothing of a shard that does not answer: its `unreachable` tells which.
         """
         count = count_of(self.client, self.crawl) or self.config.shards
         return Shards(

@@ -78,9 +78,7 @@ async def reshard(
         await _end_again(frontiers, metas)
         return Resharded(before)
     if b">" in home.get(b"seen_kind", b""):
-        raise FrontierRefused(
-            f"the seen set of crawl {crawl!r} is half converted: `scrapy dq seen convert` first"
-        )
+        raise FrontierRefused(f"the seen set of crawl {crawl!r} is half converted: finish that first")
     _refuse_if_one_is_lost(crawl, metas, before)
     moving = _Reshard(frontiers, before, to, home)
     await moving.begin(metas)
