@@ -123,7 +123,7 @@ def by_bytes(by: str) -> bytes:
 
 
 def report_args(counted: Figures, ended_s: float) -> tuple[int, int, int, int, int]:
-    """Return the arguments of lua/transitions/report.lua; see `Frontier.report_blocking`."""
+    """Return the arguments of lua/transitions/report.lua; see `Frontier.report`."""
     times = ms(counted.exchange_s), ms(counted.outage_s)
     return counted.exchanges, times[0], counted.errors, times[1], ms(ended_s)
 

@@ -199,7 +199,7 @@ class LiveFrontier:
         return self._loop.run_until_complete(work)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        before = self._limits_set()
+        before = self._limits_set() if method == "rejoin" else None
         answer = self.run(getattr(self.frontier, method)(*args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +29,15 @@ TOMBSTONES = {b"meta", b"stats", b"samples", b"minutes", b"journal"}
 
 def engine(crawl: Crawl, **options: Any) -> Engine:
     return Engine(crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
+
+
+async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(crawl: Crawl, client: Redis) -> None:
+    """And each shard has its beats."""
+    before = threading.active_count()
+    async with engine(crawl, ttl_s=0.6):
+        beats = [keys.prefix(keys.Shard(crawl.name, shard)) + "beats" for shard in range(SHARDS)]
+        await until(lambda: all(int(client.hvals(each)[0]) > 1 for each in beats), "beats")
+        assert threading.active_count() == before + 1
 
 
 async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, client: Redis) -> None:

@@ -58,6 +58,7 @@ class Dialogue:
         options: WorkerOptions,
         listener: Listener,
         *,
+        heartbeat: Heartbeat,
         connect: Callable[[], Any],
         capacity: Callable[[], int],
         limit: Callable[[bytes], int],
@@ -68,6 +69,7 @@ class Dialogue:
         """
         Args:
             identity: of this process; see `identity.py`.
+            heartbeat: of this worker, in all shards.
             capacity: how many leases of this shard can run here at once; 0 (paused, closing) releases the
                 buffer.
             on_hold: whether no worker of the crawl gets a lease.
@@ -102,11 +104,10 @@ class Dialogue:
             frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
         )
         self._auditor = Auditor(frontier)
-        self._heartbeat = Heartbeat(
+        self._heartbeat = heartbeat
+        self._pulse = heartbeat.pulse(
             frontier,
             connect,
-            ttl_s=options.ttl_s,
-            stall_timeout_s=options.stall_timeout_s,
             observed=lambda silent, dead: self._reclaimer.observed(
                 self.id, self.protocol.epoch, self.protocol.run, silent, dead
             ),
@@ -241,7 +242,7 @@ class Dialogue:
         if joined.status is Status.OK:
             with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
                 await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.id)
-            self._heartbeat.start(self.id, self.protocol.epoch)
+            self._pulse.start(self.id, self.protocol.epoch)
         return joined
 
     async def note_shards(self) -> None:
@@ -329,9 +330,8 @@ class Dialogue:
             await self._until(deadline, lambda: self._driver.leave(version, kept))
 
     def end(self) -> None:
-        """Stop the heartbeat, and drop what was not stored."""
+        """Drop what was not stored; the owner stops the heartbeat."""
         self.handed_in = True
-        self._heartbeat.stop()
         self._reclaimer.cancel()
         self._auditor.cancel()
         self.protocol.outbox.clear()
@@ -430,7 +430,7 @@ class Dialogue:
         if protocol.damage:
             self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
         if self.id != registered:
-            self._heartbeat.start(self.id, self.protocol.epoch)
+            self._pulse.start(self.id, self.protocol.epoch)
         self._exchanged()
         self._listener.counted(Count.EXCHANGE, 1)
         self._listener.counted(Count.SECONDS, now - began)

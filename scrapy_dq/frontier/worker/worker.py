@@ -32,6 +32,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
@@ -59,7 +60,7 @@ class Worker:
         """
         Args:
             frontiers: of all shards; the first one is home.
-            connect: returns a blocking `redis` client for the heartbeat thread of a shard.
+            connect: returns a client of `redis.asyncio` for the heartbeat in a shard; called in its thread.
             capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
             pace: returns what says when an exchange with a shard is due, and for how many leases.
@@ -69,11 +70,13 @@ class Worker:
         # Only home knows of start() methods, of runs with a name and of restarts.
         elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
         identity, gathered = own_identity(), _Gathered(self, listener)
+        self._heartbeat = Heartbeat(ttl_s=options.ttl_s, stall_timeout_s=options.stall_timeout_s)
         self.dialogues = [
             Dialogue(
                 frontier, elsewhere if shard else crawl, identity, options, gathered,
-                connect=partial(connect, shard), capacity=partial(self._share, shard), limit=limit,
-                pace=pace(shard), on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
+                heartbeat=self._heartbeat, connect=partial(connect, shard),
+                capacity=partial(self._share, shard), limit=limit, pace=pace(shard),
+                on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
@@ -398,8 +401,7 @@ class Worker:
             if others and not joined.shards_exist:
                 await self.home.note_shards()
         except FrontierError:
-            for each in self.dialogues:
-                each.end()  # the others take it for dead: it has no lease yet
+            self._end_all()  # the others take it for dead: it has no lease yet
             raise
         for each in self.dialogues:
             each.begin()
@@ -444,8 +446,12 @@ class Worker:
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await self.home.attempt(partial(self.home.leave, kept=kept), deadline)
         finally:
-            for each in everywhere:
-                each.end()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        self._heartbeat.stop()
+        for each in self.dialogues:
+            each.end()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
