@@ -13,11 +13,12 @@ from redis import Redis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import peek_whole
 from scrapy_dq.frontier.admin.retry import retry_whole
-from scrapy_dq.frontier.model import Ack
+from scrapy_dq.frontier.model import Ack, Census
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.queue.pace import OnDemand
 from worker.engine import IDENTITY, Crawl, Engine, until
 
@@ -141,9 +142,9 @@ def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> No
     assert held(5)
     assert held(8, 3)
     protocols[1].retired, protocols[2].retired = 5, 3
-    assert list(deferred.due()) == []
+    assert list(deferred.due(1)) == list(deferred.due(2)) == []
     protocols[1].retired = 8
-    assert list(deferred.due()) == [(0, Ack(b"x"))]
+    assert list(deferred.due(1)) == [(0, Ack(b"x"))]
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
@@ -151,3 +152,40 @@ def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
     assert Pace().share(8, 8, 0, 0.5) == 1
     assert Pace().share(8, 4, 2, 0.5) == 4
     assert OnDemand(bool, bool).share(1, 5, 0, 0.1) == 1
+
+
+class Answered:
+    """What the detector of the end uses of a protocol; it counts the looks at it."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self.outbox, self.leases, self.lost, self.finished, self.finish_at = [], [], False, False, 0  # type: ignore[var-annotated]
+        self.composed, self.applied, self.version, self.left = 1, 1, number, 1
+
+    @property
+    def census(self) -> Census:
+        Answered.looks += 1
+        return Census(waiting=self.left, version=self.version)
+
+
+def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
+    """All are looked at only when all have answered: else n exchanges with n shards would look n² times."""
+    shards = [Answered(number) for number in range(1000)]
+    asked: list[int] = []
+    detector = TerminationDetector(cast("Any", shards), asked.append)
+
+    def round_of(left: int) -> None:
+        for number, each in enumerate(shards):
+            each.left, each.applied, each.composed = left, each.applied + 1, each.applied + 1
+            detector.step(number, quiet=True)
+
+    Answered.looks = 0
+    round_of(1)
+    assert Answered.looks < 3 * len(shards)
+    round_of(0)
+    assert asked == [0]
+    round_of(0)
+    assert asked == [0, *range(1, 1000), 0]
+    assert shards[0].finish_at == 0
+    assert Answered.looks < 10 * len(shards)

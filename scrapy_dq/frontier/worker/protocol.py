@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice, takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.keys import HOME, Shard
@@ -123,6 +123,37 @@ def _listened(sent: Exchange) -> bool:
     return sent.seeding == Seeding.LISTENING
 
 
+class Together:
+    """What the protocols of one worker, one for each shard, have in common."""
+
+    def __init__(self) -> None:
+        self.over = False
+        """The run is finished for good in one of them: no more puts are accepted."""
+        self.lost = False
+        """The frontier of one of them is gone."""
+        self.composed = 0
+        """Number of exchanges that were composed."""
+        self._suspects: set[WorkerProtocol] = set()
+        """Those that may have a suspect, or meet one."""
+
+    def compose(self) -> int:
+        """Count an exchange that is composed; return its number."""
+        self.composed += 1
+        return self.composed
+
+    def may_meet_suspects(self, asks: WorkerProtocol) -> bool:
+        """Note that *asks* may meet a suspect from now on; return False, and do not, if another one may."""
+        self._suspects = {of for of in self._suspects if of.asks_for_suspects or of.leases.suspect}
+        if self._suspects - {asks}:
+            return False
+        self._suspects.add(asks)
+        return True
+
+    def has_suspect(self, of: WorkerProtocol) -> None:
+        """Note that one may have a suspect."""
+        self._suspects.add(of)
+
+
 class WorkerProtocol:
     """The protocol state of one worker; at most one exchange or rejoin is pending.
 
@@ -190,7 +221,7 @@ class WorkerProtocol:
         self.next_due_s: float | None = None
         """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
-        self.next_number: Callable[[], int] = count(1).__next__
+        self.together = Together()
         self.composed = 0
         self.applied = 0
         """The numbers of the last exchange that was composed, and that was applied; all of a worker count."""
@@ -254,6 +285,7 @@ class WorkerProtocol:
         self.words = joined.words
         self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
+        self.together.over |= self.over
         self.raised_at = now
         if self.over:
             self.census = Census()  # this worker does not take part
@@ -385,7 +417,7 @@ class WorkerProtocol:
                 seeding = Seeding.LISTENING
         if seeding in _LOWERED:
             self._lower()  # from now on it may arrive
-        self.composed = self.next_number()
+        self.composed = self.together.compose()
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
@@ -393,9 +425,10 @@ class WorkerProtocol:
         )  # fmt: skip
 
     def _may_meet_suspects(self, want: int) -> bool:
-        asked = any(of.asks_for_suspects or of.leases.suspect for of in self.others)
-        self.asks_for_suspects = want > 0 and not asked
-        return not asked
+        self.asks_for_suspects = False
+        may = self.together.may_meet_suspects(self)
+        self.asks_for_suspects = want > 0 and may
+        return may
 
     def _lower(self) -> None:
         self.raised_at, self.raise_retired = None, False
@@ -448,6 +481,8 @@ class WorkerProtocol:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
             self.leases.grant(lease)
+        if self.leases.suspect:
+            self.together.has_suspect(self)
         # Some leases were granted before these blocks were sent.
         unsent = (note.partition for note in self.notes if isinstance(note, Block))
         for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
@@ -498,6 +533,7 @@ class WorkerProtocol:
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
         before = self.finished, self.over
         self.finished, self.over = True, self.over or over
+        self.together.over |= over
         if (self.finished, self.over) != before:
             self._listener.run_finished()
 
@@ -637,7 +673,7 @@ class WorkerProtocol:
         self._finish(over=True)
 
     def _lose(self) -> None:
-        self.lost = True
+        self.lost = self.together.lost = True
         logger.critical(
             "%s of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "

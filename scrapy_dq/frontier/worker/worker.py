@@ -94,6 +94,7 @@ class Worker:
         """How many entries wait in each shard."""
         self._waits = 0
         """Their sum."""
+        self._leaving = False
         self._deferred = DeferredEnds(protocols)
         self._level = Level(protocols)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
@@ -120,7 +121,7 @@ class Worker:
     @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
-        return max(each.composed for each in self._protocols)
+        return self.home.protocol.together.composed
 
     def composed_for(self, shard: int) -> int:
         """Return the number of the last one that was composed for a shard."""
@@ -153,7 +154,7 @@ class Worker:
     @property
     def over(self) -> bool:
         """The run is finished for good: no more puts are accepted."""
-        return any(each.over for each in self._protocols)
+        return self.home.protocol.together.over
 
     @property
     def left_over(self) -> list[Put]:
@@ -163,7 +164,7 @@ class Worker:
     @property
     def lost(self) -> bool:
         """The frontier, or a shard of it, is gone; the crawl cannot continue."""
-        return any(each.lost for each in self._protocols)
+        return self.home.protocol.together.lost
 
     @property
     def on_hold(self) -> bool:
@@ -173,7 +174,7 @@ class Worker:
     @property
     def handed_in(self) -> bool:
         """It is leaving, and has stored what it had: what is put from now on would be lost."""
-        return any(each.handed_in for each in self.dialogues)
+        return self._leaving and any(each.handed_in for each in self.dialogues)
 
     @property
     def idle(self) -> bool:
@@ -346,18 +347,17 @@ class Worker:
         waiting = self._protocols[shard].census.waiting
         self._waits += waiting - self._waiting[shard]
         self._waiting[shard] = waiting
-        if self._deferred:
-            self._let_pass()
+        self._let_pass(shard)
         if self._termination is not None:
             home = self.home.protocol
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
-            self._termination.step(quiet and not any(each.outbox or each.leases for each in self._protocols))
+            self._termination.step(shard, quiet)
         before, self._outlook = self._outlook, (self.pending, self.over)
         if self._outlook != before and not self._outlook[0]:
             self._listener.run_finished()
 
-    def _let_pass(self) -> None:
-        for shard, ending in self._deferred.due():
+    def _let_pass(self, retired: int) -> None:
+        for shard, ending in self._deferred.due(retired):
             self._end(shard, ending)
 
     def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
@@ -418,7 +418,7 @@ class Worker:
                 wait for.
         """
         deadline = time.monotonic() + deadline_s
-        everywhere = self.dialogues
+        everywhere, self._leaving = self.dialogues, True
         await asyncio.gather(*(each.cease() for each in everywhere))
         try:
             await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
@@ -427,7 +427,8 @@ class Worker:
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
             if self._deferred:
-                self._let_pass()
+                for shard in range(len(everywhere)):
+                    self._let_pass(shard)
                 for shard, ending in self._deferred.give_up():
                     self._end(shard, Release(ending.entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
