@@ -88,7 +88,7 @@ def _note(note: Note, now: float) -> tuple[Any, ...]:
         return 1, note.partition, note.entry_id, floor((now - note.at) * 1000)
     if isinstance(note, Block):
         return 2, note.partition, max(0, whole_ms(note.until - now))
-    return 3, note.count
+    return 3, note.shard, note.count
 
 
 def pack_limits(limits: Limits) -> bytes:

@@ -205,6 +205,31 @@ def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFr
 
 
 def test_what_another_shard_has_lost_is_noted_at_home(live: LiveFrontier) -> None:
+    """By any number of workers, any number of times: it counts once."""
     worker = HandWorker(live, "a")
-    assert worker.exchange(terms=Terms(notes=[Gone(1)]), seeding=1).census.gone == 1
-    assert HandWorker(live, "b").joined.census.gone == 1
+
+    def told(*notes: Gone) -> int:
+        return worker.exchange(terms=Terms(notes=notes), seeding=1).census.gone
+
+    assert [told(Gone(2, 1)), told(Gone(2, 1), Gone(17, 3)), told(Gone(17, 2)), told(Gone(2, 4))] == [
+        1,
+        4,
+        4,
+        7,
+    ]
+    assert HandWorker(live, "b").joined.census.gone == 7
+
+
+def test_a_run_that_has_lost_something_elsewhere_is_not_complete(live: LiveFrontier) -> None:
+    """As one that has lost something itself: a worker with its name begins the next."""
+    named = replace(IDENTITY, run_name="today")
+    worker = HandWorker(live, "a", named)
+    worker.exchange(terms=Terms(notes=[Gone(2, 1)]), seeding=1)
+    assert worker.exchange().status is Status.FINISHED
+    worker.leave()
+    again = HandWorker(live, "b", named)
+    assert (again.joined.status, again.run, again.joined.census.gone) == (Status.OK, worker.run + 1, 0)
+    assert live.redis.hget(live.key("meta"), "gone_elsewhere") is None
+    again.exchange()
+    again.leave()
+    assert HandWorker(live, "c", named).joined.status is Status.FINISHED

@@ -219,7 +219,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (WORKER + "worker.py",
-         "            self._worker.home.protocol.notes.append(Gone(1))\n", "            pass\n"),
+         "                self.home.note(Gone(each, gone))\n", "                pass\n"),
     )),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from redis import Redis
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek_whole
 from scrapy_dq.frontier.admin.retry import retry_whole
 from scrapy_dq.frontier.model import Ack, Census
@@ -127,6 +128,44 @@ async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
         await worker.stop()
         assert worker.counts[Count.EXCHANGE] - before < 100
     assert peek_whole(places(crawl, client)).census.waiting == 1
+
+
+def home_counts(crawl: Crawl, client: Redis) -> int:
+    """Return how many requests are gone, as home has it stored."""
+    return int(client.hget(keys.meta(crawl.name), "gone") or 0)
+
+
+async def test_home_knows_what_is_gone_from_another_shard(crawl: Crawl, client: Redis) -> None:
+    """Once, though both workers tell it; and again, when home was rolled back."""
+    async with engine(crawl) as a, engine(crawl) as b:
+        a.worker.listen(True)
+        client.hset(keys.meta(keys.Shard(crawl.name, 2)), "gone", 3)
+        a.seed([of(2)])
+        b.seed()
+        running = asyncio.gather(a.run(), b.run())
+        await until(lambda: home_counts(crawl, client) == 3, "home knows it")
+        await until(lambda: a.worker.census.gone == b.worker.census.gone == 3, "both know it")
+        client.hdel(keys.meta(crawl.name), "gone", "gone_elsewhere")
+        client.hset(f"{keys.prefix(crawl.name)}worker:{a.worker.id}", "fenced", 1)
+        await until(lambda: home_counts(crawl, client) == 3, "home knows it again")
+        a.worker.listen(False)
+        await running
+        assert (a.worker.ending, b.worker.ending) == ("frontier_damaged", "frontier_damaged")
+    assert home_counts(crawl, client) == 3
+
+
+async def test_a_pause_releases_the_buffers_of_all_shards(crawl: Crawl, client: Redis) -> None:
+    """At once, and what comes late, too: only home hears of the pause."""
+    crawl.size = 300
+    async with engine(crawl, concurrency=12) as worker:
+        worker.seed(range(100))
+        dialogues = worker.worker.dialogues
+        await until(lambda: all(each.leases.has_buffered for each in dialogues), "leases")
+        steer(client, crawl.name, Word.PAUSE)
+        await until(lambda: worker.worker.on_hold, "the pause")
+        assert not any(each.leases.has_buffered for each in dialogues)
+        await until(lambda: not any(each.leases for each in dialogues), "releases", 0.4)
+        assert peek_whole(places(crawl, client)).census.waiting == 100
 
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:

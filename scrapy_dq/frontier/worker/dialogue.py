@@ -171,7 +171,7 @@ class Dialogue:
         now = time.monotonic()
         partition = self.leases.sent(entry_id, now)
         if partition is not None:
-            self._note(Sent(partition, entry_id, now))
+            self.note(Sent(partition, entry_id, now))
             send_at = self.leases.send_at_of(partition)
             if send_at is not None:
                 self._wake_at(max(0.0, send_at - now))
@@ -194,8 +194,21 @@ class Dialogue:
 
     def block(self, block: Block) -> None:
         """Send a block of a partition."""
-        self._note(block)
+        self.note(block)
         self.protocol.withdraw(block.partition)
+
+    def note(self, note: Note) -> None:
+        """Send a note soon: other workers wait for it (sent), or must stop (block)."""
+        self.protocol.notes.append(note)
+        self.pace.first_move()
+        self.kick()
+
+    def release_buffer(self) -> None:
+        """Give back, soon, what is not taken."""
+        if self.leases.has_buffered:
+            self.protocol.empty_buffer()
+            self.pace.first_move()
+            self.kick()
 
     def kick(self) -> None:
         """Recompute when the next exchange is due."""
@@ -207,12 +220,6 @@ class Dialogue:
             logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
         if (move := self.settled(Bury(lease.entry_id, NOT_SIGNED))) is not None:
             self.append(move)
-
-    def _note(self, note: Note) -> None:
-        # Send it soon: other workers wait for it (sent), or must stop (block).
-        self.protocol.notes.append(note)
-        self.pace.first_move()
-        self.kick()
 
     def _wake_at(self, pause_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -236,6 +236,8 @@ class WorkerProtocol:
         self.left_over: list[Put] = []
         """Puts without a parent that the run, now over, may not have completed: the next may take them."""
         self.left_behind = False
+        self.rolled_back = False
+        """Redis has lost puts of this run that the log had retired."""
         self._reported_unreadable = False
         self._forfeited = False
         self.asks_for_suspects = False
@@ -601,7 +603,7 @@ class WorkerProtocol:
             return
         logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
         if answer.run != self.run:
-            self.census = replace(self.census, gone=0)
+            self.census, self.rolled_back = replace(self.census, gone=0), False
         self._continue_as(rejoin.new_id, answer)
         # A page of another shard may have the parent of a put.
         elsewhere = (of.leases.owned for of in self.others)
@@ -631,6 +633,7 @@ class WorkerProtocol:
         )
         if parentless:
             self.seeding = Seeding.AGAIN  # the run must not finish
+        self.rolled_back = True
         self.leases.forfeit()
         self._listener.rolled_back(parentless)
         self._begin_rejoin()

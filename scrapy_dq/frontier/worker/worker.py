@@ -22,12 +22,14 @@ from scrapy_dq.frontier.model import (
     Fail,
     FrontierError,
     Gone,
+    Hold,
     Joined,
     Lease,
     Put,
     Release,
     Seeding,
     Status,
+    Words,
 )
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
@@ -95,6 +97,9 @@ class Worker:
         self._waits = 0
         """Their sum."""
         self._leaving = False
+        self._told_gone: dict[int, int] = {}
+        """What home was told under its present id, by shard; see `Gone`."""
+        self._told_as = ""
         self._deferred = DeferredEnds(protocols)
         self._level = Level(protocols)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
@@ -347,6 +352,8 @@ class Worker:
         waiting = self._protocols[shard].census.waiting
         self._waits += waiting - self._waiting[shard]
         self._waiting[shard] = waiting
+        if len(self._protocols) > 1:
+            self._look_beyond(shard)
         self._let_pass(shard)
         if self._termination is not None:
             home = self.home.protocol
@@ -355,6 +362,23 @@ class Worker:
         before, self._outlook = self._outlook, (self.pending, self.over)
         if self._outlook != before and not self._outlook[0]:
             self._listener.run_finished()
+
+    def _look_beyond(self, shard: int) -> None:
+        """Pass on between the shards what concerns the whole crawl."""
+        if self.home.protocol.words.hold is Hold.PAUSED:  # only home hears of it
+            self.dialogues[shard].release_buffer()
+        if shard == HOME and self.home.id != self._told_as:
+            # It may have been rolled back. A shard that is in another run by now tells of that one.
+            self._told_as, self._told_gone = self.home.id, {}
+            shards: Iterable[int] = range(len(self._protocols))
+        else:
+            shards = (shard,)
+        for each in shards:
+            of = self._protocols[each]
+            gone = max(int(of.rolled_back), of.census.gone if each != HOME else 0)
+            if gone > self._told_gone.get(each, 0) and of.run == self.run:
+                self._told_gone[each] = gone
+                self.home.note(Gone(each, gone))
 
     def _let_pass(self, retired: int) -> None:
         for shard, ending in self._deferred.due(retired):
@@ -471,18 +495,20 @@ class _Gathered(Listener):
         self.frontier_lost = listener.frontier_lost  # type: ignore[method-assign]
         self.put_dropped = listener.put_dropped  # type: ignore[method-assign]
         self.put_refused = listener.put_refused  # type: ignore[method-assign]
-        self.told = listener.told  # type: ignore[method-assign]
         self.counted = listener.counted  # type: ignore[method-assign]
+
+    def told(self, before: Words, words: Words) -> None:
+        if words.hold is Hold.PAUSED:
+            for each in self._worker.dialogues:
+                each.release_buffer()
+        self._listener.told(before, words)
 
     def outbox_lost(self, parentless: bool) -> None:
         self._worker.spread_loss(parentless)
         self._listener.outbox_lost(parentless)
 
     def rolled_back(self, parentless: bool) -> None:
-        spread = len(self._worker.dialogues) > 1
-        if spread:
-            # Pages of other shards may be acked whose links are gone, and no start() brings these back.
-            self._worker.home.protocol.notes.append(Gone(1))
-        parentless = parentless or spread
+        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+        parentless = parentless or len(self._worker.dialogues) > 1
         self._worker.spread_loss(parentless)
         self._listener.rolled_back(parentless)
