@@ -59,6 +59,7 @@ _COUNTERS = {
     Count.RECLAIM: stats.RECLAIMED,
     Count.ACK: stats.ACKED,
     Count.RELEASE: stats.RELEASED,
+    Count.DEFER: stats.DEFERRED,
     Count.BURY: stats.BURIED,
     Count.FAIL: stats.FAILED,
 }

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
@@ -168,6 +169,14 @@ def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) 
     assert worker.exchange(ack(first)).census.done == 1
     assert numbers(worker.exchange(put(3, partition=b"x"), want=2)) == []
     live.state()
+
+
+def test_the_partition_of_a_kept_lease_is_in_use_by_its_name(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "a", limited(concurrency=1))
+    worker.exchange(put(1, partition=b"x"), want=1)
+    worker.exchange(Defer(entry_id(1)))
+    assert names_beside(live.redis, live.crawl, "y") == ["x"]
+    assert names_beside(live.redis, live.crawl, "x") is None
 
 
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])

@@ -8,13 +8,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from redis import Redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek_whole
 from scrapy_dq.frontier.admin.retry import retry_whole
-from scrapy_dq.frontier.model import Ack, Census
+from scrapy_dq.frontier.model import Ack, Census, FrontierUnavailable
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
@@ -166,6 +167,26 @@ async def test_a_pause_releases_the_buffers_of_all_shards(crawl: Crawl, client: 
         assert not any(each.leases.has_buffered for each in dialogues)
         await until(lambda: not any(each.leases for each in dialogues), "releases", 0.4)
         assert peek_whole(places(crawl, client)).census.waiting == 100
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS])
+async def test_a_line_about_a_shard_names_it(
+    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture, shards: int
+) -> None:
+    """Also that of home; nothing is added in a crawl with one shard."""
+    caplog.set_level("INFO", "scrapy_dq")
+    async with Engine(crawl, identity=replace(IDENTITY, shards=shards)) as worker:
+        for shard, each in enumerate(worker.worker.dialogues):
+            client.hset(f"{keys.prefix(keys.Shard(crawl.name, shard))}worker:{each.id}", "fenced", 1)
+            each.outage.began(FrontierUnavailable("no answer"))
+        worker.seed(map(of, range(shards)))
+        for each in worker.worker.dialogues:
+            await until(lambda: not each.protocol.outbox, "it has registered again")  # noqa: B023
+    lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
+    for number in range(shards):
+        label = f"Shard {number} of crawl {crawl.name!r}: " if shards > 1 else ""
+        for text in ("no answer. The crawl continues", "Redis is back after", "Worker "):
+            assert any(line.startswith(label + text) for line in lines), (label, text)
 
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:

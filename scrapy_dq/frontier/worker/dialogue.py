@@ -33,6 +33,7 @@ from scrapy_dq.frontier.worker.counting import Counting
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.log import ShardLog
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, Pace
@@ -88,7 +89,9 @@ class Dialogue:
         self.protocol = self._driver.protocol
         self.leases = self.protocol.leases
         self.pace = pace
-        self.outage = Outage()
+        label = self._driver.label
+        self._logger = ShardLog(logger, label)
+        self.outage = Outage(label=label)
         self._counting = Counting()
         self._most = options.most_of_a_partition
         self._alarm = Alarm()
@@ -101,9 +104,9 @@ class Dialogue:
         self._timer: asyncio.TimerHandle | None = None
         self._reported_forgery = False
         self._reclaimer = Reclaimer(
-            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n), label
         )
-        self._auditor = Auditor(frontier)
+        self._auditor = Auditor(frontier, label)
         self._heartbeat = heartbeat
         self._pulse = heartbeat.pulse(
             frontier,
@@ -113,6 +116,7 @@ class Dialogue:
             ),
             told=self._told,
             counting=self._counting,
+            label=label,
         )
 
     @property
@@ -217,7 +221,9 @@ class Dialogue:
     def _refuse(self, lease: Lease) -> None:
         if not self._reported_forgery:
             self._reported_forgery = True
-            logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
+            self._logger.error(
+                "A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED
+            )
         if (move := self.settled(Bury(lease.entry_id, NOT_SIGNED))) is not None:
             self.append(move)
 
@@ -281,7 +287,7 @@ class Dialogue:
         except FrontierError as error:
             self._gave_up = True
             outbox = self.protocol.outbox
-            logger.error(
+            self._logger.error(
                 "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
                 "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
                 "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
@@ -315,7 +321,7 @@ class Dialogue:
             return
         doubt = await self.wait_until_durable(verify, deadline)
         if doubt:
-            logger.warning("%s", doubt)
+            self._logger.warning("%s", doubt)
         else:
             self.protocol.retire_log()
 
@@ -395,7 +401,7 @@ class Dialogue:
                     await self._rest()
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang forever.
-                logger.exception("Unexpected error in an exchange; trying again")
+                self._logger.exception("Unexpected error in an exchange; trying again")
                 await self._rest()
 
     async def _rest(self) -> None:

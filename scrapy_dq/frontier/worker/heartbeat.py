@@ -13,6 +13,7 @@ from typing import Any
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.counting import Counting
+from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
@@ -81,7 +82,9 @@ class Pulse:
         observed: Callable[[list[str], list[str]], None],
         told: Callable[[int], None],
         counting: Counting | None,
+        label: str,
     ) -> None:
+        self._logger = ShardLog(logger, label)
         self._heartbeat = heartbeat
         self._frontier = frontier
         self._connect = connect
@@ -128,7 +131,7 @@ class Pulse:
             return
         except Exception:
             # Without its beats the worker would be fenced again and again.
-            logger.exception("Unexpected error in the heartbeat; trying again")
+            self._logger.exception("Unexpected error in the heartbeat; trying again")
             self.missed()
             return
         beats.pop(worker_id, None)
@@ -185,15 +188,17 @@ class Heartbeat:
         observed: Callable[[list[str], list[str]], None],
         told: Callable[[int], None] = lambda words: None,
         counting: Counting | None = None,
+        label: str = "",
     ) -> Pulse:
         """Return the heartbeat in one shard, which does not beat yet.
 
         Args:
             connect: returns a client of `redis.asyncio`; called in the thread.
             counting: what to report from time to time; None: nothing.
+            label: see `ShardLog`.
         """
         observer = Observer(self._ttl_s, self._interval_s)
-        return Pulse(self, frontier, connect, observer, observed, told, counting)
+        return Pulse(self, frontier, connect, observer, observed, told, counting, label)
 
     def add(self, pulse: Pulse) -> None:
         """Beat for *pulse*, too; the first one starts the thread."""

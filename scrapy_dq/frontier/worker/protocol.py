@@ -46,6 +46,7 @@ from scrapy_dq.frontier.signing import TRUSTING, Signer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.log import ShardLog
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ class WorkerProtocol:
         signer: Signer = TRUSTING,
         start_keys: StartKeys | None = None,
         has_start: bool = False,
+        label: str = "",
     ) -> None:
         """
         Args:
@@ -181,6 +183,7 @@ class WorkerProtocol:
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
             has_start: a start() can repeat lost puts without a parent; only for an error message.
+            label: see `ShardLog`.
         """
         self._shard = shard
         self._listener = listener
@@ -189,7 +192,8 @@ class WorkerProtocol:
         self._signer = signer
         self._start_keys = start_keys
         self._has_start = has_start
-        self._log = ReplayLog(rollback_horizon_s)
+        self._logger = ShardLog(logger, label)
+        self._log = ReplayLog(rollback_horizon_s, label)
         self._call: Exchange | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
@@ -360,7 +364,7 @@ class WorkerProtocol:
             receipt = Receipt(Status.RESYNC, unreadable=True)
         if receipt.unreadable and not self._reported_unreadable:
             self._reported_unreadable = True
-            logger.error(
+            self._logger.error(
                 "What Redis has stored of the last exchange of worker %s was changed by somebody else and "
                 "cannot be read. No more of these are shown",
                 self.id,
@@ -369,7 +373,7 @@ class WorkerProtocol:
             self._lose()
         elif receipt.status is Status.RESYNC:
             _may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
-            logger.warning(
+            self._logger.warning(
                 "Worker %s is out of sync with the frontier: it was declared dead, or Redis has lost its "
                 "newest data. It registers again, keeps the requests that it still owns, and stores its "
                 "newest requests again",
@@ -490,7 +494,7 @@ class WorkerProtocol:
         for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
             self.withdraw(partition)
         if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
-            logger.error("A key cannot be used: %s", receipt.wrong_key)
+            self._logger.error("A key cannot be used: %s", receipt.wrong_key)
         self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()
@@ -541,7 +545,7 @@ class WorkerProtocol:
 
     def _give_up_outbox(self, error: SpillLost) -> None:
         """Release every lease: an ack of a parent whose children were lost would lose them for good."""
-        logger.error(
+        self._logger.error(
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
             "they were found are released and crawled again%s",
             error,
@@ -601,7 +605,9 @@ class WorkerProtocol:
             else:
                 self._close_run(answer.last_seq, unfinished)
             return
-        logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
+        self._logger.info(
+            "Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned)
+        )
         if answer.run != self.run:
             self.census, self.rolled_back = replace(self.census, gone=0), False
         self._continue_as(rejoin.new_id, answer)
@@ -626,7 +632,7 @@ class WorkerProtocol:
             )
         elif parentless:
             then = "The requests that this program had put before that are lost: put them again"
-        logger.error(
+        self._logger.error(
             "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. %s",
             self.id,
             then,
@@ -648,13 +654,13 @@ class WorkerProtocol:
         forgotten = self._log.forgot(last_seq)[1] or unknown
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
-            logger.info(
+            self._logger.info(
                 "The run is over: other workers finished it while this worker was absent. %d requests from "
                 "its pages are dropped; others have crawled these pages again and found them",
                 self.outbox.puts - dropped,
             )
         if dropped:
-            logger.error(
+            self._logger.error(
                 "The run is over: other workers finished it while this worker was absent. %d requests of "
                 "start() or engine.crawl() that it could not store are dropped; %s",
                 dropped,
@@ -662,7 +668,7 @@ class WorkerProtocol:
             )
             self.left_behind = True
         elif forgotten:
-            logger.error(
+            self._logger.error(
                 "The run is over: other workers finished it while this worker was absent, and Redis has no "
                 "record of what this worker had stored (rolled back, or the next run has begun?). What it "
                 "had in progress, and requests of its start() or engine.crawl(), may be missing; %s",
