@@ -14,7 +14,7 @@ import msgpack
 from redis.exceptions import AuthenticationError, RedisError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain, unavailable
+from scrapy_dq.frontier.errors import as_unavailable, denies, describe, unavailable
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -525,33 +525,37 @@ class Frontier:
         """
         return parse_members((await self._call("overview", int(anyhow), ""))[4])
 
+    def on(self, client: Any) -> Frontier:
+        """Return a copy of this frontier behind another client."""
+        alone = copy(self)
+        alone.client = client
+        return alone
+
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:
         """Yield a copy of this frontier with its own connection, and the client of that connection."""
         with as_unavailable():
             client = await self.client.client().initialize()
         try:
-            alone = copy(self)
-            alone.client = client
-            yield alone, client
+            yield self.on(client), client
         finally:
             await client.aclose()
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
-        """Increment this worker's heartbeat and return those of all workers; empty if LOST.
+        """As `beat`, without the words."""
+        return (await self.beat(worker_id, epoch))[0]
+
+    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+        """Increment this worker's heartbeat; return those of all workers (empty if LOST), and `Words.count`.
 
         Source: transitions/beat.lua
         """
-        return parse_beats(await self._call("beat", worker_id, epoch))[0]
+        return parse_beats(await self._call("beat", worker_id, epoch))
 
-    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
-        """Like `beats`, on a blocking `redis` client of the heartbeat thread; also returns `Words.count`."""
-        return self._beat(client, "beat", worker_id, epoch)
-
-    def report_blocking(
-        self, client: Any, worker_id: str, epoch: str, counted: Figures, ended_s: float
+    async def report(
+        self, worker_id: str, epoch: str, counted: Figures, ended_s: float
     ) -> tuple[dict[str, int], int]:
-        """Like `beats_blocking`; also add what this worker has *counted* since its last report.
+        """As `beat`; also add what this worker has *counted* since its last report.
 
         Args:
             ended_s: how long the longest outage lasted that has ended since; 0: none worth noting.
@@ -559,13 +563,7 @@ class Frontier:
             FrontierUnavailable: it may be counted twice if it is reported again.
         Source: transitions/report.lua
         """
-        return self._beat(client, "report", worker_id, epoch, *report_args(counted, ended_s))
-
-    def _beat(self, client: Any, transition: str, *args: Any) -> tuple[dict[str, int], int]:
-        try:
-            return parse_beats(self._scripts[transition].call_blocking(client, self._keys, *args))
-        except (RedisError, OSError) as error:
-            raise FrontierUnavailable(explain(error)) from error
+        return parse_beats(await self._call("report", worker_id, epoch, *report_args(counted, ended_s)))
 
     async def _call(self, transition: str, *args: Any) -> Any:
         args = tuple(

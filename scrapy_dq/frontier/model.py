@@ -279,9 +279,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Note, for home: another shard was rolled back beyond the log: what was put there is gone for good."""
+    """Note, for home: requests of this run are gone for good from a shard; a repeat changes nothing."""
 
+    shard: int
     count: int
+    """All of this shard, as far as the worker knows; of a roll-back beyond the log, 1."""
 
 
 Note = Sent | Block | Gone
@@ -369,7 +371,9 @@ class Census:
         return Census(
             self.waiting + shard.waiting, self.in_flight + shard.in_flight, self.done + shard.done,
             self.dead + shard.dead, self.seen + shard.seen, self.workers, self.seeding,
-            self.failed + shard.failed, self.delayed + shard.delayed, self.gone + shard.gone, self.incomplete,
+            self.failed + shard.failed, self.delayed + shard.delayed,
+            max(self.gone, shard.gone),  # workers tell home, which has the sum (`Gone`)
+            self.incomplete,
         )  # fmt: skip
 
     @property

@@ -88,7 +88,7 @@ def _note(note: Note, now: float) -> tuple[Any, ...]:
         return 1, note.partition, note.entry_id, floor((now - note.at) * 1000)
     if isinstance(note, Block):
         return 2, note.partition, max(0, whole_ms(note.until - now))
-    return 3, note.count
+    return 3, note.shard, note.count
 
 
 def pack_limits(limits: Limits) -> bytes:
@@ -123,7 +123,7 @@ def by_bytes(by: str) -> bytes:
 
 
 def report_args(counted: Figures, ended_s: float) -> tuple[int, int, int, int, int]:
-    """Return the arguments of lua/transitions/report.lua; see `Frontier.report_blocking`."""
+    """Return the arguments of lua/transitions/report.lua; see `Frontier.report`."""
     times = ms(counted.exchange_s), ms(counted.outage_s)
     return counted.exchanges, times[0], counted.errors, times[1], ms(ended_s)
 

@@ -44,6 +44,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "note_shards": ("epoch", 0),
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
+    "beat": ("id", "epoch"),
+    "report": ("id", "epoch", Figures(), 0.0),
     "adopt": ("epoch", 0, "a", 1, []),
     "flush": ([],),
     "limit": (b"partition",),
@@ -229,21 +231,9 @@ def test_a_look_changes_nothing(name: str) -> None:
     }  # fmt: skip
 
 
-def test_a_report_passes_the_arguments_that_its_script_states() -> None:
-    """It is called by the heartbeat's thread only."""
-    client = _NoReplyToLooks()
-    frontier = Frontier(None, "a crawl", Order.FIFO)
-    with pytest.raises(FrontierUnavailable):
-        frontier.report_blocking(client, "id", "epoch", Figures(), 0.0)
-    ((_, count, *rest),) = client.sent
-    declared, args = rest[:count], rest[count:]
-    assert declared == [*keys.fixed("a crawl")]
-    assert len(args) == len(stated_args("report"))
-
-
 def test_every_transition_has_a_typed_call() -> None:
     """No script without a method, no method without a script."""
-    assert {SCRIPT_OF.get(method, method) for method in CALLS} | {"report"} == set(TRANSITIONS)
+    assert {SCRIPT_OF.get(method, method) for method in CALLS} == set(TRANSITIONS)
 
 
 @pytest.mark.parametrize("name", sorted(LUA))

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
@@ -170,6 +171,14 @@ def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) 
     live.state()
 
 
+def test_the_partition_of_a_kept_lease_is_in_use_by_its_name(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "a", limited(concurrency=1))
+    worker.exchange(put(1, partition=b"x"), want=1)
+    worker.exchange(Defer(entry_id(1)))
+    assert names_beside(live.redis, live.crawl, "y") == ["x"]
+    assert names_beside(live.redis, live.crawl, "x") is None
+
+
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])
 def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: str) -> None:
     """It was quarantined; now its work is done: no attempt is charged, and the next suspect is served."""
@@ -205,6 +214,31 @@ def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFr
 
 
 def test_what_another_shard_has_lost_is_noted_at_home(live: LiveFrontier) -> None:
+    """By any number of workers, any number of times: it counts once."""
     worker = HandWorker(live, "a")
-    assert worker.exchange(terms=Terms(notes=[Gone(1)]), seeding=1).census.gone == 1
-    assert HandWorker(live, "b").joined.census.gone == 1
+
+    def told(*notes: Gone) -> int:
+        return worker.exchange(terms=Terms(notes=notes), seeding=1).census.gone
+
+    assert [told(Gone(2, 1)), told(Gone(2, 1), Gone(17, 3)), told(Gone(17, 2)), told(Gone(2, 4))] == [
+        1,
+        4,
+        4,
+        7,
+    ]
+    assert HandWorker(live, "b").joined.census.gone == 7
+
+
+def test_a_run_that_has_lost_something_elsewhere_is_not_complete(live: LiveFrontier) -> None:
+    """As one that has lost something itself: a worker with its name begins the next."""
+    named = replace(IDENTITY, run_name="today")
+    worker = HandWorker(live, "a", named)
+    worker.exchange(terms=Terms(notes=[Gone(2, 1)]), seeding=1)
+    assert worker.exchange().status is Status.FINISHED
+    worker.leave()
+    again = HandWorker(live, "b", named)
+    assert (again.joined.status, again.run, again.joined.census.gone) == (Status.OK, worker.run + 1, 0)
+    assert live.redis.hget(live.key("meta"), "gone_elsewhere") is None
+    again.exchange()
+    again.leave()
+    assert HandWorker(live, "c", named).joined.status is Status.FINISHED

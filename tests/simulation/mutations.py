@@ -172,7 +172,7 @@ MUTATIONS = (
         (WORKER + "level.py", "        return bool(self._last)\n", "        return False\n"),
     )),
     Mutation(SHARDS, "the level does not wait for its raise", (
-        (WORKER + "level.py", "if self._last and self._protocols[0].raise_retired:", "if self._last:"),
+        (WORKER + "level.py", "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
     )),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (WORKER + "protocol.py",
@@ -190,7 +190,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "their versions are not compared", (
         (WORKER + "termination.py",
-         "elif any(each.census.version != was", "elif any(False and each.census.version != was"),
+         "return shard > 0 and self._stage", "return False and self._stage"),
     )),
     Mutation(SHARDS, "home finishes although it has changed", (
         (LUA + "moves/finish.lua",
@@ -219,7 +219,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (WORKER + "worker.py",
-         "            self._worker.home.protocol.notes.append(Gone(1))\n", "            pass\n"),
+         "                self.home.note(Gone(each, gone))\n", "                pass\n"),
     )),
 )  # fmt: skip
 

@@ -176,7 +176,7 @@ class Client:
 
 
 class BlockingClient:
-    """What a heartbeat or a command uses of `redis.Redis`: its calls take no time."""
+    """What a command uses of `redis.Redis`: its calls take no time."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
@@ -203,6 +203,13 @@ class BlockingClient:
         return outcome
 
     def close(self) -> None: ...
+
+
+class HeartbeatClient(BlockingClient):
+    """The same for a heartbeat, whose calls are awaited."""
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        return super()._call(name, *args, **options)
 
 
 def shown(outcome: Any) -> str:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from redis import Redis
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry
-from scrapy_dq.frontier.model import Ack
+from scrapy_dq.frontier.model import Ack, Census, FrontierUnavailable
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.queue.pace import OnDemand
 from worker.engine import IDENTITY, Crawl, Engine, until
 
@@ -28,6 +32,15 @@ TOMBSTONES = {b"meta", b"stats", b"samples", b"minutes", b"journal"}
 
 def engine(crawl: Crawl, **options: Any) -> Engine:
     return Engine(crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
+
+
+async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(crawl: Crawl, client: Redis) -> None:
+    """And each shard has its beats."""
+    before = threading.active_count()
+    async with engine(crawl, ttl_s=0.6):
+        beats = [keys.prefix(keys.Shard(crawl.name, shard)) + "beats" for shard in range(SHARDS)]
+        await until(lambda: all(int(client.hvals(each)[0]) > 1 for each in beats), "beats")
+        assert threading.active_count() == before + 1
 
 
 async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, client: Redis) -> None:
@@ -113,6 +126,64 @@ async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
     assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
 
 
+def home_counts(crawl: Crawl, client: Redis) -> int:
+    """Return how many requests are gone, as home has it stored."""
+    return int(client.hget(keys.meta(crawl.name), "gone") or 0)
+
+
+async def test_home_knows_what_is_gone_from_another_shard(crawl: Crawl, client: Redis) -> None:
+    """Once, though both workers tell it; and again, when home was rolled back."""
+    async with engine(crawl) as a, engine(crawl) as b:
+        a.worker.listen(True)
+        client.hset(keys.meta(keys.Shard(crawl.name, 2)), "gone", 3)
+        a.seed([of(2)])
+        b.seed()
+        running = asyncio.gather(a.run(), b.run())
+        await until(lambda: home_counts(crawl, client) == 3, "home knows it")
+        await until(lambda: a.worker.census.gone == b.worker.census.gone == 3, "both know it")
+        client.hdel(keys.meta(crawl.name), "gone", "gone_elsewhere")
+        client.hset(f"{keys.prefix(crawl.name)}worker:{a.worker.id}", "fenced", 1)
+        await until(lambda: home_counts(crawl, client) == 3, "home knows it again")
+        a.worker.listen(False)
+        await running
+        assert (a.worker.ending, b.worker.ending) == ("frontier_damaged", "frontier_damaged")
+    assert home_counts(crawl, client) == 3
+
+
+async def test_a_pause_releases_the_buffers_of_all_shards(crawl: Crawl, client: Redis) -> None:
+    """At once, and what comes late, too: only home hears of the pause."""
+    crawl.size = 300
+    async with engine(crawl, concurrency=12) as worker:
+        worker.seed(range(100))
+        dialogues = worker.worker.dialogues
+        await until(lambda: all(each.leases.has_buffered for each in dialogues), "leases")
+        steer(client, crawl.name, Word.PAUSE)
+        await until(lambda: worker.worker.on_hold, "the pause")
+        assert not any(each.leases.has_buffered for each in dialogues)
+        await until(lambda: not any(each.leases for each in dialogues), "releases")
+        assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 100
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS])
+async def test_a_line_about_a_shard_names_it(
+    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture, shards: int
+) -> None:
+    """Also that of home; nothing is added in a crawl with one shard."""
+    caplog.set_level("INFO", "scrapy_dq")
+    async with Engine(crawl, identity=replace(IDENTITY, shards=shards)) as worker:
+        for shard, each in enumerate(worker.worker.dialogues):
+            client.hset(f"{keys.prefix(keys.Shard(crawl.name, shard))}worker:{each.id}", "fenced", 1)
+            each.outage.began(FrontierUnavailable("no answer"))
+        worker.seed(map(of, range(shards)))
+        for each in worker.worker.dialogues:
+            await until(lambda: not each.protocol.outbox, "it has registered again")  # noqa: B023
+    lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
+    for number in range(shards):
+        label = f"Shard {number} of crawl {crawl.name!r}: " if shards > 1 else ""
+        for text in ("no answer. The crawl continues", "Redis is back after", "Worker "):
+            assert any(line.startswith(label + text) for line in lines), (label, text)
+
+
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:
     protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=0), retired=0) for _ in range(3)]
     deferred = DeferredEnds(cast("Any", protocols))
@@ -126,9 +197,9 @@ def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> No
     assert held(5)
     assert held(8, 3)
     protocols[1].retired, protocols[2].retired = 5, 3
-    assert list(deferred.due()) == []
+    assert list(deferred.due(1)) == list(deferred.due(2)) == []
     protocols[1].retired = 8
-    assert list(deferred.due()) == [(0, Ack(b"x"))]
+    assert list(deferred.due(1)) == [(0, Ack(b"x"))]
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
@@ -136,3 +207,40 @@ def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
     assert Pace().share(8, 8, 0, 0.5) == 1
     assert Pace().share(8, 4, 2, 0.5) == 4
     assert OnDemand(bool, bool).share(1, 5, 0, 0.1) == 1
+
+
+class Answered:
+    """What the detector of the end uses of a protocol; it counts the looks at it."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self.outbox, self.leases, self.lost, self.finished, self.finish_at = [], [], False, False, 0  # type: ignore[var-annotated]
+        self.composed, self.applied, self.version, self.left = 1, 1, number, 1
+
+    @property
+    def census(self) -> Census:
+        Answered.looks += 1
+        return Census(waiting=self.left, version=self.version)
+
+
+def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
+    """All are looked at only when all have answered: else n exchanges with n shards would look n² times."""
+    shards = [Answered(number) for number in range(1000)]
+    asked: list[int] = []
+    detector = TerminationDetector(cast("Any", shards), asked.append)
+
+    def round_of(left: int) -> None:
+        for number, each in enumerate(shards):
+            each.left, each.applied, each.composed = left, each.applied + 1, each.applied + 1
+            detector.step(number, quiet=True)
+
+    Answered.looks = 0
+    round_of(1)
+    assert Answered.looks < 3 * len(shards)
+    round_of(0)
+    assert asked == [0]
+    round_of(0)
+    assert asked == [0, *range(1, 1000), 0]
+    assert shards[0].finish_at == 0
+    assert Answered.looks < 10 * len(shards)

@@ -11,24 +11,29 @@ from scrapy_dq.frontier.model import Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
+def works(protocols: Sequence[WorkerProtocol]) -> bool:
+    """Tell whether this worker itself has something to do, or to send."""
+    return any(each.outbox or each.leases for each in protocols)
+
+
 def idle(protocols: Sequence[WorkerProtocol]) -> bool:
     """Tell whether nothing of the crawl is left, as of the last exchanges; start payloads may still come."""
     if protocols[0].seeding == Seeding.ACTIVE:
         return False
-    return all(each.census.empty and not (each.outbox or each.leases) for each in protocols)
+    return all(each.census.empty for each in protocols) and not works(protocols)
 
 
 def pending(protocols: Sequence[WorkerProtocol]) -> bool:
     """Tell whether something of the whole crawl is not done yet, as far as this worker knows."""
     home = protocols[0]
-    if any(each.over for each in protocols):
+    if home.together.over:
         return False
-    if home.start_broken and not any(each.outbox or each.leases for each in protocols):
+    if home.start_broken and not works(protocols):
         return not all(each.census.empty for each in protocols)
     if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
         return True
     # Another shard may have been rolled back after the end: what it has handed out again is settled first.
-    return any(each.outbox or each.leases for each in protocols[1:])
+    return works(protocols[1:])
 
 
 def reason(protocols: Sequence[WorkerProtocol]) -> str:

@@ -68,16 +68,16 @@ class DeferredEnds:
         """Note that a lease was released: what it depends on does not matter any more."""
         self._needs.pop(entry_id, None)
 
-    def due(self) -> Iterator[tuple[int, Ending]]:
-        """Remove and yield the ends that have to wait no longer, each with its shard."""
-        for protocol, waiting in zip(self._protocols, self._waiting, strict=True):
-            while waiting and waiting[0][0] <= protocol.retired:
-                deferred = heappop(waiting)[2]
-                deferred.left -= 1
-                # Otherwise it was lost, and its lease may have been granted and deferred again.
-                if not deferred.left and self._deferred.get(deferred.ending.entry_id) is deferred:
-                    del self._deferred[deferred.ending.entry_id]
-                    yield deferred.shard, deferred.ending
+    def due(self, shard: int) -> Iterator[tuple[int, Ending]]:
+        """Remove and yield the ends that have waited for *shard* alone, and no longer, each with its own."""
+        waiting = self._waiting[shard]
+        while waiting and waiting[0][0] <= self._protocols[shard].retired:
+            deferred = heappop(waiting)[2]
+            deferred.left -= 1
+            # Otherwise it was lost, and its lease may have been granted and deferred again.
+            if not deferred.left and self._deferred.get(deferred.ending.entry_id) is deferred:
+                del self._deferred[deferred.ending.entry_id]
+                yield deferred.shard, deferred.ending
 
     def give_up(self) -> list[tuple[int, Ending]]:
         """Remove and return all that wait."""

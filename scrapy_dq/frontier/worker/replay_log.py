@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from scrapy_dq.frontier.model import Put
+from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
@@ -17,10 +18,14 @@ class ReplayLog:
 
     An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
     been accepted; if the clock alone counted, a freeze followed by a rollback of Redis would lose it.
+
+    Args:
+        label: see `ShardLog`.
     """
 
-    def __init__(self, horizon_s: float) -> None:
+    def __init__(self, horizon_s: float, label: str = "") -> None:
         self._horizon_s = horizon_s
+        self._logger = ShardLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
         # The newest exchange under the worker's present id with a retired put; with one without a parent.
         self._retired_seq = self._retired_parentless_seq = 0
@@ -64,7 +69,7 @@ class ReplayLog:
         self._bytes += put.size
         while self._bytes > LOG_LIMIT_BYTES:
             if not self._warned:
-                logger.warning(
+                self._logger.warning(
                     "More than %d MiB of requests were stored within DQ_ROLLBACK_HORIZON: if Redis now loses "
                     "its newest data, the oldest of these would not be stored again. A shorter horizon "
                     "needs less memory",

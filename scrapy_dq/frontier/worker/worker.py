@@ -22,16 +22,19 @@ from scrapy_dq.frontier.model import (
     Fail,
     FrontierError,
     Gone,
+    Hold,
     Joined,
     Lease,
     Put,
     Release,
     Seeding,
     Status,
+    Words,
 )
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
@@ -59,7 +62,7 @@ class Worker:
         """
         Args:
             frontiers: of all shards; the first one is home.
-            connect: returns a blocking `redis` client for the heartbeat thread of a shard.
+            connect: returns a client of `redis.asyncio` for the heartbeat in a shard; called in its thread.
             capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
             pace: returns what says when an exchange with a shard is due, and for how many leases.
@@ -69,11 +72,13 @@ class Worker:
         # Only home knows of start() methods, of runs with a name and of restarts.
         elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
         identity, gathered = own_identity(), _Gathered(self, listener)
+        self._heartbeat = Heartbeat(ttl_s=options.ttl_s, stall_timeout_s=options.stall_timeout_s)
         self.dialogues = [
             Dialogue(
                 frontier, elsewhere if shard else crawl, identity, options, gathered,
-                connect=partial(connect, shard), capacity=partial(self._share, shard), limit=limit,
-                pace=pace(shard), on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
+                heartbeat=self._heartbeat, connect=partial(connect, shard),
+                capacity=partial(self._share, shard), limit=limit, pace=pace(shard),
+                on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
@@ -91,6 +96,10 @@ class Worker:
         """How many entries wait in each shard."""
         self._waits = 0
         """Their sum."""
+        self._leaving = False
+        self._told_gone: dict[int, int] = {}
+        """What home was told under its present id, by shard; see `Gone`."""
+        self._told_as = ""
         self._deferred = DeferredEnds(protocols)
         self._level = Level(protocols)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
@@ -117,7 +126,7 @@ class Worker:
     @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
-        return max(each.composed for each in self._protocols)
+        return self.home.protocol.together.composed
 
     def composed_for(self, shard: int) -> int:
         """Return the number of the last one that was composed for a shard."""
@@ -150,7 +159,7 @@ class Worker:
     @property
     def over(self) -> bool:
         """The run is finished for good: no more puts are accepted."""
-        return any(each.over for each in self._protocols)
+        return self.home.protocol.together.over
 
     @property
     def left_over(self) -> list[Put]:
@@ -160,7 +169,7 @@ class Worker:
     @property
     def lost(self) -> bool:
         """The frontier, or a shard of it, is gone; the crawl cannot continue."""
-        return any(each.lost for each in self._protocols)
+        return self.home.protocol.together.lost
 
     @property
     def on_hold(self) -> bool:
@@ -170,7 +179,7 @@ class Worker:
     @property
     def handed_in(self) -> bool:
         """It is leaving, and has stored what it had: what is put from now on would be lost."""
-        return any(each.handed_in for each in self.dialogues)
+        return self._leaving and any(each.handed_in for each in self.dialogues)
 
     @property
     def idle(self) -> bool:
@@ -343,18 +352,36 @@ class Worker:
         waiting = self._protocols[shard].census.waiting
         self._waits += waiting - self._waiting[shard]
         self._waiting[shard] = waiting
-        if self._deferred:
-            self._let_pass()
+        if len(self._protocols) > 1:
+            self._look_beyond(shard)
+        self._let_pass(shard)
         if self._termination is not None:
             home = self.home.protocol
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
-            self._termination.step(quiet and not any(each.outbox or each.leases for each in self._protocols))
+            self._termination.step(shard, quiet)
         before, self._outlook = self._outlook, (self.pending, self.over)
         if self._outlook != before and not self._outlook[0]:
             self._listener.run_finished()
 
-    def _let_pass(self) -> None:
-        for shard, ending in self._deferred.due():
+    def _look_beyond(self, shard: int) -> None:
+        """Pass on between the shards what concerns the whole crawl."""
+        if self.home.protocol.words.hold is Hold.PAUSED:  # only home hears of it
+            self.dialogues[shard].release_buffer()
+        if shard == HOME and self.home.id != self._told_as:
+            # It may have been rolled back. A shard that is in another run by now tells of that one.
+            self._told_as, self._told_gone = self.home.id, {}
+            shards: Iterable[int] = range(len(self._protocols))
+        else:
+            shards = (shard,)
+        for each in shards:
+            of = self._protocols[each]
+            gone = max(int(of.rolled_back), of.census.gone if each != HOME else 0)
+            if gone > self._told_gone.get(each, 0) and of.run == self.run:
+                self._told_gone[each] = gone
+                self.home.note(Gone(each, gone))
+
+    def _let_pass(self, retired: int) -> None:
+        for shard, ending in self._deferred.due(retired):
             self._end(shard, ending)
 
     def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
@@ -398,8 +425,7 @@ class Worker:
             if others and not joined.shards_exist:
                 await self.home.note_shards()
         except FrontierError:
-            for each in self.dialogues:
-                each.end()  # the others take it for dead: it has no lease yet
+            self._end_all()  # the others take it for dead: it has no lease yet
             raise
         for each in self.dialogues:
             each.begin()
@@ -416,7 +442,7 @@ class Worker:
                 wait for.
         """
         deadline = time.monotonic() + deadline_s
-        everywhere = self.dialogues
+        everywhere, self._leaving = self.dialogues, True
         await asyncio.gather(*(each.cease() for each in everywhere))
         try:
             await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
@@ -425,7 +451,8 @@ class Worker:
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
             if self._deferred:
-                self._let_pass()
+                for shard in range(len(everywhere)):
+                    self._let_pass(shard)
                 for shard, ending in self._deferred.give_up():
                     self._end(shard, Release(ending.entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
@@ -444,8 +471,12 @@ class Worker:
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await self.home.attempt(partial(self.home.leave, kept=kept), deadline)
         finally:
-            for each in everywhere:
-                each.end()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        self._heartbeat.stop()
+        for each in self.dialogues:
+            each.end()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
@@ -464,18 +495,20 @@ class _Gathered(Listener):
         self.frontier_lost = listener.frontier_lost  # type: ignore[method-assign]
         self.put_dropped = listener.put_dropped  # type: ignore[method-assign]
         self.put_refused = listener.put_refused  # type: ignore[method-assign]
-        self.told = listener.told  # type: ignore[method-assign]
         self.counted = listener.counted  # type: ignore[method-assign]
+
+    def told(self, before: Words, words: Words) -> None:
+        if words.hold is Hold.PAUSED:
+            for each in self._worker.dialogues:
+                each.release_buffer()
+        self._listener.told(before, words)
 
     def outbox_lost(self, parentless: bool) -> None:
         self._worker.spread_loss(parentless)
         self._listener.outbox_lost(parentless)
 
     def rolled_back(self, parentless: bool) -> None:
-        spread = len(self._worker.dialogues) > 1
-        if spread:
-            # Pages of other shards may be acked whose links are gone, and no start() brings these back.
-            self._worker.home.protocol.notes.append(Gone(1))
-        parentless = parentless or spread
+        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+        parentless = parentless or len(self._worker.dialogues) > 1
         self._worker.spread_loss(parentless)
         self._listener.rolled_back(parentless)
