@@ -123,7 +123,7 @@ class Crawler(Listener):
             self._time(frontier)
         self.worker = Worker(
             frontiers, Identity("f", "s", "{}", partition_by="slot", shards=shards), WorkerOptions(), self,
-            connect=lambda shard: redis.Redis.from_url(urls[shard % len(urls)]), capacity=lambda: AT_ONCE,
+            connect=lambda shard: redis.asyncio.Redis.from_url(urls[shard % len(urls)]), capacity=lambda: AT_ONCE,
         )  # fmt: skip
 
     def _time(self, frontier: Frontier) -> None:
