@@ -494,6 +494,7 @@ class Worker:
             self._end_all()
 
     def _end_all(self) -> None:
+        self._leaving = True
         self._heartbeat.stop()
         for each in self.dialogues:
             each.end()
