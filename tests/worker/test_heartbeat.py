@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
@@ -288,7 +288,7 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
     heartbeat = Heartbeat(ttl_s=0.06, stall_timeout_s=60.0)
     frontiers = [Hangs(), Answers(), Hangs(), Answers()]
     for each in frontiers:
-        heartbeat.pulse(each, AsyncMock(), observed=lambda *_: None).start("own", "epoch")  # type: ignore[arg-type]
+        heartbeat.pulse(each, Mock(), observed=lambda *_: None).start("own", "epoch")  # type: ignore[arg-type]
     await until(lambda: frontiers[1].beats > 5 and frontiers[3].beats > 5, "they beat")
     assert [frontiers[0].beats, frontiers[2].beats] == [1, 1]
     assert threading.active_count() == before + 1

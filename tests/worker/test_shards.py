@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,8 +16,9 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry
-from scrapy_dq.frontier.model import Ack, Census, FrontierUnavailable
+from scrapy_dq.frontier.model import Ack, Admission, Census, FrontierUnavailable, Lease, Put
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
+from scrapy_dq.frontier.worker.fed_tokens import FedTokens
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
@@ -182,6 +184,62 @@ async def test_a_line_about_a_shard_names_it(
         label = f"Shard {number} of crawl {crawl.name!r}: " if shards > 1 else ""
         for text in ("no answer. The crawl continues", "Redis is back after", "Worker "):
             assert any(line.startswith(label + text) for line in lines), (label, text)
+
+
+async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(
+    crawl: Crawl, client: Redis
+) -> None:
+    """Not before: until a horizon after the end of its lease, the next worker must find the token."""
+    admitted = keys.prefix(keys.Shard(crawl.name, 1)) + "admitted"
+    async with engine(crawl) as worker:
+        crawl.size = 0
+        worker.seed([of(0)])
+        leases: list[Lease] = []
+        await until(lambda: leases or leases.extend(filter(None, [worker.worker.take()])), "a payload")
+        number = b"%d" % of(1)
+        put = Put(b"its child...", Admission.ID, number, 0, False, number, leases[0].entry_id)
+        put.token = put.entry_id = next(
+            token for n in range(99) if shard_of(b"", token := b"%012d" % n, SHARDS) == 1
+        )
+        home = worker.worker.home.protocol
+        worker.worker.put(put)
+        worker.worker.note_fed(put)
+        worker.worker.ack(leases[0].entry_id)
+        await until(lambda: client.sismember(admitted, put.token), "it is stored")
+        while home.leases.owned:
+            assert client.sismember(admitted, put.token)
+            await asyncio.sleep(0.01)
+        ended = time.monotonic()
+        worker.worker.listen(True)
+        await until(lambda: not client.sismember(admitted, put.token), "its token has gone")
+        assert time.monotonic() - ended > 0.8 * HORIZON_S
+
+
+@pytest.mark.parametrize("lost", ["never", "before its end is confirmed", "after"])
+def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> None:
+    home = SimpleNamespace(
+        id="a", outbox=SimpleNamespace(appended=5, confirmed=4), certain_until=0.0,
+        leases=SimpleNamespace(owned={b"x", b"y"}),
+    )  # fmt: skip
+    forgotten: list[bytes] = []
+    fed = FedTokens(cast("Any", [home, SimpleNamespace(forget=forgotten.append)]))
+    fed.exchanged(0.0)
+    for lease in (b"x", b"y"):
+        fed.put(lease, 1, b"of " + lease)
+    fed.ends(b"x")
+    fed.released(b"y")
+    fed.ends(b"y")
+    fed.exchanged(1.0)
+    home.id = "b" if lost == "before its end is confirmed" else "a"
+    home.outbox.confirmed = 5
+    fed.exchanged(2.0)
+    home.id = "a" if lost == "never" else "b"
+    home.certain_until = 1.9
+    fed.exchanged(3.0)
+    assert not forgotten
+    home.certain_until = 2.0
+    fed.exchanged(4.0)
+    assert forgotten == ([b"of x"] if lost == "never" else [])
 
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:

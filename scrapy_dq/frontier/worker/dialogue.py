@@ -149,17 +149,18 @@ class Dialogue:
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
-        now = time.monotonic()
-        while (lease := self.leases.take(now)) is not None and not lease.genuine:
-            self._refuse(lease)
-        if lease is not None:
-            self.pace.taken()
-            if not self.leases.has_buffered:
-                self.kick()
-            return lease
-        send_at = self.leases.next_send_at(now)
-        if send_at is not None:
-            self._wake_at(send_at - now)
+        if self.leases.has_buffered:  # of many shards, most have nothing
+            now = time.monotonic()
+            while (lease := self.leases.take(now)) is not None and not lease.genuine:
+                self._refuse(lease)
+            if lease is not None:
+                self.pace.taken()
+                if not self.leases.has_buffered:
+                    self.kick()
+                return lease
+            send_at = self.leases.next_send_at(now)
+            if send_at is not None:
+                self._wake_at(send_at - now)
         if self.pace.asked(self.protocol.outbox.appended):
             self.kick()
         return None

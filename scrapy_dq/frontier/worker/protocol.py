@@ -193,7 +193,7 @@ class WorkerProtocol:
         self._start_keys = start_keys
         self._has_start = has_start
         self._logger = ShardLog(logger, label)
-        self._log = ReplayLog(rollback_horizon_s, label)
+        self._log = ReplayLog(rollback_horizon_s, label, home=shard.number == HOME)
         self._call: Exchange | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
@@ -279,6 +279,15 @@ class WorkerProtocol:
     def retired(self) -> int:
         """Number of the last put up to which no roll-back within the horizon can lose any."""
         return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put
+
+    @property
+    def certain_until(self) -> float:
+        """No roll-back within the horizon takes back what was confirmed until this moment."""
+        return self._log.certain_until
+
+    def forget(self, entry_id: bytes) -> None:
+        """Have Redis forget the token of a put that nobody will make again."""
+        self._log.forgettable.append(entry_id)
 
     @property
     def _unfinished(self) -> bool:

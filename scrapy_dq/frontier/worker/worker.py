@@ -34,6 +34,7 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
+from scrapy_dq.frontier.worker.fed_tokens import FedTokens
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
@@ -101,6 +102,7 @@ class Worker:
         """What home was told under its present id, by shard; see `Gone`."""
         self._told_as = ""
         self._deferred = DeferredEnds(protocols)
+        self._fed = FedTokens(protocols)
         self._level = Level(protocols)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
         spread(protocols)
@@ -232,6 +234,16 @@ class Worker:
                 self._ask(HOME)
         return True
 
+    def note_fed(self, put: Put) -> None:
+        """Note that *put*, which was just put, was made from the start payload of its parent's lease.
+
+        All puts of that lease were made, so that its end, which follows, is the end of `Put.once` for them.
+        """
+        put.once = True
+        shard = self.shard_of(put.partition, put.token)
+        if shard != HOME and put.parent:
+            self._fed.put(put.parent, shard, put.entry_id)
+
     @property
     def shards(self) -> int:
         """How many shards the crawl has."""
@@ -333,11 +345,17 @@ class Worker:
         ending = self.dialogues[shard].settled(move)
         if ending is None or isinstance(ending, Release):
             self._deferred.forget(move.entry_id)
+            self._fed.released(move.entry_id)
         elif self._deferred.defers(shard, ending):
             self.dialogues[shard].append(Defer(move.entry_id))
             return
         if ending is not None:
-            self.dialogues[shard].append(ending)
+            self._append(shard, ending)
+
+    def _append(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
+        self.dialogues[shard].append(ending)
+        if shard == HOME:
+            self._fed.ends(ending.entry_id)
 
     def _share(self, shard: int) -> int:
         """Return how many leases of a shard can run here at once: a part of what is free, by what waits."""
@@ -354,6 +372,8 @@ class Worker:
         self._waiting[shard] = waiting
         if len(self._protocols) > 1:
             self._look_beyond(shard)
+            if shard == HOME:
+                self._fed.exchanged(time.monotonic())
         self._let_pass(shard)
         if self._termination is not None:
             home = self.home.protocol
@@ -387,7 +407,7 @@ class Worker:
     def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
         # Otherwise the lease was lost since.
         if self.dialogues[shard].leases.ends(ending.entry_id):
-            self.dialogues[shard].append(ending)
+            self._append(shard, ending)
 
     # What a dialogue reports about all of them.
 
@@ -474,6 +494,7 @@ class Worker:
             self._end_all()
 
     def _end_all(self) -> None:
+        self._leaving = True
         self._heartbeat.stop()
         for each in self.dialogues:
             each.end()
