@@ -68,6 +68,8 @@ class Run:
     """CPU time of all servers per page."""
     client_us: float = 0.0
     """CPU time of all worker processes per page."""
+    batch: float = 0.0
+    """Pages per exchange of a worker."""
     busiest: float = 0.0
     """Cores that the busiest server used."""
     p99_ms: float = 0.0
@@ -123,7 +125,8 @@ class Crawler(Listener):
             self._time(frontier)
         self.worker = Worker(
             frontiers, Identity("f", "s", "{}", partition_by="slot", shards=shards), WorkerOptions(), self,
-            connect=lambda shard: redis.asyncio.Redis.from_url(urls[shard % len(urls)]), capacity=lambda: AT_ONCE,
+            connect=lambda shard: redis.asyncio.Redis.from_url(urls[shard % len(urls)]),
+            capacity=lambda: AT_ONCE,
         )  # fmt: skip
 
     def _time(self, frontier: Frontier) -> None:
@@ -274,6 +277,7 @@ def measure(what: str, shards: int, servers: int, repetition: int, options: argp
     run.redis_us = sum(used) / pages * 1e6
     run.client_us = sum(each["cpu_s"] for each in reports) / pages * 1e6
     run.busiest = max(used) / options.seconds
+    run.batch = pages / max(1, len(taken))
     run.p99_ms = taken[int(len(taken) * 0.99)] * 1000 if taken else 0.0
     return run
 
@@ -286,7 +290,8 @@ def _cpu_s(look: Any) -> float:
 def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
     """Return the markdown table, with the conditions below it."""
     head = [
-        "shards", "servers", "pages/s", "Redis µs/page", "workers µs/page", "cores of the busiest", "p99, ms"
+        "shards", "servers", "pages/s", "Redis µs/page", "workers µs/page", "pages/exchange",
+        "cores of the busiest", "p99, ms",
     ]  # fmt: skip
     rows = []
     for what, servers in dict.fromkeys((run.what, run.servers) for run in runs):
@@ -294,7 +299,8 @@ def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
         rows.append([
             what, str(servers), spread([run.pages_per_s for run in of]),
             spread([run.redis_us for run in of], 1), spread([run.client_us for run in of], 1),
-            spread([run.busiest for run in of], 2), spread([run.p99_ms for run in of], 1),
+            spread([run.batch for run in of], 1), spread([run.busiest for run in of], 2),
+            spread([run.p99_ms for run in of], 1),
         ])  # fmt: skip
     return (
         f"{markdown(head, rows)}\n\nMedians (lowest–highest) of {options.repetitions} repetitions of "

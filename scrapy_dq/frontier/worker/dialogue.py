@@ -148,7 +148,7 @@ class Dialogue:
         return move if self.leases.settle(move) else None
 
     def take(self) -> Lease | None:
-        """Return the next lease to run; None if there is none at the moment."""
+        """Return the next lease of this shard to run; None if there is none at the moment."""
         if self.leases.has_buffered:  # of many shards, most have nothing
             now = time.monotonic()
             while (lease := self.leases.take(now)) is not None and not lease.genuine:
@@ -161,9 +161,12 @@ class Dialogue:
             send_at = self.leases.next_send_at(now)
             if send_at is not None:
                 self._wake_at(send_at - now)
+        return None
+
+    def starves(self) -> None:
+        """Note that the owner has asked for a lease, and no shard had one."""
         if self.pace.asked(self.protocol.outbox.appended):
             self.kick()
-        return None
 
     def sent(self, entry_id: bytes) -> None:
         """Note that the request of a lease was sent; leases without a time for sending are ignored.

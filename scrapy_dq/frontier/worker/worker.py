@@ -83,6 +83,8 @@ class Worker:
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
+        for each in self.dialogues:
+            each.pace.spread(len(frontiers))
         self.home = self.dialogues[HOME]
         protocols = self._protocols = [each.protocol for each in self.dialogues]
         self._turns = deque(range(len(frontiers)))
@@ -267,6 +269,8 @@ class Worker:
             if lease is not None:
                 self._leased[lease.entry_id] = shard
                 return lease
+        for each in self.dialogues:
+            each.starves()
         return None
 
     def sent(self, entry_id: bytes) -> None:

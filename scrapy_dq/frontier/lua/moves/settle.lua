@@ -10,7 +10,7 @@ local function settle(worker_id, endings, keep_failed)
     if kind == ACK then ack(worker_id, ending.ids)
     elseif kind == RELEASE then release(worker_id, ending.id)
     elseif kind == BURY then bury(worker_id, ending.id, ending.reason)
-    elseif kind == DEFER then defer(worker_id, ending.id)
+    elseif kind == DEFER then defer(worker_id, ending.ids)
     elseif kind == FAIL then fail(worker_id, ending.id, ending.reason, ending.label, keep_failed)
     end
   end
