@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -208,7 +209,9 @@ class LiveFrontier:
         return answer
 
     def _limits_set(self) -> bytes | None:
-        return self.redis.hget(self.key("meta"), "limits_set")
+        with suppress(redis.ResponseError):  # somebody else has replaced it
+            return self.redis.hget(self.key("meta"), "limits_set")
+        return None
 
     def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
         """Change the limits of a partition, as a person does; a block that is left is rounded to 10 s."""
