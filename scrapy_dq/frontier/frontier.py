@@ -492,14 +492,16 @@ class Frontier:
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
 
-    async def notices(self) -> Notices | None:
+    async def notices(self, dead: int = 0, outage_s: float = 0.0) -> Notices | None:
         """Return what has happened in the run that nobody was told of, each kind once; None: no crawl.
 
+        Args:
+            dead, outage_s: see `Worker.elsewhere`.
         Raises:
             FrontierUnavailable: what it would have returned may be lost.
         Source: transitions/notices.lua
         """
-        return parse_notices(await self._call("notices"))
+        return parse_notices(await self._call("notices", dead, ms(outage_s)))
 
     async def census(self) -> Census:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""

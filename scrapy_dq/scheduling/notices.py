@@ -84,7 +84,7 @@ class Notices:
 
     async def _ask(self) -> None:
         async with self._turn:
-            found = await self._frontier.notices()
+            found = await self._frontier.notices(*self._worker.elsewhere)
         if found is None:
             return
         # That of several shards is as old as the last exchange with each.

@@ -20,7 +20,8 @@ class Frontier:
         self.asked = asyncio.Event()
         self.through = asyncio.Event()
 
-    async def notices(self) -> Notices:
+    async def notices(self, *elsewhere: float) -> Notices:
+        assert elsewhere == (2, 3.0)
         given = self.asked.is_set()
         self.asked.set()
         await self.through.wait()
@@ -46,7 +47,7 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
 
     async def main() -> None:
         frontier: Any = Frontier()
-        worker: Any = SimpleNamespace(id="worker", shards=shards, census=Census(dead=7))
+        worker: Any = SimpleNamespace(id="worker", shards=shards, census=Census(dead=7), elsewhere=(2, 3.0))
         telling = notices.Notices("http://a.example/", "books", frontier, worker)
         await frontier.asked.wait()
         if failing:

@@ -302,3 +302,13 @@ def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
     assert asked == [0, *range(1, 1000), 0]
     assert shards[0].finish_at == 0
     assert Answered.looks < 10 * len(shards)
+
+
+async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(crawl: Crawl) -> None:
+    """For DQ_NOTIFY_URL: home alone can tell only of its own."""
+    async with engine(crawl) as worker:
+        assert worker.worker.elsewhere == (0, 0.0)
+        for each in worker.worker.dialogues:
+            each.protocol.census = Census(dead=2)
+            each._counting.answered(0.0, 70.0)
+        assert worker.worker.elsewhere == (2 * (SHARDS - 1), 70.0)

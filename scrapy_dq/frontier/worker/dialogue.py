@@ -129,6 +129,11 @@ class Dialogue:
         """No more exchanges are made: the run is finished for good, or the frontier is gone."""
         return self.protocol.over or self.protocol.lost
 
+    @property
+    def longest_outage_s(self) -> float:
+        """The longest outage of this shard that was worth noting, in seconds; 0: none."""
+        return self._counting.longest_outage_s
+
     # Moves and leases; none of these waits.
 
     def append(self, move: Move) -> None:

@@ -128,6 +128,12 @@ class Worker:
         return sum((each.census for each in self._protocols[1:]), self.home.protocol.census)
 
     @property
+    def elsewhere(self) -> tuple[int, float]:
+        """What home cannot know: the dead letters in other shards, and their longest outage in seconds."""
+        dead = sum(each.protocol.census.dead for each in self.dialogues[1:])
+        return dead, max((each.longest_outage_s for each in self.dialogues[1:]), default=0.0)
+
+    @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
         return self.home.protocol.together.composed
