@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -80,6 +80,8 @@ class Home(NamedTuple):
     run: int
     shards_exist: bool
     """All other shards exist: one that is absent, or of another epoch, was lost."""
+    epoch_now: Callable[[], Awaitable[str]]
+    """Asks home for its epoch."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,21 @@ class Frontier:
                 in a later run than *of*.
         Source: transitions/join.lua
         """
-        reply = await self._call(
-            "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
-            ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
-            *self._said_of(crawl),
-        )  # fmt: skip
+        replaces = b""
+        while True:
+            reply = await self._call(
+                "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
+                ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
+                replaces, *self._said_of(crawl),
+            )  # fmt: skip
+            if reply[0] != b"OTHER" or of is None:
+                break
+            if await of.epoch_now() != of.epoch:
+                raise FrontierRefused(
+                    f"crawl {self.crawl!r} was lost while this worker joined it (FLUSHALL? an empty replica "
+                    f"promoted?): start it again"
+                )
+            replaces = reply[1]
         if reply[0] == b"LOST":
             raise FrontierRefused(
                 f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica "
@@ -210,6 +222,11 @@ class Frontier:
             int(registered),
             bool(shards_exist),
         )
+
+    async def epoch(self) -> str:
+        """Return the epoch that is stored; empty: none."""
+        with as_unavailable():
+            return parse_epoch(await self.client.hget(keys.meta(self.name), "epoch") or b"")
 
     async def note_shards(self, epoch: str, run: int) -> None:
         """Note, at home, that all other shards exist; without effect if the run is over, or home another one.

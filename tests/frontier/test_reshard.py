@@ -44,10 +44,10 @@ MOST = 6
 class Part(LiveFrontier):
     """A shard that is not home."""
 
-    def __init__(self, url: str, home: LiveFrontier, seen: Seen, shard: int, of: Home) -> None:
+    def __init__(self, url: str, home: LiveFrontier, seen: Seen, shard: int, of: tuple[Any, ...]) -> None:
         super().__init__(url, home.crawl, home.order)
         self.frontier = Frontier(self._client, self.crawl, self.order, seen=seen, shard=shard)
-        self._of = of
+        self._of = Home(*of, Frontier(self._client, self.crawl, self.order).epoch)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return super().call(method, *args, *((self._of,) if method == "join" else ()), **named)
@@ -74,7 +74,7 @@ class Crawl:
         first = HandWorker(home, "worker", crawl)
         self.workers = [first]
         for number in range(1, shards):
-            of = Home(first.epoch, first.run, first.joined.shards_exist)
+            of = first.epoch, first.run, first.joined.shards_exist
             part = self._stack.enter_context(closing(Part(self.url, home, self.seen, number, of)))
             self.workers.append(HandWorker(part, "worker", crawl))
         home.call("note_shards", first.epoch, first.run)

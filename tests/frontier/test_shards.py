@@ -52,7 +52,7 @@ class Other:
         self.frontier = Frontier(live.frontier.client, live.crawl, live.order, shard=2)
 
     def join(self, home: Joined, *, complete: bool = False, worker_id: str = "a", **changed: Any) -> Joined:
-        of = Home(home.epoch, home.run, complete)
+        of = Home(home.epoch, home.run, complete, self._live.frontier.epoch)
         crawl = replace(SPREAD, **changed)
         return self._live.run(self.frontier.join(worker_id, {"host": worker_id}, "", crawl, of))
 
@@ -87,6 +87,20 @@ def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
     with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is gone"):
         other.join(again, complete=True)
     assert other.join(again).status is Status.OK
+
+
+def test_a_worker_that_joined_a_crawl_that_is_lost_since_clears_nothing(
+    live: LiveFrontier, other: Other
+) -> None:
+    """Home was emptied while it joined, and a new crawl has begun meanwhile."""
+    lost = HandWorker(live, "a", SPREAD).joined
+    stored.roll_back(live.redis, live.crawl, {})
+    new = HandWorker(live, "b", SPREAD).joined
+    other.join(new, worker_id="b")
+    with pytest.raises(FrontierRefused, match="was lost while this worker joined it"):
+        other.join(lost)
+    assert other.meta("epoch") == new.epoch.encode()
+    assert other.meta("epoch") != lost.epoch.encode()
 
 
 def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -> None:

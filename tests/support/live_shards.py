@@ -21,7 +21,8 @@ class Other(LiveFrontier):
     def __init__(self, url: str, home: HandWorker, shard: int) -> None:
         super().__init__(url, home.live.crawl, home.live.order)
         self.frontier = Frontier(self._client, self.crawl, self.order, shard=shard)
-        self._home = Home(home.epoch, home.run, False)
+        at_home = Frontier(self._client, self.crawl, self.order)
+        self._home = Home(home.epoch, home.run, False, at_home.epoch)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return super().call(method, *args, *((self._home,) if method == "join" else ()), **named)

@@ -447,7 +447,7 @@ class Worker:
             return joined
         others = self.dialogues[1:]
         try:
-            home = Home(joined.epoch, joined.run, joined.shards_exist)
+            home = Home(joined.epoch, joined.run, joined.shards_exist, self.home.epoch_now)
             joins = await asyncio.gather(*(each.join("", home) for each in others), return_exceptions=True)
             for answer in joins:
                 if isinstance(answer, BaseException):
