@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -117,3 +118,32 @@ def test_a_master_and_a_worker_are_killed_at_the_same_instant(
     assert not verdict.lost
     assert set(verdict.reasons) == {"finished"}
     assert verdict.leases_left == 0
+
+
+@pytest.mark.soak
+def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """In one crawl. What may repeat: what was held at each kill, of one worker, or of all when a master is."""
+    crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)
+    live = crawl.start(4)
+    may_repeat = 0
+    masters = [each for each in cluster.servers if cluster.run(each, "ROLE")[0] == b"master"]
+    for number, master in enumerate(masters):
+        crawl.wait_for_part(0.1 + 0.25 * number, 120)
+        crawl.kill(live.pop(0))
+        live += crawl.start()
+        crawl.wait_for_part(0.2 + 0.25 * number, 120)
+        may_repeat += crawl.leases()
+        master.kill()
+        crawl.wait_for_part(0.25 + 0.25 * number, 120)
+        master.start()
+        if number == 0:
+            cluster.reshard()
+    crawl.wait_for(crawl.pages, 300)
+    all_done = time.monotonic()
+    verdict = crawl.end(120)
+    figures(
+        verdict, may_repeat=may_repeat + crawl.leases_at_kills, end_s=round(time.monotonic() - all_done, 1)
+    )
+    assert_whole(verdict, may_repeat + crawl.leases_at_kills, workers=4)
