@@ -564,15 +564,17 @@ class Frontier:
         """As `beat`, without the words."""
         return (await self.beat(worker_id, epoch))[0]
 
-    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, looks: bool = True) -> tuple[dict[str, int], int]:
         """Increment this worker's heartbeat; return those of all workers (empty if LOST), and `Words.count`.
 
+        Args:
+            looks: False: return no heartbeats, which costs Redis the less the more workers there are.
         Source: transitions/beat.lua
         """
-        return parse_beats(await self._call("beat", worker_id, epoch))
+        return parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
 
     async def report(
-        self, worker_id: str, epoch: str, counted: Figures, ended_s: float
+        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float
     ) -> tuple[dict[str, int], int]:
         """As `beat`; also add what this worker has *counted* since its last report.
 
@@ -582,7 +584,9 @@ class Frontier:
             FrontierUnavailable: it may be counted twice if it is reported again.
         Source: transitions/report.lua
         """
-        return parse_beats(await self._call("report", worker_id, epoch, *report_args(counted, ended_s)))
+        return parse_beats(
+            await self._call("report", worker_id, epoch, int(looks), *report_args(counted, ended_s))
+        )
 
     async def _call(self, transition: str, *args: Any) -> Any:
         args = tuple(

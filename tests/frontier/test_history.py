@@ -58,7 +58,7 @@ def report(
 ) -> tuple[dict[str, int], int]:
     """Make a beat that reports."""
     live, epoch = worker.live, epoch or worker.epoch
-    return live.call("report", worker.worker_id, epoch, counted, ended_s)
+    return live.call("report", worker.worker_id, epoch, True, counted, ended_s)
 
 
 def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[str, int]:
@@ -66,7 +66,7 @@ def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[
 
     async def make() -> dict[str, int]:
         async with redis.asyncio.Redis.from_url(url) as client:
-            return (await live.frontier.on(client).report("spider", epoch, Figures(1), ended_s))[0]
+            return (await live.frontier.on(client).report("spider", epoch, True, Figures(1), ended_s))[0]
 
     return live.run(make())  # type: ignore[no-any-return]
 

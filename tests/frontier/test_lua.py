@@ -45,7 +45,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
     "beat": ("id", "epoch"),
-    "report": ("id", "epoch", Figures(), 0.0),
+    "report": ("id", "epoch", True, Figures(), 0.0),
     "adopt": ("epoch", 0, "a", 1, []),
     "flush": ([],),
     "limit": (b"partition",),

@@ -57,7 +57,7 @@ def test_an_outage_of_a_minute_is_told(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     for seconds, told in ((59.9, []), (60.0, ["outage"]), (90.0, [])):
         live.redis.hdel(live.key("meta"), "sampled")  # so that each is an outage of its own
-        live.call("report", worker.worker_id, worker.epoch, Figures(), seconds)
+        live.call("report", worker.worker_id, worker.epoch, True, Figures(), seconds)
         assert kinds(live) == told
 
 

@@ -271,13 +271,13 @@ class Hangs:
     def on(self, client: object) -> Hangs:
         return self
 
-    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         self.beats += 1
         return await asyncio.Future()
 
 
 class Answers(Hangs):
-    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         self.beats += 1
         return {}, 0
 
@@ -305,3 +305,20 @@ def test_the_interval_finds_local_deaths_soon_whatever_the_ttl() -> None:
 
     assert interval(3) == 0.5
     assert interval(30) == interval(3600) == LONGEST_INTERVAL_S == 1.0
+
+
+def test_with_many_members_not_each_beat_looks_at_all_of_them() -> None:
+    """The more there are, the fewer; at least six in the TTL."""
+    heartbeat = Heartbeat(ttl_s=30, stall_timeout_s=1)
+    assert [heartbeat.look_interval_s(n) for n in (1, 100, 400, 10_000)] == [1.0, 1.0, 4.0, 5.0]
+    assert Heartbeat(ttl_s=3, stall_timeout_s=1).look_interval_s(10_000) == 0.5
+
+
+async def test_a_beat_that_looks_at_nobody_still_counts(crawl: Crawl) -> None:
+    """And nobody is taken for dead by it, though no heartbeat is seen."""
+    async with Engine(crawl) as worker:
+        epoch, own = worker.worker.epoch, worker.worker.id
+        frontier = worker.worker.home._frontier
+        before = (await frontier.beats(own, epoch))[own]
+        assert (await frontier.beat(own, epoch, looks=False))[0] == {}
+        assert (await frontier.beats(own, epoch))[own] >= before + 2

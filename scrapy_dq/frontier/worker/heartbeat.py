@@ -22,6 +22,9 @@ BLOCKED_S = 0.4
 """An event loop that is this late was blocked: timeouts that end then say nothing about Redis."""
 LONGEST_INTERVAL_S = 1.0
 """A dead process on the same machine is detected after two intervals, whatever the TTL."""
+MANY = 100
+"""With more members, not each beat looks at all of them: that would cost Redis their square."""
+LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
 
 
 class Observer:
@@ -34,7 +37,7 @@ class Observer:
 
     def __init__(self, ttl_s: float, interval_s: float) -> None:
         self._ttl_s = ttl_s
-        self._longest_gap_s = 2 * interval_s
+        self.longest_gap_s = 2 * interval_s
         self._last: float | None = None
         self._still: dict[str, tuple[int, float, int]] = {}
 
@@ -49,7 +52,7 @@ class Observer:
         Returns:
             the ids whose counter did not change since the last observation, and those of them that are dead.
         """
-        passed = min(now - self._last, self._longest_gap_s) if self._last is not None else 0.0
+        passed = min(now - self._last, self.longest_gap_s) if self._last is not None else 0.0
         self._last = now
         silent, dead = [], []
         still: dict[str, tuple[int, float, int]] = {}
@@ -93,7 +96,8 @@ class Pulse:
         self._told = told
         self._counting = counting
         self._worker = ("", "")
-        # Of the thread.
+        # Of the thread; when it looks at all members again, if there are many.
+        self._look_at = 0.0
         self._alone: Frontier | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -124,8 +128,9 @@ class Pulse:
     async def beat(self) -> None:
         """Beat once, and observe the others."""
         worker_id, epoch = self._worker
+        looks = time.monotonic() >= self._look_at
         try:
-            beats, words = await self._look(worker_id, epoch)
+            beats, words = await self._ask(worker_id, epoch, looks)
         except FrontierError:
             self.missed()
             return
@@ -134,20 +139,25 @@ class Pulse:
             self._logger.exception("Unexpected error in the heartbeat; trying again")
             self.missed()
             return
-        beats.pop(worker_id, None)
-        silent, dead = self._observer.observe(beats, time.monotonic())
         # At each beat: an answer that was pending when the word was sent clears the call, but lacks the word.
         self._heartbeat.on_loop(self._told, words)
+        if not looks:
+            return
+        interval_s = self._heartbeat.look_interval_s(len(beats))
+        self._look_at = time.monotonic() + interval_s if len(beats) > MANY else 0.0
+        self._observer.longest_gap_s = 2 * interval_s
+        beats.pop(worker_id, None)
+        silent, dead = self._observer.observe(beats, time.monotonic())
         if silent:
             self._heartbeat.on_loop(self._observed, silent, dead)
 
-    async def _look(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    async def _ask(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         if self._alone is None:
             self._alone = self._frontier.on(self._connect())
         report = self._counting and self._counting.due(time.monotonic())
         if not (self._counting and report):
-            return await self._alone.beat(worker_id, epoch)
-        found = await self._alone.report(worker_id, epoch, report.counted, report.ended_s)
+            return await self._alone.beat(worker_id, epoch, looks)
+        found = await self._alone.report(worker_id, epoch, looks, report.counted, report.ended_s)
         self._counting.reported(report, time.monotonic())
         return found
 
@@ -199,6 +209,11 @@ class Heartbeat:
         """
         observer = Observer(self._ttl_s, self._interval_s)
         return Pulse(self, frontier, connect, observer, observed, told, counting, label)
+
+    def look_interval_s(self, members: int) -> float:
+        """Return how many seconds pass between two looks at all members."""
+        longest_s = min(LOOK_PER_MEMBER_S * members, self._ttl_s / BEATS_PER_TTL)
+        return max(self._interval_s, longest_s)
 
     def add(self, pulse: Pulse) -> None:
         """Beat for *pulse*, too; the first one starts the thread."""

@@ -59,7 +59,8 @@ elseif label == 'earliest' or label == 'blocked' then
 elseif label == 'dead' or label == 'limits' then
   in_parts('HSET', key[label])
 elseif label == 'sums' then
-  if redis.call('HSETNX', key.meta, 'reshard:sums ' .. from, 1) == 1 then
+  if stored_field('reshard:sums ' .. from) == '' then
+    redis.call('HSET', key.meta, 'reshard:sums ' .. from, 1)
     state.done, state.failed = state.done + items[1], state.failed + items[2]
     if items[3] > 0 then redis.call('HSET', key.meta, 'gone', string.format('%.0f', state.gone + items[3])) end
   end
