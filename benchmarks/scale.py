@@ -50,6 +50,8 @@ PAYLOAD_BYTES = 250
 AT_ONCE = 16
 """Pages of a worker."""
 LOCAL_SEEN = 100_000
+OF_SITE = 20
+"""Pages of a site to which its others link."""
 SOME_PAGES = 20
 """How many a worker does before the others of its process have their turn."""
 
@@ -68,6 +70,8 @@ class Run:
     """CPU time of all servers per page."""
     client_us: float = 0.0
     """CPU time of all worker processes per page."""
+    batch: float = 0.0
+    """Pages per exchange of a worker."""
     busiest: float = 0.0
     """Cores that the busiest server used."""
     p99_ms: float = 0.0
@@ -75,40 +79,47 @@ class Run:
 
 
 class Pages:
-    """The links of each page, and the numbers that a worker finds anew."""
+    """The links of each page, and the numbers that a worker finds anew. The rest of a number is its site."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, away: float) -> None:
         self._random = random.Random(seed)
-        self._new = seed << 40
+        self._away = away
+        self._new = seed << 30
         self._recent: list[int] = []
+        self._of_site: dict[int, list[int]] = {}
 
-    def starts(self) -> range:
+    def starts(self) -> list[int]:
         """Return the numbers of the first pages."""
-        first, self._new = self._new + 1, self._new + STARTS
-        self._recent = list(range(first, self._new + 1))
-        return range(first, self._new + 1)
+        return [self._found(self._random.randrange(HOSTS)) for _ in range(STARTS)]
 
-    def links(self) -> list[int]:
+    def links(self, site: int) -> list[int]:
         """Return the links of a page: most of them were found before, by this worker."""
-        found = []
-        for _ in range(LINKS):
-            if self._random.random() < KNOWN:
-                found.append(self._random.choice(self._recent))
+        return [self._link(site) for _ in range(LINKS)]
+
+    def _link(self, site: int) -> int:
+        known = self._random.random() < KNOWN
+        if self._random.random() < self._away:
+            return self._random.choice(self._recent) if known else self._found(self._random.randrange(HOSTS))
+        if known and site in self._of_site:
+            return self._random.choice(self._of_site[site])
+        return self._found(site)
+
+    def _found(self, site: int) -> int:
+        self._new += 1
+        page = self._new * HOSTS + site
+        for some, most in ((self._recent, LOCAL_SEEN), (self._of_site.setdefault(site, []), OF_SITE)):
+            if len(some) < most:
+                some.append(page)
             else:
-                self._new += 1
-                found.append(self._new)
-                if len(self._recent) < LOCAL_SEEN:
-                    self._recent.append(self._new)
-                else:
-                    self._recent[self._random.randrange(LOCAL_SEEN)] = self._new
-        return found
+                some[self._random.randrange(most)] = page
+        return page
 
 
 class Crawler(Listener):
     """A worker with an engine that does nothing but to follow links."""
 
-    def __init__(self, urls: Sequence[str], shards: int, seed: int) -> None:
-        self._pages = Pages(seed)
+    def __init__(self, urls: Sequence[str], shards: int, seed: int, away: float) -> None:
+        self._pages = Pages(seed, away)
         self._sent: OrderedDict[bytes, int] = OrderedDict()
         self._ids = entry_ids()
         self._wake = asyncio.Event()
@@ -123,7 +134,8 @@ class Crawler(Listener):
             self._time(frontier)
         self.worker = Worker(
             frontiers, Identity("f", "s", "{}", partition_by="slot", shards=shards), WorkerOptions(), self,
-            connect=lambda shard: redis.Redis.from_url(urls[shard % len(urls)]), capacity=lambda: AT_ONCE,
+            connect=lambda shard: redis.asyncio.Redis.from_url(urls[shard % len(urls)]),
+            capacity=lambda: AT_ONCE,
         )  # fmt: skip
 
     def _time(self, frontier: Frontier) -> None:
@@ -157,7 +169,7 @@ class Crawler(Listener):
 
     def _crawl(self, lease: Lease) -> None:
         self.worker.downloaded(lease.entry_id)
-        for link in self._pages.links():
+        for link in self._pages.links(int(lease.partition[12:17])):
             self._put(link, lease.entry_id)
         self.worker.ack(lease.entry_id)
         self.done += 1
@@ -183,8 +195,8 @@ class Crawler(Listener):
 class Peer:
     """What scrapy-redis 0.9 asks of Redis for the same pages, one command after the other."""
 
-    def __init__(self, url: str, seed: int) -> None:
-        self._pages = Pages(seed)
+    def __init__(self, url: str, seed: int, away: float) -> None:
+        self._pages = Pages(seed, away)
         self._client = redis.Redis.from_url(url)
         self.done = 0
         self.exchange_s: list[float] = []
@@ -202,7 +214,7 @@ class Peer:
             popped = pipe.execute()[0]
             self.exchange_s.append(time.perf_counter() - began)
             if popped:
-                for link in self._pages.links():
+                for link in self._pages.links(self.done % HOSTS):  # of any site: the commands are the same
                     self._put(link)
                 self.done += 1
 
@@ -217,10 +229,11 @@ def child(options: dict[str, Any]) -> None:
     """Be one process of workers; print how many pages they have done between two moments."""
     began, until = options["begin"], options["until"]
     if options["shards"]:
-        crawlers = [Crawler(options["urls"], options["shards"], seed) for seed in options["seeds"]]
+        given = options["urls"], options["shards"]
+        crawlers = [Crawler(*given, seed, options["away"]) for seed in options["seeds"]]
         asyncio.run(_children(crawlers, began, until))
     (seed,) = options["seeds"]
-    peer = Peer(options["urls"][0], seed)
+    peer = Peer(options["urls"][0], seed, options["away"])
     peer.run(began)
     before, cpu, count = peer.done, time.process_time(), len(peer.exchange_s)
     peer.run(until)
@@ -256,8 +269,8 @@ def measure(what: str, shards: int, servers: int, repetition: int, options: argp
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.scale", "--child", json.dumps({
-                    "urls": [each.url for each in redises], "shards": shards, "seeds": mine, "begin": began,
-                    "until": until,
+                    "urls": [each.url for each in redises], "shards": shards, "seeds": mine,
+                    "away": options.away, "begin": began, "until": until,
                 })],
                 stdout=subprocess.PIPE, text=True,
             )
@@ -274,6 +287,7 @@ def measure(what: str, shards: int, servers: int, repetition: int, options: argp
     run.redis_us = sum(used) / pages * 1e6
     run.client_us = sum(each["cpu_s"] for each in reports) / pages * 1e6
     run.busiest = max(used) / options.seconds
+    run.batch = pages / max(1, len(taken))
     run.p99_ms = taken[int(len(taken) * 0.99)] * 1000 if taken else 0.0
     return run
 
@@ -286,7 +300,8 @@ def _cpu_s(look: Any) -> float:
 def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
     """Return the markdown table, with the conditions below it."""
     head = [
-        "shards", "servers", "pages/s", "Redis µs/page", "workers µs/page", "cores of the busiest", "p99, ms"
+        "shards", "servers", "pages/s", "Redis µs/page", "workers µs/page", "pages/exchange",
+        "cores of the busiest", "p99, ms",
     ]  # fmt: skip
     rows = []
     for what, servers in dict.fromkeys((run.what, run.servers) for run in runs):
@@ -294,12 +309,14 @@ def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
         rows.append([
             what, str(servers), spread([run.pages_per_s for run in of]),
             spread([run.redis_us for run in of], 1), spread([run.client_us for run in of], 1),
-            spread([run.busiest for run in of], 2), spread([run.p99_ms for run in of], 1),
+            spread([run.batch for run in of], 1), spread([run.busiest for run in of], 2),
+            spread([run.p99_ms for run in of], 1),
         ])  # fmt: skip
     return (
         f"{markdown(head, rows)}\n\nMedians (lowest–highest) of {options.repetitions} repetitions of "
         f"{options.seconds:g} s; {options.workers} workers in {options.processes} processes, without Scrapy; "
-        f"{LINKS} links a page, {KNOWN:.0%} known; {HOSTS:,} hosts.\n\n"
+        f"{LINKS} links a page, {KNOWN:.0%} known, {options.away:.0%} to another "
+        f"one of {HOSTS:,} sites.\n\n"
         f"{measured_on(('redis',), 'AOF everysec')}."
     )
 
@@ -312,6 +329,9 @@ def main() -> None:
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 1, 1, 1], metavar="N", help="for each")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--away", type=float, default=0.1, metavar="SHARE", help="of the links, those to another site"
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--warm-up", type=float, default=15.0, help="longer than DQ_ROLLBACK_HORIZON")

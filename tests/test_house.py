@@ -47,6 +47,7 @@ LAYERS = (
     "start_urls",
     "environment backend",
     "codec settings",
+    "frontier.resharding",
     "frontier.admin",
     "frontier.worker",
     "frontier embedded hostnames refusal scrapy_redis signals text",

@@ -32,7 +32,7 @@ class Answers : public WorkerSteps {
     if (!model_.rules.log_of_all_puts) logged &= model_.site.start | model_.site.extra;
     d.log |= logged;
     d.ripe &= ~logged;
-    if (!model_.rules.barrier_until_retired) open_barrier(puts);
+    if (!model_.rules.defer_until_retired) end_deferred(puts);
     if (!model_.rules.level_until_retired) me_.parentless &= ~puts;
   }
 

@@ -15,9 +15,9 @@ struct Rules {
   bool puts_reopen = true;            // 9: a put opens a finished run again
   bool fence_before_drain = true;     // 12: leases are taken away only from who is fenced
   // Of several shards.
-  bool barrier = true;                // an ack waits for its children in other shards
-  bool barrier_of_known = true;       // and for those that this worker had put already
-  bool barrier_until_retired = true;  // until they are retired, not only confirmed
+  bool defer = true;                // an ack waits for its children in other shards
+  bool defer_for_known = true;       // and for those that this worker had put already
+  bool defer_until_retired = true;  // until they are retired, not only confirmed
   bool level_until_retired = true;    // seeding stays raised until parentless puts elsewhere are retired
   bool raise_retires = true;          // and until the raise is retired at home
   bool raise_first = true;            // a parentless put elsewhere waits until home has the level
@@ -55,9 +55,9 @@ inline const Rules::Named Rules::all[Rules::kCount] = {
     {"release_by_rejoin_only", &Rules::release_by_rejoin_only, false},
     {"puts_reopen", &Rules::puts_reopen, false},
     {"fence_before_drain", &Rules::fence_before_drain, false},
-    {"barrier", &Rules::barrier, true},
-    {"barrier_of_known", &Rules::barrier_of_known, true},
-    {"barrier_until_retired", &Rules::barrier_until_retired, true},
+    {"defer", &Rules::defer, true},
+    {"defer_for_known", &Rules::defer_for_known, true},
+    {"defer_until_retired", &Rules::defer_until_retired, true},
     {"level_until_retired", &Rules::level_until_retired, true},
     {"raise_retires", &Rules::raise_retires, true},
     {"raise_first", &Rules::raise_first, true},

@@ -45,14 +45,14 @@ class WorkerSteps {
     Set elsewhere = 0;
     for (int child = 0; child < model_.site.count; ++child) {
       if (!(model_.site.children[request] & only(child))) continue;
-      const bool is_new = put(child), waits = is_new || (model_.rules.barrier_of_known && may_be_lost(child));
+      const bool is_new = put(child), waits = is_new || (model_.rules.defer_for_known && may_be_lost(child));
       if (waits && model_.shard_of(child) != shard) elsewhere |= only(child);
     }
     const bool owned = me_.owned & one;
     me_.running &= ~one;
     me_.owned &= ~one;
     if (!owned) return;
-    if (elsewhere && model_.rules.barrier)
+    if (elsewhere && model_.rules.defer)
       wait(request, elsewhere);
     else
       append(shard, move(kAck, request));
@@ -224,7 +224,7 @@ class WorkerSteps {
       me_.parentless &= ~me_.settled;
       me_.settled = 0;
     }
-    open_barrier(puts);
+    end_deferred(puts);
   }
 
   template <class F>
@@ -238,7 +238,7 @@ class WorkerSteps {
     me_.waits = kept;
   }
 
-  void open_barrier(Set puts) {
+  void end_deferred(Set puts) {
     keep_waits([&](Wait& one) {
       one.children &= ~puts;
       if (!one.children) append(model_.shard_of(one.parent), move(kAck, one.parent));

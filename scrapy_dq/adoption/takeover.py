@@ -101,7 +101,7 @@ async def take_over(
             identity_of(config, crawler),
             source,
             progress,
-            connect=connection.blocking,
+            connect=connection.another,
             ttl_s=config.worker_ttl_s,
             rollback_horizon_s=config.rollback_horizon_s,
             max_bytes=config.max_entry_bytes,

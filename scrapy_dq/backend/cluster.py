@@ -89,6 +89,9 @@ def find_node(client: Any, key: str) -> None:
         except ResponseError as error:
             if last or moved_to(error) is None:
                 raise
+        except (ConnectionError, TimeoutError, OSError):
+            if last:  # else the next node is asked
+                raise
 
 
 async def find_node_on_the_loop(client: Any, key: str) -> None:
@@ -103,7 +106,7 @@ async def find_node_on_the_loop(client: Any, key: str) -> None:
 
 
 def _tries(client: Any) -> tuple[bool, ...]:
-    return (False, False, True) if hasattr(client.connection_pool, "route") else ()
+    return (False, False, False, True) if hasattr(client.connection_pool, "route") else ()
 
 
 def tag_of(key: str | bytes) -> str:
@@ -128,6 +131,12 @@ def is_down(error: Exception) -> bool:
 def where(pool: Any) -> str:
     """Return the address of a pool of `cluster_client`, for messages: without a login."""
     return f"{','.join(f'{host}:{port}' for host, port in sorted(pool.route.nodes))} (Redis Cluster)"
+
+
+def address_of(client: Any) -> str:
+    """Return the node to which the connections of a client lead now; empty: it is of no cluster."""
+    route = getattr(client.connection_pool, "route", None)
+    return "{}:{}".format(*route.address) if route else ""
 
 
 class _Routed:

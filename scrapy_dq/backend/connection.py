@@ -102,16 +102,15 @@ class Connection:
                 self._socket = str(await asyncio.to_thread(self._embedded.acquire))
             except EmbeddedError as error:
                 raise FrontierRefused(str(error)) from error
-        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0))
-        self._client = client
-        return client
+        self._client = self.another()
+        return self._client
 
     async def client_of(self, shard: int) -> redis.asyncio.Redis:
         """Return the client for the keys of a shard; after `open` or `connect`. It need not answer."""
         assert self._client is not None
         if not (shard and self.in_cluster):
             return self._client
-        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0), shard)
+        client = self.another(shard)
         self._of_shards.append(client)
         with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and says what is wrong
             name = keys.Shard(self._config.crawl, shard)
@@ -156,6 +155,11 @@ class Connection:
     def in_cluster(self) -> bool:
         """All keys that this connection uses have to be in one slot."""
         return names_cluster(client_arguments(self._config)[0])
+
+    def another(self, shard: int = 0) -> redis.asyncio.Redis:
+        """Return a new client, for any event loop, for the keys of one shard; the caller closes it."""
+        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0), shard)
+        return client
 
     def blocking(self, shard: int = 0) -> redis.Redis:
         """Return a new client for use in a thread, for the keys of one shard."""
@@ -314,7 +318,8 @@ def client_for_commands(
 ) -> Iterator[tuple[redis.Redis, str, Callable[[int], redis.Redis]]]:
     """Yield a blocking client and the address of Redis, without checks; for commands.
 
-    And a function that returns the client for the keys of another shard, which need not answer.
+    And a function that returns the client for the keys of another shard, which need not answer; for the same
+    shard, the same one.
 
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
@@ -326,6 +331,7 @@ def client_for_commands(
         with ExitStack() as stack:
             client: redis.Redis = stack.enter_context(connection.blocking())
 
+            @cache
             def connect(shard: int) -> redis.Redis:
                 if not connection.in_cluster:
                     return client

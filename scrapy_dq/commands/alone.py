@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitable[T]]) -> T:
-    """Call *call* with the frontiers of all shards of the crawl, home first, and return its result."""
+async def with_frontiers(
+    place: Place, call: Callable[[list[Frontier]], Awaitable[T]], *, shards: int = 0
+) -> T:
+    """Call *call* with the frontiers of all shards of the crawl, home first, and return its result.
+
+    Args:
+        shards: with those of so many; 0: of as many as it has.
+    """
     from scrapy_dq.backend.connection import Connection
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontiers_of
@@ -25,7 +31,7 @@ async def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitabl
     connection = Connection(place.config, data_dir())
     try:
         await connection.connect()
-        config = replace(place.config, shards=len(place.shards))
+        config = replace(place.config, shards=shards or len(place.shards))
         return await call(await frontiers_of(config, connection))
     finally:
         await connection.close()

@@ -109,7 +109,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         return found
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
-        orphans = sum(client.exists(keys.meta(shard)) for client, shard in place.shards[1:])
+        orphans = sum(client.exists(keys.meta(shard)) for client, shard in list(place.shards)[1:])
         if orphans:
             lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
             asking.say(f"{lost}; {orphans} shards are left", options)

@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import statistics
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 
@@ -16,11 +17,15 @@ from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier.rights import ROLES, acl_of
 from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.words import named, unanswered
 
 if TYPE_CHECKING:
     from scrapy_dq.backend.health import Finding
     from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.frontier.keys import Shard
     from scrapy_dq.frontier.model import StartKeys
+
+    _At = tuple[Any, Shard]
 
 PINGS = 20
 
@@ -123,22 +128,31 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     With `--repair`, what can be derived is rebuilt, and the loss of the rest is recorded.
     """
     from scrapy_dq.backend import health
-    from scrapy_dq.frontier.admin.overview import peek_whole
-    from scrapy_dq.frontier.model import Audited
+    from scrapy_dq.frontier.admin.overview import peek
+    from scrapy_dq.frontier.model import Audited, FrontierUnavailable
     from scrapy_dq.frontier.worker.audit import audit, told
 
-    overview = peek_whole(place.shards)
+    overview = peek(place.shards, place.crawl)
     if overview.phase == "absent":
         return []
+
+    silent = set[int]()
 
     async def look(frontiers: list[Frontier]) -> Audited:
         found = Audited()
         for frontier in frontiers:
-            found += await audit(frontier, overview.epoch, overview.run, repair=options.repair)
+            try:
+                found += await audit(frontier, overview.epoch, overview.run, repair=options.repair)
+            except FrontierUnavailable:
+                if not frontier.name.number:
+                    raise
+                silent.add(frontier.name.number)
         return found
 
     found = asyncio.run(alone.with_frontiers(place, look))
     text, level = told(found), health.OK
+    if silent:
+        text, level = f"{text}; {named(silent)} could not be examined", health.BAD
     if found != Audited():
         level = health.WARN if options.repair and not (found.gone or found.seen_gone) else health.BAD
         hint = ". `scrapy dq doctor --repair` rebuilds what can be derived"
@@ -150,12 +164,47 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
 
 
 def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
-    """Return the findings, those of the rules of `scrapy_dq.backend.health` first."""
+    """Return the findings of each node that has a shard of the crawl, each once; they name the node.
+
+    Outside of a cluster there is one node, which they need not name.
+    """
+    from scrapy_dq.backend import health
+    from scrapy_dq.backend.cluster import address_of
+    from scrapy_dq.frontier import keys
+
+    def locate(client: Any, shard: Shard) -> tuple[str, _At]:
+        if address_of(client):
+            client.exists(keys.meta(shard))  # the answer of another node says which one has it
+        return address_of(client), (client, shard)
+
+    nodes: dict[str, list[_At]] = {}
+    for address, at in place.shards.each(locate):
+        nodes.setdefault(address, []).append(at)
+    found: dict[health.Finding, list[str]] = {}
+    for address, shards in nodes.items():
+        name = f"{address} ({named([shard.number for _, shard in shards])})"
+        for finding in _examine_node(place, shards, start_keys):
+            found.setdefault(finding, []).append(name)
+    findings = [
+        finding if len(names) == len(nodes) else replace(finding, text=f"{_listed(names)}: {finding.text}")
+        for finding, names in found.items()
+    ]
+    # The findings of a check stay together; the checks in the order of the first node.
+    whats = list(dict.fromkeys(finding.what for finding in findings))
+    findings.sort(key=lambda finding: whats.index(finding.what))
+    silent = unanswered(place.shards.unreachable)
+    return findings + [health.Finding("shards", health.BAD, text) for text in silent]
+
+
+def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
+    """Return the findings of a node, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
     from scrapy_dq.backend.exposure import exposure
-    from scrapy_dq.frontier.admin.backlog import info_of, refused_scripts, script_limits, unusable_keys
+    from scrapy_dq.frontier.admin.backlog import info_of, script_limits, unusable_keys
+    from scrapy_dq.frontier.keys import HOME
 
-    info = info_of(place.client)
+    client, first = shards[0]
+    info = info_of(client)
     if info is None:
         text = "INFO is not allowed, so version, eviction and persistence are unknown. Allow this user INFO"
         findings = [health.Finding("INFO", health.WARN, text)]
@@ -164,23 +213,42 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
             *health.check_requirements(info, place.target, embedded=place.config.embedded),
             *health.check_operation(info, place.config.wait_replicas),
         ]
-    findings += exposure(place.client, info or {}, signed=bool(place.config.signing_keys))
+    findings += exposure(client, info or {}, signed=bool(place.config.signing_keys))
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()
-        place.client.ping()
+        client.ping()
         trips.append(time.perf_counter() - began)
     findings.append(health.latency(statistics.median(trips)))
     before = time.time()
-    now = place.now()
-    findings.append(health.clock(now - (before + time.time()) / 2))
-    findings.append(
-        health.scripts(
-            *refused_scripts(place.client, place.crawl, place.config.order, place.config.seen_kind)
-        )
-    )
+    seconds, microseconds = client.time()
+    findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
+    findings += _examine_scripts(place, shards)
     if findings[-1].level == health.OK:
-        findings.append(health.limits(*script_limits(place.client, place.crawl)))
-        if start_keys:
-            findings.append(health.start_keys(start_keys.keys, *unusable_keys(place.client, start_keys)))
+        findings.append(health.limits(*script_limits(client, first)))
+        if start_keys and first.number == HOME:
+            findings.append(health.start_keys(start_keys.keys, *unusable_keys(client, start_keys)))
     return findings
+
+
+def _examine_scripts(place: Place, shards: Sequence[_At]) -> list[Finding]:
+    """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
+    from scrapy_dq.backend import health
+    from scrapy_dq.frontier.admin.backlog import refused_scripts
+
+    found: dict[Finding, list[int]] = {}
+    for client, shard in shards:
+        finding = health.scripts(
+            *refused_scripts(client, shard, place.config.order, place.config.seen_kind)
+        )  # fmt: skip
+        found.setdefault(finding, []).append(shard.number)
+    bad = [finding for finding in found if finding.level != health.OK]
+    return [
+        finding if len(found) == 1 else replace(finding, text=f"{named(found[finding])}: {finding.text}")
+        for finding in bad or found
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

@@ -47,7 +47,8 @@ class Events(Subcommand):
 
         with looking.place_of(settings, options) as place:
             place.overview()
-            events = read_events(place.client, place.crawl)
+            events = read_events(place.shards, place.crawl)
+            looking.say_unanswered(place)
             if options.follow:
                 with ended_quietly():
                     self._follow(place, events, options)
@@ -63,18 +64,19 @@ class Events(Subcommand):
         """Print events until Ctrl-C, also after an outage."""
         from scrapy_dq.frontier.errors import as_unavailable
         from scrapy_dq.frontier.model import FrontierUnavailable
-        from scrapy_dq.inspection.history import read_events
+        from scrapy_dq.inspection.history import completes, read_events
 
         shown, missed = set(events[: -options.count]), ""
         while True:
             for event in events:
-                if event not in shown:
+                if event not in shown and not completes(event, shown):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
             shown = set(events)
             time.sleep(LOOK_S)
             try:
                 with as_unavailable(place.target):
-                    events = read_events(place.client, place.crawl)
+                    place.shards.ask_all()
+                    events = read_events(place.shards, place.crawl)
                 missed = ""
             except FrontierUnavailable as error:
                 if str(error) != missed:

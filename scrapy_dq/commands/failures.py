@@ -12,8 +12,9 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.inspection.failures import by_whom, newest, one_of, record_of
+from scrapy_dq.inspection.failures import by_whom, record_of
 from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.words import unanswered
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Dead, Failed
@@ -47,10 +48,12 @@ class _Failures(Subcommand):
             if entry_id:
                 found = self.read_one(place, bytes.fromhex(entry_id))
                 if found is None:
-                    raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}")
+                    missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
+                    raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}{missed}")
             else:
                 listed = [record_of(each, place) for each in self.read(place, options.count)]
             one = record_of(found, place) if entry_id and found is not None else None
+            looking.say_unanswered(place)
         if one is not None:
             print_json(one) if options.json else _print_one(one)
         elif options.json:
@@ -89,12 +92,12 @@ class FailedRequests(_Failures):
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import failed
 
-        return newest(place, failed, count)
+        return failed(place.shards, place.crawl, count)
 
     def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         from scrapy_dq.frontier.admin.overview import failed_one
 
-        return one_of(place, failed_one, entry_id)
+        return failed_one(place.shards, place.crawl, entry_id)
 
     def total(self, census: Census) -> int:
         return census.failed
@@ -115,12 +118,12 @@ class DeadLetters(_Failures):
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import dead
 
-        return newest(place, dead, count)
+        return dead(place.shards, place.crawl, count)
 
     def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         from scrapy_dq.frontier.admin.overview import dead_one
 
-        return one_of(place, dead_one, entry_id)
+        return dead_one(place.shards, place.crawl, entry_id)
 
     def total(self, census: Census) -> int:
         return census.dead

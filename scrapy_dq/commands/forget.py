@@ -53,8 +53,9 @@ class Forget(Subcommand):
                 )
             found = asyncio.run(
                 forget_lines(
-                    place.shards, Written(codec_of(config, crawler)), fingerprinter.fingerprint,
-                    source.batches(), bad=source.say_bad, strict=options.strict, by=own_name(),
+                    place.shards, place.crawl, Written(codec_of(config, crawler)),
+                    fingerprinter.fingerprint, source.batches(), bad=source.say_bad, strict=options.strict,
+                    by=own_name(),
                 )
             )  # fmt: skip
         if options.json:

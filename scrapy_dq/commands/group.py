@@ -33,6 +33,7 @@ from scrapy_dq.commands.output.streams import lasting_streams
 from scrapy_dq.commands.peek import Peek
 from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.report import Report
+from scrapy_dq.commands.reshard import Reshard
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
@@ -48,7 +49,7 @@ from scrapy_dq.text import printable
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Events(), History(), Report(),
     Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(), SeenOf(),
-    Clear(), Adopt(), Web(), PrometheusMetrics(),
+    Reshard(), Clear(), Adopt(), Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

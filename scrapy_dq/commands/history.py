@@ -42,11 +42,12 @@ class History(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.inspection.history import paces, samples_of
+        from scrapy_dq.inspection.history import paces, read_samples
 
         with looking.place_of(settings, options) as place:
             place.overview()
-            samples = samples_of(place, minutes=options.minutes)
+            samples = read_samples(place.shards, place.crawl, minutes=options.minutes)
+            looking.say_unanswered(place)
         found = list(zip(samples, paces(samples), strict=True))
         if options.json:
             print_json([asdict(sample) | asdict(pace) for sample, pace in found])

@@ -84,7 +84,7 @@ class Limit(Subcommand):
                 raise CommandError(hint)
             try:
                 now = limit(
-                    *place.shard_of(partition), partition,
+                    place.shards, place.crawl, partition,
                     delay_s=-1.0 if options.default else options.delay,
                     concurrency=-1 if options.default else options.concurrency,
                     block_s=0.0 if options.unblock else options.block,
@@ -114,7 +114,7 @@ def _hint(place: Place, partition: str) -> str:
     """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
     from scrapy_dq.frontier.admin.backlog import names_beside
 
-    beside = names_beside(*place.shard_of(partition), partition) if fits_a_partition(partition) else None
+    beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
         return ""
     near = difflib.get_close_matches(partition, beside, 1)

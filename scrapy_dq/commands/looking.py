@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from scrapy.utils.conf import arglist_to_dict
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.inspection import place
 from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.settings import Config
 
 if TYPE_CHECKING:
@@ -93,6 +95,12 @@ def opened(config: Config) -> Iterator[Place]:
             yield found
         except place.NoSuchCrawl as error:
             raise CommandError(str(error)) from error
+
+
+def say_unanswered(place: Place) -> None:
+    """Say on standard error which shards have not answered, if any: what was printed has nothing of them."""
+    for line in unanswered(place.shards.unreachable):
+        print(f"scrapy dq: {line}", file=sys.stderr)
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:

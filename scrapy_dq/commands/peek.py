@@ -36,11 +36,13 @@ class Peek(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json, print_table
-        from scrapy_dq.frontier.admin.backlog import upcoming_whole
+        from scrapy_dq.frontier.admin.backlog import upcoming
 
         with looking.place_of(settings, options) as place:
             place.overview()
-            entries = [_entry(found, place) for found in upcoming_whole(place.shards, options.count)]
+            found = upcoming(place.shards, place.crawl, options.count)
+            entries = [_entry(each, place) for each in found]
+            looking.say_unanswered(place)
         if options.json:
             print_json(entries)
         elif not entries:

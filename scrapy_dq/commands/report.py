@@ -71,14 +71,14 @@ class _Found:
 
     def __init__(self, place: Place) -> None:
         from scrapy_dq.inspection.failures import read_failures
-        from scrapy_dq.inspection.history import read_events, samples_of
+        from scrapy_dq.inspection.history import read_events, read_samples
         from scrapy_dq.inspection.status import read_status
 
         self.status = read_status(place, 0)
-        self.samples = samples_of(place, minutes=True)
+        self.samples = read_samples(place.shards, place.crawl, minutes=True)
         if len(self.samples) < 60:
-            self.samples = samples_of(place)
-        self.events = read_events(place.client, place.crawl)
+            self.samples = read_samples(place.shards, place.crawl)
+        self.events = read_events(place.shards, place.crawl)
         self.failures = [read_failures(place, kind, MOST_FAILURES) for kind in ("failed", "dead")]
 
     def as_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Retry(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json
-        from scrapy_dq.frontier.admin.retry import kept_whole, retry_whole
+        from scrapy_dq.frontier.admin.retry import kept, retry
         from scrapy_dq.frontier.worker.identity import own_name
 
         options.spider, named = _words(options.words, bool(options.crawl))
@@ -68,14 +69,14 @@ class Retry(Subcommand):
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
-            failed, dead = kept_whole(place.shards)
+            failed, dead = kept(place.shards, place.crawl)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
             if options.all:
                 _ask(failed, dead, overview, options, place)
             with ProgressBar() as bar:
                 bar.begin("records looked at", failed + dead)
-                found = retry_whole(
-                    place.shards, overview, moved=bar.advance,
+                found = retry(
+                    place.shards, place.crawl, overview, moved=bar.advance,
                     failed=choice.wants_failed if choice.of_failed else None,
                     dead=choice.wants_dead if choice.of_dead else None,
                     by=own_name(),
@@ -86,7 +87,7 @@ class Retry(Subcommand):
             print_json(
                 {
                     "crawl": place.crawl, "redis": place.target, "failed": found.failed, "dead": found.dead,
-                    "left": found.left, "missing": missing,
+                    "left": found.left, "missing": missing, "unreachable_shards": list(found.unreachable),
                 }
             )  # fmt: skip
         else:
@@ -96,7 +97,14 @@ class Retry(Subcommand):
                 # They may have been copied from a page or a log.
                 names = printable(" ".join(missing), sys.maxsize)
                 print(f"Not among the failed or dead: {names}", file=sys.stderr)
-        return FAILED if missing or found.left else DONE
+        if found.unreachable:
+            # Also with --json: what is there may have been chosen.
+            print(
+                f"scrapy dq retry: no answer from {named_shards(found.unreachable)}: what was chosen "
+                f"there may be left. Run this again later",
+                file=sys.stderr,
+            )
+        return FAILED if missing or found.left or found.unreachable else DONE
 
 
 class _Choice:

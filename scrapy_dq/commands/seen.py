@@ -41,7 +41,7 @@ class SeenOf(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
         from scrapy_dq.frontier.admin.convert import convert
-        from scrapy_dq.frontier.admin.overview import described, peek
+        from scrapy_dq.frontier.admin.overview import described, peek_shard
         from scrapy_dq.frontier.wire import SETTING_OF_SEEN
 
         with looking.place_of(settings, options) as place:
@@ -54,7 +54,7 @@ class SeenOf(Subcommand):
                 bar.begin("fingerprints", left)
                 try:
                     for (client, shard), gone in zip(place.shards, dead, strict=True):
-                        before_it = peek(client, shard).census.seen
+                        before_it = peek_shard(client, shard).census.seen
                         for still in convert(client, shard, to, gone):
                             bar.advance(before_it - still)
                             left -= before_it - still

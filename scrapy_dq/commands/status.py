@@ -81,7 +81,7 @@ def _seconds(text: str) -> float:
 def _crawls(settings: Settings) -> list[dict[str, Any]]:
     """Return, for each spider, the crawl that its settings name, or why that is unknown."""
     from scrapy_dq.commands.input.crawlers import spider_names
-    from scrapy_dq.frontier.admin.overview import peek_all
+    from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.settings import Config, ConfigError
 
     crawls: list[dict[str, Any]] = []
@@ -100,7 +100,7 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
     for group in by_redis.values():
         with looking.opened(group[0][1]) as place:
             for found, config in group:
-                overview = peek_all(place.client, config.crawl)
+                overview = peek(place.client, config.crawl)
                 found |= {"redis": place.target, "phase": overview.phase, "run": overview.run}
                 found["hold"] = overview.hold.value
                 if overview.phase != "absent":

@@ -10,6 +10,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ class Steering(Subcommand):
         elif wait_s is not None and obeyed:
             print(f"{self.awaited[0].upper()}{self.awaited[1:]}.")
         if not obeyed:
+            missed = "".join(f"; {line}" for line in unanswered(found.unreachable))
             raise CommandError(
                 f"sent, but after {wait_s:g} s, {found.census.in_flight:,} are still in flight and "
-                f"{count_of(len(found.members), 'worker')} still registered"
+                f"{count_of(len(found.members), 'worker')} still registered{missed}"
             )
         return DONE
 
@@ -89,7 +91,8 @@ class Steering(Subcommand):
 
     def obeyed(self, found: Overview) -> bool:
         """Return whether all workers that are not dead have obeyed."""
-        return not any(member.in_flight for member in found.members if not _is_gone(member))
+        holds = any(member.in_flight for member in found.members if not _is_gone(member))
+        return not (holds or found.unreachable)  # what is in flight there is unknown
 
 
 class _Holding(Steering):

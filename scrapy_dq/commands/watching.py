@@ -14,7 +14,7 @@ from rich.live import Live
 from scrapy_dq.commands.interrupts import ended_quietly
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.streams import nobody_reads
-from scrapy_dq.frontier.admin.overview import peek_whole
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.status import Progress
@@ -74,7 +74,7 @@ def _look(place: Place, progress: Progress) -> dict[str, Any]:
     phase, reason = "absent", GONE
     try:
         with as_unavailable():
-            overview = peek_whole(place.shards)
+            overview = peek(place.shards, place.crawl)
             if overview.phase != phase:
                 return progress.status(overview)
     except FrontierError as error:

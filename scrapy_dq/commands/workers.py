@@ -41,6 +41,7 @@ class Workers(Subcommand):
         with looking.place_of(settings, options) as place:
             wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else INTERVAL_S
             workers = read_workers(place, wait_s)
+            looking.say_unanswered(place)
         if options.json:
             print_json(workers)
         elif not workers:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from scrapy_dq.frontier.admin.overview import Overview, peek_all
+from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 
@@ -48,7 +48,7 @@ class Monitor:
         at = time.monotonic()
         try:
             with as_unavailable():
-                self.overview, self.problem = peek_all(self._client, self._crawl), ""
+                self.overview, self.problem = peek(self._client, self._crawl), ""
             self.at = at
         except FrontierError as error:
             self.problem = str(error)

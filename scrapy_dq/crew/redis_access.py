@@ -10,8 +10,9 @@ from typing import Any
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.factory import flush_crawl
-from scrapy_dq.frontier.admin.overview import peek, run_name
+from scrapy_dq.frontier.admin.overview import peek_shard, run_name
 from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.settings import Config
 
 LONGEST_RUN_NAME = 1_000
@@ -54,7 +55,7 @@ def run_name_for(client: Any, config: Config) -> str:
         FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
     """
     with as_unavailable():
-        seen = peek(client, config.crawl)
+        seen = peek_shard(client, Shard(config.crawl, HOME))
         is_open = seen.phase == "open"
         name = run_name(client, config.crawl) if is_open else ""
         # It becomes part of a command line, whose length is limited, and it is untrusted.

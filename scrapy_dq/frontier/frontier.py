@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ import msgpack
 from redis.exceptions import AuthenticationError, RedisError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain, unavailable
+from scrapy_dq.frontier.errors import as_unavailable, denies, describe, unavailable
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -78,8 +78,10 @@ class Home(NamedTuple):
 
     epoch: str
     run: int
-    complete: bool
+    shards_exist: bool
     """All other shards exist: one that is absent, or of another epoch, was lost."""
+    epoch_now: Callable[[], Awaitable[str]]
+    """Asks home for its epoch."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,21 @@ class Frontier:
                 in a later run than *of*.
         Source: transitions/join.lua
         """
-        reply = await self._call(
-            "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
-            ms(crawl.restart_window_s), of.run if of else -1, int(of.complete) if of else 0,
-            *self._said_of(crawl),
-        )  # fmt: skip
+        replaces = b""
+        while True:
+            reply = await self._call(
+                "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
+                ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
+                replaces, *self._said_of(crawl),
+            )  # fmt: skip
+            if reply[0] != b"OTHER" or of is None:
+                break
+            if await of.epoch_now() != of.epoch:
+                raise FrontierRefused(
+                    f"crawl {self.crawl!r} was lost while this worker joined it (FLUSHALL? an empty replica "
+                    f"promoted?): start it again"
+                )
+            replaces = reply[1]
         if reply[0] == b"LOST":
             raise FrontierRefused(
                 f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica "
@@ -186,7 +198,7 @@ class Frontier:
             )
         (
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
-            crawled, forgotten, registered, complete,
+            crawled, forgotten, registered, shards_exist,
         ) = reply  # fmt: skip
         if of and status == b"FINISHED":
             raise FrontierRefused(
@@ -208,21 +220,25 @@ class Frontier:
             bool(crawled),
             int(forgotten),
             int(registered),
-            bool(complete),
+            bool(shards_exist),
         )
 
-    async def complete(self, epoch: str, run: int) -> None:
+    async def epoch(self) -> str:
+        """Return the epoch that is stored; empty: none."""
+        with as_unavailable():
+            return parse_epoch(await self.client.hget(keys.meta(self.name), "epoch") or b"")
+
+    async def note_shards(self, epoch: str, run: int) -> None:
         """Note, at home, that all other shards exist; without effect if the run is over, or home another one.
 
-        Source: transitions/complete.lua
+        Source: transitions/shards.lua
         """
-        await self._call("complete", epoch, run)
+        await self._call("shards", epoch, run)
 
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
         """Source: lib/described.lua"""
         return (
-            # Versions without shards would take part at home alone.
-            SCHEMA if crawl.shards == 1 else f"{SCHEMA}-shards",
+            schema_of(crawl.shards),
             self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
@@ -493,14 +509,16 @@ class Frontier:
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
 
-    async def notices(self) -> Notices | None:
+    async def notices(self, dead: int = 0, outage_s: float = 0.0) -> Notices | None:
         """Return what has happened in the run that nobody was told of, each kind once; None: no crawl.
 
+        Args:
+            dead, outage_s: see `Worker.elsewhere`.
         Raises:
             FrontierUnavailable: what it would have returned may be lost.
         Source: transitions/notices.lua
         """
-        return parse_notices(await self._call("notices"))
+        return parse_notices(await self._call("notices", dead, ms(outage_s)))
 
     async def census(self) -> Census:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
@@ -526,33 +544,39 @@ class Frontier:
         """
         return parse_members((await self._call("overview", int(anyhow), ""))[4])
 
+    def on(self, client: Any) -> Frontier:
+        """Return a copy of this frontier behind another client."""
+        alone = copy(self)
+        alone.client = client
+        return alone
+
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:
         """Yield a copy of this frontier with its own connection, and the client of that connection."""
         with as_unavailable():
             client = await self.client.client().initialize()
         try:
-            alone = copy(self)
-            alone.client = client
-            yield alone, client
+            yield self.on(client), client
         finally:
             await client.aclose()
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
-        """Increment this worker's heartbeat and return those of all workers; empty if LOST.
+        """As `beat`, without the words."""
+        return (await self.beat(worker_id, epoch))[0]
 
+    async def beat(self, worker_id: str, epoch: str, looks: bool = True) -> tuple[dict[str, int], int]:
+        """Increment this worker's heartbeat; return those of all workers (empty if LOST), and `Words.count`.
+
+        Args:
+            looks: False: return no heartbeats, which costs Redis the less the more workers there are.
         Source: transitions/beat.lua
         """
-        return parse_beats(await self._call("beat", worker_id, epoch))[0]
+        return parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
 
-    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
-        """Like `beats`, on a blocking `redis` client of the heartbeat thread; also returns `Words.count`."""
-        return self._beat(client, "beat", worker_id, epoch)
-
-    def report_blocking(
-        self, client: Any, worker_id: str, epoch: str, counted: Figures, ended_s: float
+    async def report(
+        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float
     ) -> tuple[dict[str, int], int]:
-        """Like `beats_blocking`; also add what this worker has *counted* since its last report.
+        """As `beat`; also add what this worker has *counted* since its last report.
 
         Args:
             ended_s: how long the longest outage lasted that has ended since; 0: none worth noting.
@@ -560,13 +584,9 @@ class Frontier:
             FrontierUnavailable: it may be counted twice if it is reported again.
         Source: transitions/report.lua
         """
-        return self._beat(client, "report", worker_id, epoch, *report_args(counted, ended_s))
-
-    def _beat(self, client: Any, transition: str, *args: Any) -> tuple[dict[str, int], int]:
-        try:
-            return parse_beats(self._scripts[transition].call_blocking(client, self._keys, *args))
-        except (RedisError, OSError) as error:
-            raise FrontierUnavailable(explain(error)) from error
+        return parse_beats(
+            await self._call("report", worker_id, epoch, int(looks), *report_args(counted, ended_s))
+        )
 
     async def _call(self, transition: str, *args: Any) -> Any:
         args = tuple(
@@ -588,6 +608,11 @@ class Frontier:
             raise unavailable(error) from error
         refuse(reply)
         return reply
+
+
+def schema_of(shards: int) -> str:
+    """Return the version of the stored format: those without shards would take part at home alone."""
+    return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
 def _packed(limits: Limits | None) -> bytes:

@@ -147,7 +147,8 @@ class Put:
     """It is refused if at least this many entries wait in the crawl; only with Admission.ID. 0: no limit."""
     once: bool = field(default=False, compare=False)
     """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
-    token is forgotten once the log has retired it. Only with Admission.ID."""
+    token is forgotten once the log has retired it; if the lease is of another shard and ends later, once that
+    is certain (`worker/fed_tokens.py`). Only with Admission.ID."""
     number: int = field(default=0, compare=False)
     """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
     fresh: bool = field(default=True, compare=False)
@@ -203,14 +204,14 @@ class Fail:
 
 
 @dataclass(slots=True)
-class Keep:
+class Defer:
     """The work is done; what ends the lease follows when its puts in other shards are certain."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
-Move = Put | Ack | Release | Bury | Fail | Keep
+Move = Put | Ack | Release | Bury | Fail | Defer
 
 
 def fits_a_partition(name: str) -> bool:
@@ -279,9 +280,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Note, for home: another shard was rolled back beyond the log: what was put there is gone for good."""
+    """Note, for home: requests of this run are gone for good from a shard; a repeat changes nothing."""
 
+    shard: int
     count: int
+    """All of this shard, as far as the worker knows; of a roll-back beyond the log, 1."""
 
 
 Note = Sent | Block | Gone
@@ -310,7 +313,7 @@ class Claim:
 
 
 UNFINISHED, ELSEWHERE = -1, -2
-"""See `Terms.ends`."""
+"""See `Terms.finish_at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +330,9 @@ class Terms:
     claim: Claim | None = None
     forget: bytes = b""
     """Joined ids of entries whose puts will never be repeated."""
-    calm: bool = False
+    no_suspects: bool = False
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
-    ends: int | None = None
+    finish_at: int | None = None
     """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
 
@@ -369,7 +372,9 @@ class Census:
         return Census(
             self.waiting + shard.waiting, self.in_flight + shard.in_flight, self.done + shard.done,
             self.dead + shard.dead, self.seen + shard.seen, self.workers, self.seeding,
-            self.failed + shard.failed, self.delayed + shard.delayed, self.gone + shard.gone, self.incomplete,
+            self.failed + shard.failed, self.delayed + shard.delayed,
+            max(self.gone, shard.gone),  # workers tell home, which has the sum (`Gone`)
+            self.incomplete,
         )  # fmt: skip
 
     @property
@@ -482,7 +487,7 @@ class Joined:
     join, which has begun a run, has deleted their records."""
     registered: int = field(default=0, compare=False)
     """Passed to every exchange of this worker."""
-    complete: bool = False
+    shards_exist: bool = False
     """All shards of the crawl exist."""
 
     @property

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Keep, Move, Put, Release, clamped
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Defer, Fail, Move, Put, Release, clamped
 
-_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Keep)
+_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer)
 _NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
 
 
@@ -29,7 +29,7 @@ def fields_of(move: Move) -> tuple[Any, ...]:
         return (3, move.entry_id, move.reason)
     if isinstance(move, Fail):
         return (4, move.entry_id, move.reason, move.label)
-    if isinstance(move, Keep):
+    if isinstance(move, Defer):
         return (5, move.entry_id)
     raise TypeError(f"not a move: {move!r}")
 

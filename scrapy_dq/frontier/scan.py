@@ -23,7 +23,7 @@ class Found(NamedTuple):
     """Of `seen:<generation>:<n>`: generation, n, ..."""
 
 
-async def scan(client: Any, of: str | keys.Shard) -> AsyncIterator[Found]:
+async def scan(client: Any, shard: keys.Shard) -> AsyncIterator[Found]:
     """Yield the lists, workers and buckets, in parts; one may come twice, or be gone by then.
 
     Yields a part after each SCAN, even if it is empty.
@@ -33,7 +33,7 @@ async def scan(client: Any, of: str | keys.Shard) -> AsyncIterator[Found]:
     Raises:
         FrontierUnavailable: Redis is not available; the rest is unknown.
     """
-    prefix, cursor = keys.prefix(of), -1
+    prefix, cursor = keys.prefix(shard), -1
     while cursor:
         with as_unavailable():
             cursor, names = await client.scan(max(0, cursor), match=f"{prefix}*", count=SCAN_STEP)

@@ -28,11 +28,11 @@ _SEEN = {
 }
 _PARTS: dict[str, tuple[str, ...]] = {
     "join": ("shared", "starts", "member", "limits", "described", "follow", "rights", "journal"),
-    "complete": (),
+    "shards": (),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
         "damage", "moves", "put", "delayed", "journal", "sent", "block", "notes", "ack", "release", "bury",
-        "fail", "keep", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts",
+        "fail", "defer", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts",
         "finish",
     ),
     "adopt": (),
@@ -47,6 +47,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "retry": ("journal",),
     "forget": ("journal",),
     "convert": (),
+    "reshard": ("shared", "starts", "member", "limits"),
+    "arrive": ("shared",),
+    "depart": ("shared",),
     "sweep": (),
     "audit": ("starts", "limits", "recount", "journal"),
     "overview": ("starts",),
@@ -64,7 +67,7 @@ _LEAN = {
 """All parts of these: to create the functions of the others takes longer than a beat does itself."""
 LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
-BY_HAND = ("steer", "retry", "forget", "convert")
+BY_HAND = ("steer", "retry", "forget", "convert", "reshard", "arrive", "depart")
 """Scripts that write, for the command line only."""
 AFTERWARDS = ("mend", "probe")
 """Scripts that run after one that was stopped midway."""

@@ -76,10 +76,10 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     notes = [_note(note, now) for note in terms.notes]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
-    if terms.forget or terms.ends is not None or terms.calm:
+    if terms.forget or terms.finish_at is not None or terms.no_suspects:
         packed = (*packed, terms.forget or False)
-    if terms.ends is not None or terms.calm:
-        packed = (*packed, False if terms.ends is None else terms.ends, terms.calm)
+    if terms.finish_at is not None or terms.no_suspects:
+        packed = (*packed, False if terms.finish_at is None else terms.finish_at, terms.no_suspects)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -88,7 +88,7 @@ def _note(note: Note, now: float) -> tuple[Any, ...]:
         return 1, note.partition, note.entry_id, floor((now - note.at) * 1000)
     if isinstance(note, Block):
         return 2, note.partition, max(0, whole_ms(note.until - now))
-    return 3, note.count
+    return 3, note.shard, note.count
 
 
 def pack_limits(limits: Limits) -> bytes:
@@ -123,7 +123,7 @@ def by_bytes(by: str) -> bytes:
 
 
 def report_args(counted: Figures, ended_s: float) -> tuple[int, int, int, int, int]:
-    """Return the arguments of lua/transitions/report.lua; see `Frontier.report_blocking`."""
+    """Return the arguments of lua/transitions/report.lua; see `Frontier.report`."""
     times = ms(counted.exchange_s), ms(counted.outage_s)
     return counted.exchanges, times[0], counted.errors, times[1], ms(ended_s)
 
@@ -312,8 +312,14 @@ def refuse(reply: Any) -> None:
         way = "Run it as it was started, "
         if field == "signing":
             way = "Give all its workers the same DQ_SIGNING_KEYS, "
+        if field == "shards" and ">" in stored:
+            before, _, after = stored.partition(">")
+            raise FrontierRefused(
+                f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to "
+                f"{after}` completes that"
+            )
         if field == "shards":
-            way = f"Set DQ_SHARDS = {stored}, "
+            way = f"Set DQ_SHARDS = {stored}, or move it with `scrapy dq reshard <spider> --to {ours}`, "
         if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
             way = f"Set {SETTING_OF_SEEN[stored]}, "
             if stored != Seen.COMPACT.value:

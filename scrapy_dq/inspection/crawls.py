@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier.admin.crawls import scan_crawls
-from scrapy_dq.frontier.admin.overview import peek_all
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
-from scrapy_dq.inspection.words import phase_of
+from scrapy_dq.inspection.words import phase_of, unanswered
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Watched:
         self.at = time.monotonic()
         row: dict[str, Any] = {"crawl": self.name, "shown": self.row["shown"]}
         try:
-            overview = peek_all(self._place.client, self.name, most_members=0)
+            overview = peek(self._place.client, self.name, most_members=0)
         except Exception as error:
             if not is_answer(error):
                 raise
@@ -94,7 +94,7 @@ class _Watched:
         row |= {"phase": overview.phase, "hold": overview.hold.value, "run": overview.run, **counts}
         rate = self._progress.rate() if overview.phase == "open" else None
         self.row = row | {
-            "words": {"phase": phase_of(row)},
+            "words": {"phase": "; ".join((phase_of(row), *unanswered(overview.unreachable)))},
             "settled": settled(counts),
             "left": left(counts),
             "pages_per_s": None if rate is None else round(rate, 1),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.inspection.history import paces, read_events, said, samples_of
+from scrapy_dq.inspection.history import paces, read_events, read_samples, said
+from scrapy_dq.inspection.words import unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,12 +27,14 @@ def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
     """
-    samples = samples_of(place, minutes=minutes)
-    events = read_events(place.client, place.crawl)
+    place.shards.ask_all()
+    samples = read_samples(place.shards, place.crawl, minutes=minutes)
+    events = read_events(place.shards, place.crawl)
     return {
         "at": round(time.time(), 3),
         "curves": CURVES,
         "points": list(_points(samples)),
+        "missing": list(unanswered(place.shards.unreachable)),
         "events": [
             {"at": event.at, "run": event.run, "kind": event.kind, "said": said(event), "who": event.who}
             for event in reversed(events)

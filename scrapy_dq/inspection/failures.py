@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
@@ -94,40 +94,22 @@ def group_of(record: dict[str, Any]) -> tuple[str, str]:
     return cause_of(record["reason"]), host_of(record["url"])
 
 
-def newest(
-    place: Place, read: Callable[..., Sequence[Failed | Dead]], most: int, **options: Any
-) -> Sequence[Failed | Dead]:
-    """Return what *read* returns, the newest of all shards."""
-    parts = [read(client, shard, most, **options) for client, shard in place.shards]
-    if len(parts) == 1:
-        return parts[0]
-    return sorted(chain(*parts), key=lambda each: -each.at)[:most]
-
-
-def one_of(place: Place, read: Callable[..., Failed | Dead | None], entry_id: bytes) -> Failed | Dead | None:
-    """Return what *read* returns, of the shard that has it."""
-    for client, shard in place.shards:
-        if (found := read(client, shard, entry_id)) is not None:
-            return found
-    return None
-
-
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return the *kind* failed or dead: their groups, the largest first, and the newest *most* of them.
 
-    At most MOST_BYTES are read. Texts are printable.
+    At most MOST_BYTES are read. Texts are printable. `missing` tells which shards did not answer.
 
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
     """
     from scrapy_dq.frontier.admin import overview
-    from scrapy_dq.frontier.admin.retry import kept_whole
+    from scrapy_dq.frontier.admin.retry import kept
 
     census = place.overview(hint=False, most_members=0).census
     read: Callable[..., Sequence[Failed | Dead]] = overview.failed if kind == "failed" else overview.dead
     rows = []
     groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for found in newest(place, read, most, most_bytes=MOST_BYTES):
+    for found in read(place.shards, place.crawl, most, most_bytes=MOST_BYTES):
         record = summary_of(found, place)
         key = cause, host = group_of(record)
         group = groups.setdefault(key, {"cause": cause, "host": host, "count": 0, "newest": 0.0})
@@ -139,7 +121,8 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
         "kind": kind,
         "at": round(time.time(), 3),
         "total": getattr(census, kind),
-        "kept": kept_whole(place.shards)[kind == "dead"],
+        "kept": kept(place.shards, place.crawl)[kind == "dead"],
+        "missing": list(unanswered(place.shards.unreachable)),
         "groups": sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"])),
         "rows": rows,
     }
@@ -150,8 +133,14 @@ def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | N
 
     Raises:
         redis.exceptions.RedisError: no reply.
+        FrontierUnavailable: a shard that may have it does not answer.
     """
     from scrapy_dq.frontier.admin.overview import dead_one, failed_one
+    from scrapy_dq.frontier.model import FrontierUnavailable
 
-    found = one_of(place, failed_one if kind == "failed" else dead_one, entry_id)
+    place.shards.ask_all()
+    read = failed_one if kind == "failed" else dead_one
+    found: Failed | Dead | None = read(place.shards, place.crawl, entry_id)
+    if found is None and place.shards.unreachable:
+        raise FrontierUnavailable("; ".join(unanswered(place.shards.unreachable)))
     return None if found is None else record_of(found, place)

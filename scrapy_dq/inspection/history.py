@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import MAX_AT_MS
 from scrapy_dq.frontier.admin.read_pace import ReadPace
+from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
+from scrapy_dq.inspection.words import named
 from scrapy_dq.text import count_of, printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.place import Place
 
 T = TypeVar("T")
 MOST_EVENTS = 500
@@ -93,12 +93,14 @@ class Event:
     count: int
     """Leases, requests, or milliseconds of an outage; else how often it happened."""
     about: str
+    shards: tuple[int, ...] = (HOME,)
+    """Which have noted it."""
 
 
-def read_samples(
-    client: Any, crawl: str | keys.Shard, *, minutes: bool = False, most: int = MOST_MINUTES
-) -> list[Sample]:
-    """Return the newest *most* samples that are kept, oldest first; blocking.
+def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
+    """Return the newest *most* samples of home, oldest first, with the sums over all shards; blocking.
+
+    Each sums up what the shards had at about that time.
 
     Args:
         client: a `redis` client that decodes nothing.
@@ -107,14 +109,11 @@ def read_samples(
         redis.exceptions.RedisError: no reply, or another type of key.
     """
     name, kept = ("minutes", MOST_MINUTES) if minutes else ("samples", MOST_SAMPLES)
-    return _read(client, keys.prefix(crawl) + name, min(most, kept), parse_sample)
 
+    def read(client: Any, shard: Shard) -> list[Sample]:
+        return _read(client, keys.prefix(shard) + name, min(most, kept), parse_sample)
 
-def samples_of(place: Place, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
-    """Return the samples of home, with the sums over all shards at about that time; see `read_samples`."""
-    home, *others = (
-        read_samples(client, shard, minutes=minutes, most=most) for client, shard in place.shards
-    )  # fmt: skip
+    home, *others = shards_of(client, crawl).each(read)
     apart_s = 60.0 if minutes else 10.0
     for samples in others:
         times = [sample.at for sample in samples]
@@ -127,13 +126,73 @@ def samples_of(place: Place, *, minutes: bool = False, most: int = MOST_MINUTES)
     return home
 
 
-def read_events(client: Any, crawl: str | keys.Shard, most: int = MOST_EVENTS) -> list[Event]:
-    """Return the newest *most* events that are kept, oldest first; blocking.
+def read_events(client: Any, crawl: str, most: int = MOST_EVENTS) -> list[Event]:
+    """Return the newest *most* events that are kept, oldest first, each fact once; blocking.
 
     Raises:
         As `read_samples`.
     """
-    return _read(client, keys.prefix(crawl) + "journal", min(most, MOST_EVENTS), _event)
+    home, *others = shards_of(client, crawl).each(lambda client, shard: events_in_shard(client, shard, most))
+    if not others:
+        return home
+    elsewhere = (event for events in others for event in events if event.kind not in _OF_HOME)
+    return _each_fact_once(sorted((*home, *elsewhere), key=lambda event: event.at))[-most:]
+
+
+def events_in_shard(client: Any, shard: Shard, most: int = MOST_EVENTS) -> list[Event]:
+    """Return those that a shard has noted; see `read_events`."""
+    found = _read(client, keys.prefix(shard) + "journal", min(most, MOST_EVENTS), _event)
+    return [replace(event, shards=(shard.number,)) for event in found] if shard.number else found
+
+
+_OF_HOME = ("began", "finished", "joined", "left")
+"""What a worker does in each shard, or the run: home has it, too."""
+_OF_SHARDS = ("died", "returned", "outage", "damaged")
+"""What may happen in some shards only."""
+_MEMBER = re.compile(r"(.*)-[0-9a-f]{12}")
+"""The id of a worker: of the same process, in each shard another one. Source: frontier/worker/identity.py"""
+_SAME_FACT_S = 60.0
+"""Within so long of each other, all shards note a fact that concerns all: a worker is missed in each."""
+
+
+def _each_fact_once(events: Iterable[Event]) -> list[Event]:
+    """Return *events*, oldest first, with one in place of what several shards have noted of a fact."""
+    found: list[Event] = []
+    newest: dict[tuple[Any, ...], int] = {}
+    for event in events:
+        index = newest.get(_fact_of(event))
+        if (
+            index is not None
+            and _is_near(found[index], event)
+            and not {*found[index].shards} & {*event.shards}
+        ):
+            counts = found[index].count, event.count
+            found[index] = replace(
+                found[index], count=max(counts) if event.kind == "outage" else sum(counts),
+                shards=(*found[index].shards, *event.shards),
+            )  # fmt: skip
+        else:
+            newest[_fact_of(event)] = len(found)
+            found.append(event)
+    return found
+
+
+def completes(event: Event, known: Iterable[Event]) -> bool:
+    """Tell whether *event* is one of those that are *known*, which further shards have noted since."""
+    return any(
+        {*before.shards} < {*event.shards} and _fact_of(before) == _fact_of(event) and _is_near(before, event)
+        for before in (known if len(event.shards) > 1 else ())
+    )
+
+
+def _fact_of(event: Event) -> tuple[Any, ...]:
+    # Of an outage, each shard has noted which worker was back first.
+    process = "" if event.kind == "outage" else _MEMBER.sub(r"\1", event.who)
+    return event.run, event.kind, process, "" if event.kind == "returned" else event.about
+
+
+def _is_near(one: Event, other: Event) -> bool:
+    return abs(other.at - one.at) <= _SAME_FACT_S
 
 
 def paces(samples: Sequence[Sample]) -> Iterator[Pace]:
@@ -156,7 +215,12 @@ def _pace(before: Sample, now: Sample) -> Pace:
 
 
 def said(event: Event) -> str:
-    """Return what happened, for people, without a full stop."""
+    """Return what happened, for people, without a full stop; and where, if it was not in home."""
+    in_others = event.kind in _OF_SHARDS and HOME not in event.shards
+    return _words_of(event) + (f" ({named(event.shards)})" if in_others else "")
+
+
+def _words_of(event: Event) -> str:
     of, leases = event.count, count_of(event.count, "lease")
     times = f" ({of:,} times)" if of > 1 else ""
     words = {

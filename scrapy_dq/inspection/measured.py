@@ -7,19 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import described, peek_all
-from scrapy_dq.frontier.errors import denies
+from scrapy_dq.frontier.admin.overview import described, peek
+from scrapy_dq.frontier.admin.shards import Shards, count_of
+from scrapy_dq.frontier.errors import denies, moved_to
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import FrontierRefused
-from scrapy_dq.inspection.history import parse_sample, read_events
+from scrapy_dq.inspection.history import events_in_shard, parse_sample
 from scrapy_dq.inspection.workers import MOST_READ, WAIT_S, WorkersWatch
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.inspection.history import Sample
 
 LONGEST_LABEL = 100
 FINISHED_LATER_S = 60.0
@@ -48,7 +51,7 @@ class Measured:
     exchange_s: float = 0.0
     errors: int = 0
     outage_s: float = 0.0
-    """Of the newest sample of this run."""
+    """Of the newest samples of this run, over all shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,13 @@ class MeasuredCrawl:
         self._described: dict[str, str] = {}
         self._workers = WorkersWatch()
         self._done, self._failed = _Rising(), _Rising()
-        self._journal = b""
-        """Its last event."""
-        self._deaths: set[tuple[float, str]] = set()
+        self._journals: dict[int, bytes] = {}
+        """The last event of each shard."""
+        self._deaths: dict[int, set[tuple[float, str]]] = {}
+        """Of each shard."""
         self._died = self._reclaimed = 0
+        self._samples: dict[int, Sample] = {}
+        """The newest of each shard, also of one that does not answer now: their sums never fall."""
 
     def look(self, client: Any) -> bool:
         """Read it; return whether it exists."""
@@ -86,13 +92,14 @@ class MeasuredCrawl:
         self._first_at = self._first_at or at
         unreadable = Row(self.row.crawl, at, None)
         try:
-            overview = peek_all(client, self.name, most_members=MOST_READ)
+            shards = Shards(self.name, count_of(client, self.name) or 1, lambda number: client)
+            overview = peek(shards, self.name, most_members=MOST_READ)
             if overview.phase == "absent":
                 self.row = Row(self.row.crawl, 0.0, None)
                 return False
             if (overview.epoch, overview.run) != self._run:
                 self._begin(client, overview)
-            self.row = Row(self.row.crawl, at, self._measure(client, overview))
+            self.row = Row(self.row.crawl, at, self._measure(shards, overview))
             if overview.phase == "finished":
                 self.due += FINISHED_LATER_S
         except FrontierRefused:
@@ -112,48 +119,62 @@ class MeasuredCrawl:
     def _begin(self, client: Any, overview: Overview) -> None:
         self._described = described(client, self.name)
         self._done, self._failed = _Rising(), _Rising()
-        self._journal, self._deaths, self._died, self._reclaimed = b"", set(), 0, 0
+        self._journals, self._deaths, self._died, self._reclaimed = {}, {}, 0, 0
+        self._samples = {}
         self._run = (overview.epoch, overview.run)
 
-    def _measure(self, client: Any, overview: Overview) -> Measured:
-        prefix = keys.prefix(self.name)
+    def _measure(self, shards: Shards, overview: Overview) -> Measured:
+        parts = list(shards.each(lambda client, shard: self._look_at(client, shard, overview.run)))
+        states = Counter(row["state"] for row in self._workers.look(overview.members))
+        states["unknown"] += max(0, overview.census.workers - len(overview.members))
+        sizes = [sum(each) for each in zip(*parts, strict=True)]
+        samples, whole = self._samples.values(), not overview.unreachable
+        return Measured(
+            overview,
+            self._done.now(overview.census.done, whole),
+            self._failed.now(overview.census.failed, whole),
+            states,
+            dict(zip(_PARTITIONS, sizes, strict=True)),
+            self._died,
+            self._reclaimed,
+            printable(self._described["spider"], LONGEST_LABEL),
+            printable(self._described["seen_kind"], LONGEST_LABEL),
+            sum(sample.exchanges for sample in samples),
+            sum(sample.exchange_s for sample in samples),
+            sum(sample.errors for sample in samples),
+            sum(sample.outage_s for sample in samples),
+        )
+
+    def _look_at(self, client: Any, shard: Shard, run: int) -> list[int]:
+        """Return how many partitions of a shard are in which state; keep its newest sample of this run."""
+        prefix = keys.prefix(shard)
         with client.pipeline(transaction=False) as pipeline:
             for name in _PARTITIONS.values():
                 pipeline.zcard(prefix + name)
             pipeline.lindex(prefix + "samples", -1)
             pipeline.lindex(prefix + "journal", -1)
             # One of another type fails alone.
-            *sizes, record, journal = pipeline.execute(raise_on_error=False)
-        if isinstance(journal, bytes) and journal != self._journal:
-            self._count_deaths(client, overview.run)
-            self._journal = journal
-        states = Counter(row["state"] for row in self._workers.look(overview.members))
-        states["unknown"] += max(0, overview.census.workers - len(overview.members))
-        measured = Measured(
-            overview,
-            self._done.now(overview.census.done),
-            self._failed.now(overview.census.failed),
-            states,
-            {state: count_in(size) or 0 for state, size in zip(_PARTITIONS, sizes, strict=True)},
-            self._died,
-            self._reclaimed,
-            printable(self._described["spider"], LONGEST_LABEL),
-            printable(self._described["seen_kind"], LONGEST_LABEL),
-        )
+            replies = pipeline.execute(raise_on_error=False)
+        for reply in replies:
+            if isinstance(reply, Exception) and moved_to(reply) is not None:
+                raise reply
+        *sizes, record, journal = replies
+        if isinstance(journal, bytes) and journal != self._journals.get(shard.number):
+            self._count_deaths(client, shard, run)
+            self._journals[shard.number] = journal
         with suppress(Exception):  # it is untrusted
             sample = parse_sample(record)
-            if sample.run == overview.run:
-                names = ("exchanges", "exchange_s", "errors", "outage_s")
-                return replace(measured, **{name: getattr(sample, name) for name in names})
-        return measured
+            if sample.run == run:
+                self._samples[shard.number] = sample
+        return [count_in(size) or 0 for size in sizes]
 
-    def _count_deaths(self, client: Any, run: int) -> None:
-        events = read_events(client, self.name)
+    def _count_deaths(self, client: Any, shard: Shard, run: int) -> None:
+        events = events_in_shard(client, shard)
         deaths = {(each.at, each.who): each for each in events if each.kind == "died" and each.run == run}
-        for death in deaths.keys() - self._deaths:
-            self._died += 1
+        for death in deaths.keys() - self._deaths.get(shard.number, set()):
+            self._died += shard.number == HOME  # who has died is missed in every shard
             self._reclaimed += deaths[death].count
-        self._deaths = set(deaths)
+        self._deaths[shard.number] = set(deaths)
 
 
 class _Rising:
@@ -162,7 +183,10 @@ class _Rising:
     def __init__(self) -> None:
         self._last = self._fallen = 0
 
-    def now(self, count: int) -> int:
+    def now(self, count: int, whole: bool) -> int:
+        """Return the count; *whole*: it is that of all shards."""
+        if not whole:
+            count = max(count, self._last)
         self._fallen += max(0, self._last - count)
         self._last = count
         return count + self._fallen

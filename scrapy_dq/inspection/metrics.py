@@ -28,6 +28,10 @@ _GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
     "dq_seen_requests": ("Fingerprints that were seen", lambda each: each.overview.census.seen),
     "dq_gone": ("Requests of this run, or keys, that were deleted", lambda each: each.overview.census.gone),
     "dq_on_hold": ("1: the crawl is paused or draining", lambda each: bool(each.overview.hold.value)),
+    "dq_unreachable_shards": (
+        "Shards that did not answer: what is there is not counted",
+        lambda each: len(each.overview.unreachable),
+    ),
     "dq_run_number": ("The number of the run", lambda each: each.overview.run),
 }
 _COUNTERS: dict[str, tuple[str, Callable[[Measured], float]]] = {

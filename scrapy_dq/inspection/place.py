@@ -14,9 +14,9 @@ from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
-from scrapy_dq.frontier.admin.overview import Overview, peek_whole, shards_of
-from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.frontier.admin.shards import Shards, count_of
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.settings import Config
 
 
@@ -40,15 +40,15 @@ class Place:
         return self.config.crawl
 
     @cached_property
-    def shards(self) -> list[tuple[Any, Shard]]:
-        """Each shard, with a client for its keys; home first. As the crawl has them, else DQ_SHARDS."""
-        count = shards_of(self.client, self.crawl) or self.config.shards
-        others = [(self.connect(number), Shard(self.crawl, number)) for number in range(1, count)]
-        return [(self.client, Shard(self.crawl, HOME)), *others]
+    def shards(self) -> Shards:
+        """Its shards, for the functions of `frontier.admin`. As the crawl has them, else DQ_SHARDS.
 
-    def shard_of(self, partition: str) -> tuple[Any, Shard]:
-        """Return the shard of a partition, with a client for its keys."""
-        return self.shards[shard_of(partition.encode(), b"", len(self.shards))]
+        What they return has nothing of a shard that does not answer: its `unreachable` tells which.
+        """
+        count = count_of(self.client, self.crawl) or self.config.shards
+        return Shards(
+            self.crawl, count, lambda number: self.client if number == HOME else self.connect(number)
+        )
 
     def overview(
         self, *, anyhow: bool = False, hint: bool = True, most_members: int | None = None
@@ -63,7 +63,7 @@ class Place:
             NoSuchCrawl: there is no such crawl.
             FrontierRefused: a key has a foreign type.
         """
-        found = peek_whole(self.shards, anyhow=anyhow, most_members=most_members)
+        found = peek(self.shards, self.crawl, anyhow=anyhow, most_members=most_members)
         if found.phase == "absent":
             absent = f"there is no crawl {self.crawl!r} at {self.target}"
             raise NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)

@@ -78,11 +78,11 @@ class Progress:
 
     def _newest_sizes(self) -> Sizes:
         """Return the partitions; from an earlier read if another one would cost Redis too much."""
-        from scrapy_dq.frontier.admin.backlog import sizes_whole
+        from scrapy_dq.frontier.admin.backlog import sizes
 
         began = time.monotonic()
         if self._sizes is None or began >= self._sizes_until:
-            self._sizes = sizes_whole(self._place.shards, TOP)
+            self._sizes = sizes(self._place.shards, self._place.crawl, TOP)
             self._sizes_until = began + SIZES_PART * (time.monotonic() - began)
         return self._sizes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -55,13 +55,24 @@ def memory(status: dict[str, Any]) -> str:
 
 def missing(status: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the run itself."""
-    if status.get("unreachable_shards"):
-        names = ", ".join(map(str, status["unreachable_shards"]))
-        yield f"no answer from shard{'s' * (len(status['unreachable_shards']) > 1)} {names}: not counted"
+    yield from unanswered(status.get("unreachable_shards", ()))
     if status.get("gone"):
         yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
     if status.get("incomplete"):
         yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
+
+
+def unanswered(shards: Collection[int]) -> Iterator[str]:
+    """Yield which *shards* did not answer, if any."""
+    if shards:
+        yield f"no answer from {named(shards)}: what is there is not shown or counted"
+
+
+def named(shards: Collection[int]) -> str:
+    """Return the names of some shards: their numbers, the first ten."""
+    numbers = sorted(shards)
+    more = f" and {len(numbers) - 10:,} more" if len(numbers) > 10 else ""
+    return f"shard{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:10]))}{more}"
 
 
 def examined(status: dict[str, Any]) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scrapy import Request
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
-from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.admin.shards import Shards
 from scrapy_dq.pushing.lines import Line
 from scrapy_dq.pushing.written import BadLine, Written
 
@@ -25,7 +24,8 @@ class Forgotten:
 
 
 async def forget_lines(
-    shards: Sequence[tuple[Any, Shard]],
+    shards: Shards,
+    crawl: str,
     written: Written,
     fingerprint: Callable[[Request], bytes],
     batches: AsyncIterator[Sequence[Line]],
@@ -37,7 +37,6 @@ async def forget_lines(
     """Forget the requests of all lines, and return how many there were; blocks while Redis does it.
 
     Args:
-        shards: of the crawl, each with a `redis` client that decodes nothing.
         bad: called with the name of each line that is not a request, and the reason.
         strict: stop at the first such line.
         by: who has them forgotten, for the journal of the crawl.
@@ -50,7 +49,7 @@ async def forget_lines(
     def hand_in() -> None:
         for start in range(0, len(waiting), MAX_FINGERPRINTS):
             part = waiting[start : start + MAX_FINGERPRINTS]
-            found.known += sum(forget(client, shard, part, by) or 0 for client, shard in shards)
+            found.known += forget(shards, crawl, part, by) or 0
             found.requests += len(part)
         waiting.clear()
 

@@ -122,7 +122,7 @@ class Pusher:
         try:
             await connection.open(quiet=True)
             producer = Producer(
-                await frontiers_of(self._config, connection), self._identity, connect=connection.blocking,
+                await frontiers_of(self._config, connection), self._identity, connect=connection.another,
                 ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
                 dropped=self._known, durable=self._durable,
             )  # fmt: skip

@@ -185,16 +185,16 @@ class Callers:
         self.worker.kick()
 
     def _answer(self) -> None:
-        worker, census = self.worker, self.worker.census
+        worker = self.worker
         self.puts.look_for_room(worker)
         granted, self._granted = self._granted, 0
-        if granted and census.waiting:
+        if granted and worker.census.waiting:
             # It brought something, though not for all: the others may still get an item.
             for get in self._gets:
                 get.after = worker.composed
         for look in self._looks:
             if look.after < worker.applied:
-                look.answer(census)
+                look.answer(worker.census)
         if worker.idle_at_once() and not self.puts and time.monotonic() >= self._incomplete_until:
             for join in self._joins:
                 if join.after < worker.applied:

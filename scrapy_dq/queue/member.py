@@ -179,7 +179,7 @@ class Member(Listener):
         self._callers.new_worker()
         self.worker = self._callers.worker = Worker(
             self._frontiers, identity, options_of(config), self,
-            connect=self._connection.blocking, capacity=lambda: self._callers.capacity,
+            connect=self._connection.another, capacity=lambda: self._callers.capacity,
             pace=self._callers.pace,
         )  # fmt: skip
         joined = await self.worker.start(uuid.uuid4().hex)

@@ -109,8 +109,9 @@ class Puts:
 
     def look_for_room(self, worker: Worker) -> None:
         """Use the census of an exchange that was applied."""
-        census = worker.census
-        self._full = 0 < self._maxsize <= census.waiting + census.delayed
+        if self._maxsize:
+            census = worker.census
+            self._full = self._maxsize <= census.waiting + census.delayed
 
     def fail_expired(self, worker: Worker, shut: bool) -> None:
         """Fail the calls that do not wait any longer, or whose puts must not be stored any more."""

@@ -8,8 +8,9 @@ from concurrent.futures import Future
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.environment import data_dir
-from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Census
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import Census, FrontierUnavailable
 from scrapy_dq.settings import Config
 
 
@@ -17,15 +18,19 @@ def look(config: Config) -> Census:
     """Return the census of the crawl that *config* names; blocking, changes nothing.
 
     Raises:
-        FrontierError, ConfigError: there is no such Redis, or it gives no answer.
+        FrontierError, ConfigError: there is no such Redis, or it gives no answer, or a shard gives none.
     """
     found: Future[Census] = Future()
 
     async def ask() -> None:
         connection = Connection(config, data_dir())
         try:
-            client = await connection.open()
-            found.set_result(await Frontier(client, config.crawl, config.order).census())
+            await connection.open()
+            with connection.blocking() as client, as_unavailable(connection.target):
+                overview = peek(client, config.crawl, most_members=0)
+            if overview.unreachable:
+                raise FrontierUnavailable(f"no answer from {len(overview.unreachable)} of the crawl's shards")
+            found.set_result(overview.census)
         finally:
             await connection.close()
 

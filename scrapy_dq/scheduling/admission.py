@@ -53,7 +53,7 @@ class Admissions:
         """Return whether this worker sent *fingerprint* recently: then it is seen, without asking Redis."""
         return fingerprint in self._sent
 
-    def shard_of(self, fingerprint: bytes) -> int:
+    def sent_to(self, fingerprint: bytes) -> int:
         """Return the shard to which *fingerprint* was sent, if it is known."""
         return self._sent[fingerprint]
 

@@ -18,7 +18,6 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
-from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import Admissions, is_from_start
@@ -160,7 +159,7 @@ class Intake:
             return None
         fingerprint = self.admissions.fingerprint(request)
         if fingerprint is not None and self.admissions.known(fingerprint):  # so are most links of most sites
-            self._await_puts(request, (self.admissions.shard_of(fingerprint),))
+            self._await_puts(request, (self.admissions.sent_to(fingerprint),))
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
@@ -229,10 +228,8 @@ class Intake:
             self._work.feed(request, entry_id)
             self._crawler.engine.crawl(request)
         if not self._work.local.holds(entry_id):
-            # The exchange that stores them also ends the lease, so that it cannot make them again.
             for put in self._fed_puts:
-                # Of another shard, the lease ends later: it could make them again.
-                put.once = self._worker.shard_of(put.partition, put.token) == HOME
+                self._worker.note_fed(put)
         self._count(stats.FED)
         return self._refused_fed
 
@@ -306,7 +303,7 @@ class Intake:
         # pages may link to it, and one dead letter is enough.
         fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
         if fingerprint is not None and self.admissions.known(fingerprint):
-            self._await_puts(request, (self.admissions.shard_of(fingerprint),))
+            self._await_puts(request, (self.admissions.sent_to(fingerprint),))
             self.count_duplicate(request)
             return False
         put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)

@@ -84,11 +84,13 @@ class Notices:
 
     async def _ask(self) -> None:
         async with self._turn:
-            found = await self._frontier.notices()
+            found = await self._frontier.notices(*self._worker.elsewhere)
         if found is None:
             return
+        # That of several shards is as old as the last exchange with each.
+        census = found.census if self._worker.shards == 1 else self._worker.census
         for kind in found.kinds:
-            body = notice_of(kind, self._crawl, found.run, found.census, self._worker.id)
+            body = notice_of(kind, self._crawl, found.run, census, self._worker.id)
             sending = asyncio.create_task(self._send(body), name=f"scrapy-dq notice {kind}")
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)

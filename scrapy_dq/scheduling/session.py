@@ -59,6 +59,7 @@ _COUNTERS = {
     Count.RECLAIM: stats.RECLAIMED,
     Count.ACK: stats.ACKED,
     Count.RELEASE: stats.RELEASED,
+    Count.DEFER: stats.DEFERRED,
     Count.BURY: stats.BURIED,
     Count.FAIL: stats.FAILED,
 }
@@ -168,7 +169,7 @@ class Session(Listener):
             make = self._tracing.worker
         self.worker = make(
             frontiers, crawl, options_of(config, self.slots.most), self,
-            connect=self._connection.blocking, capacity=self._capacity,
+            connect=self._connection.another, capacity=self._capacity,
             limit=self.downloads.limit, pace=lambda shard: OneByOne() if config.strict_order else Pace(),
         )  # fmt: skip
         self.listening = IdleTimeout(

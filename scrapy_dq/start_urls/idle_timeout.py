@@ -50,7 +50,8 @@ class IdleTimeout:
     def exchanged(self) -> bool:
         """Tell whether, since the last exchange, there is nothing to do but listen."""
         self._heard = time.monotonic()
-        self._note_movements()
+        if self.on:  # the census of many shards takes its time
+            self._note_movements()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
         return self._was_idle and not was_idle
 

@@ -17,10 +17,10 @@ from scrapy_dq.frontier.admin.control import (
 )
 from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
 from scrapy_dq.frontier.admin.overview import described
-from scrapy_dq.frontier.admin.retry import retry_whole
+from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.failures import group_of, summary_of
-from scrapy_dq.inspection.words import span
+from scrapy_dq.inspection.words import named, span
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
         raise BadOrder("the run is finished: the next run uses the limits of the settings")
     try:
         now = limit(
-            *place.shard_of(partition), partition, delay_s=delay_s, block_s=block_s,
+            place.shards, place.crawl, partition, delay_s=delay_s, block_s=block_s,
             concurrency=None if concurrency is None else int(concurrency), by=_who(),
         )  # fmt: skip
     except ValueError as error:
@@ -105,16 +105,17 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     if not all(kind in ("failed", "dead") for kind in kinds):
         raise BadOrder("the kind has to be failed, dead or both")
     wants = _choice(place, order)
-    found = retry_whole(
-        place.shards, place.overview(hint=False, most_members=0),
+    found = retry(
+        place.shards, place.crawl, place.overview(hint=False, most_members=0),
         failed=wants if "failed" in kinds else None, dead=wants if "dead" in kinds else None,
         by=_who(),
     )  # fmt: skip
+    missed = f" No answer from {named(found.unreachable)}: retry again later." if found.unreachable else ""
     if not (found.failed or found.dead or found.left):
-        return "Nothing to retry: it is not kept any more."
+        return f"Nothing to retry: it is not kept any more.{missed}"
     moved = count_of(found.failed + found.dead, "request")
     left = f" {found.left:,} were left: removed meanwhile, or not movable." if found.left else ""
-    return f"Back in the backlog: {moved}.{left}"
+    return f"Back in the backlog: {moved}.{left}{missed}"
 
 
 def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Failed | Dead], bool]:
@@ -162,7 +163,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
         except ValueError as error:
             raise BadOrder(printable(str(error))) from error
         pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
-    known = sum(forget(client, shard, pairs, _who()) or 0 for client, shard in place.shards)
+    known = forget(place.shards, place.crawl, pairs, _who()) or 0
     return f"Forgotten: {known:,}; not seen before: {len(pairs) - known:,}."
 
 

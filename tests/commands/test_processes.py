@@ -172,7 +172,7 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     before = sorted(project.folder.rglob("*"))
     words = {
         "limit": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"],
-        "seen": ["convert", "x"],
+        "seen": ["convert", "x"], "reshard": ["x", "--to", "2"],
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.frontier import Frontier, Home
-from scrapy_dq.frontier.model import Terms
+from scrapy_dq.frontier import Retried, dead, failed, forget, keys, limit, peek, retry, shared_stats
+from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.model import Admission, Defer, Put, StartQueue, Terms
 from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.inspection.history import Event, completes, read_events, said
 from support import stored
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, fail, numbers, put
+from support.live_frontier import HandWorker, LiveFrontier, entry_id, fail, numbers, put
+from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
 from support.redis_server import RedisServer
-
-SHARDS = 3
-SPREAD = replace(IDENTITY, shards=SHARDS, partition_by="slot")
-HOSTS = [b"%s.example" % name for name in (b"books", b"news", b"shop", b"wiki", b"maps", b"mail")]
-
-
-class Other(LiveFrontier):
-    """Another shard than home."""
-
-    def __init__(self, url: str, home: HandWorker, shard: int) -> None:
-        super().__init__(url, home.live.crawl, home.live.order)
-        self.frontier = Frontier(self._client, self.crawl, self.order, shard=shard)
-        self._home = Home(home.epoch, home.run, False)
-
-    def call(self, method: str, *args: Any, **named: Any) -> Any:
-        return super().call(method, *args, *((self._home,) if method == "join" else ()), **named)
-
-    def close(self) -> None:
-        stored.roll_back(self.redis, keys.Shard(self.crawl, self.frontier.name.number), {})
-        super().close()
 
 
 @pytest.fixture
@@ -50,17 +34,9 @@ def workers(live: LiveFrontier, server: RedisServer) -> Iterator[list[HandWorker
         yield [home, *(HandWorker(other, "worker", SPREAD) for other in others)]
 
 
-def fill(workers: list[HandWorker]) -> None:
-    """Put an entry of each host into its shard; all shards get some."""
-    for number, host in enumerate(HOSTS):
-        worker = workers[shard_of(host, b"", SHARDS)]
-        worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(ends=-1))
-    assert {shard_of(host, b"", SHARDS) for host in HOSTS} == set(range(SHARDS))
-
-
 def test_status_counts_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
-    workers[1].exchange(want=1, terms=Terms(ends=-2))
+    workers[1].exchange(want=1, terms=Terms(finish_at=-2))
     found = dq.found("status", "--no-rate")
     assert (found["waiting"], found["in_flight"], found["workers"]) == (len(HOSTS) - 1, 1, 1)
     assert (found["shards"], found["unreachable_shards"]) == (SHARDS, [])
@@ -91,12 +67,12 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     """Also if the run was finished: a shard that is open in it would be cleared by the next run."""
     fill(workers)
     for worker in workers:
-        ends = Terms(ends=-1 if worker is workers[0] else -2)
+        ends = Terms(finish_at=-1 if worker is workers[0] else -2)
         while taken := numbers(worker.exchange(want=9, terms=ends)):
             worker.exchange(*map(fail, taken), terms=ends)
     home = workers[0]
-    version = home.exchange(terms=Terms(ends=-1)).census.version
-    assert home.exchange(terms=Terms(ends=version)).status.value == "FINISHED"
+    version = home.exchange(terms=Terms(finish_at=-1)).census.version
+    assert home.exchange(terms=Terms(finish_at=version)).status.value == "FINISHED"
     assert len(dq.found("failed", "-n", "100")) == len(HOSTS)
     entry = dq.found("failed", "-n", "100")[0]["id"]
     assert dq.found("failed", entry)["id"] == entry
@@ -104,6 +80,120 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     assert (found["failed"], found["left"]) == (len(HOSTS), 0)
     status = dq.found("status", "--no-rate")
     assert (status["phase"], status["waiting"], status["failed"]) == ("open", len(HOSTS), 0)
+
+
+def test_a_retry_in_another_shard_alone_opens_home(dq: Any, workers: list[HandWorker]) -> None:
+    home, other = workers[0], workers[1]
+    there = Terms(finish_at=-2)
+    host = next(host for host in HOSTS if shard_of(host, b"", SHARDS) == 1)
+    other.exchange(put(1, partition=host), want=1, terms=there)
+    other.exchange(fail(1), terms=there)
+    version = home.exchange(terms=Terms(finish_at=-1)).census.version
+    assert home.exchange(terms=Terms(finish_at=version)).status.value == "FINISHED"
+    assert dq.found("retry", "--all", "--yes")["failed"] == 1
+    assert dq.found("status", "--no-rate")["phase"] == "open"
+
+
+def note(worker: HandWorker, kind: str, who: str, count: int, ago_s: float = 0.0, about: str = "") -> None:
+    """Append an event to the journal of a worker's shard."""
+    record = msgpack.packb([0, int((time.time() - ago_s) * 1000), kind, who, count, about])
+    worker.live.redis.rpush(worker.live.key("journal"), record)
+
+
+def test_each_fact_is_an_event_once(dq: Any, workers: list[HandWorker]) -> None:
+    """What each shard notes of itself is merged by time; what all note of one fact is one event."""
+    for shard, worker in enumerate(workers):
+        worker.live.redis.delete(worker.live.key("journal"))
+        note(worker, "joined", f"host-7-00000000000{shard}", 1, 400)
+        note(worker, "died", f"host-7-00000000000{shard}", shard, 300 - shard)
+        note(worker, "outage", f"host-{shard}-000000000000", 1000 + shard, 200)
+    note(workers[1], "died", "host-7-00000000000f", 5, 100)
+    note(workers[0], "retry", "ann@desk", 2, 50)
+    note(workers[2], "retry", "ann@desk", 3, 50)
+    note(workers[2], "limit", "ann@desk", 1, 20, "delay")
+    found = [(each["kind"], each["count"], each["shards"]) for each in dq.found("events")]
+    assert found == [
+        ("joined", 1, [0]),
+        ("died", 0 + 1 + 2, [0, 1, 2]),
+        ("outage", 1002, [0, 1, 2]),
+        ("died", 5, [1]),
+        ("retry", 2 + 3, [0, 2]),
+        ("limit", 1, [2]),
+    ]
+    words = [said(event) for event in read_events(workers[0].live.redis, dq.crawl)]
+    assert words[1] == "a worker died with 3 leases"
+    assert words[3] == "a worker died with 5 leases (shard 1)"
+    assert words[5] == "limits changed: delay"
+    samples = {each["name"]: each["value"] for each in dq.found("metrics")}
+    assert (samples["dq_workers_died_total"], samples["dq_leases_reclaimed_total"]) == (1, 0 + 1 + 2 + 5)
+
+
+def test_an_event_that_further_shards_note_is_not_shown_again() -> None:
+    """By `events --follow`, which has shown it when the first shard noted it."""
+    first = Event(100.0, 0, "died", "host-7-00000000000a", 1, "", (1,))
+    later = Event(99.0, 0, "died", "host-7-00000000000b", 3, "", (0, 1))
+    assert completes(later, {first})
+    assert not completes(first, {later})
+    assert not completes(replace(later, who="host-8-00000000000b"), {first})
+    assert not completes(replace(later, at=200.0), {first})
+    assert not completes(replace(first, count=2), {first})
+
+
+def test_partitions_are_counted_in_all_shards_by_metrics(dq: Any, workers: list[HandWorker]) -> None:
+    fill(workers)
+    found = [each for each in dq.found("metrics") if each["name"] == "dq_partitions"]
+    assert sum(each["value"] for each in found) == len(HOSTS)
+
+
+def test_functions_for_programs_take_the_name_of_a_crawl(
+    workers: list[HandWorker], live: LiveFrontier
+) -> None:
+    """Each means all shards."""
+    fill(workers)
+    client, crawl, who = live.redis, live.crawl, workers[2]
+    found = peek(client, crawl)
+    assert (found.census.waiting, found.shards, found.unreachable) == (len(HOSTS), SHARDS, ())
+    host = next(host for host in HOSTS if shard_of(host, b"", SHARDS) == 2).decode()
+    assert limit(client, crawl, host, delay_s=9) is not None
+    assert live.redis.hkeys(who.live.key("limits")) == [host.encode()]
+    there = Terms(finish_at=-2)
+    (taken,) = numbers(who.exchange(want=1, terms=there))
+    who.exchange(fail(taken), terms=there)
+    assert [each.entry_id for each in failed(client, crawl)] == [entry_id(taken)]
+    assert dead(client, crawl) == []
+    moved = retry(client, crawl, peek(client, crawl), failed=lambda record: True)
+    assert moved == Retried(1)
+    assert peek(client, crawl).census.waiting == len(HOSTS)
+    known = Put(entry_id(99), Admission.SEEN, b"fingerprint", 0, StartQueue.SHARED, b"")
+    who.exchange(known, terms=there)
+    assert forget(client, crawl, [(b"fingerprint", b"")]) == 1
+    assert shared_stats(client, crawl) == {}
+
+
+def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
+    dq_at: Any, workers: list[HandWorker], live: LiveFrontier, server: RedisServer
+) -> None:
+    """One that has the rights of a crawl with one shard."""
+    prefix = keys.prefix(live.crawl)
+    live.redis.execute_command("ACL", "SETUSER", "poor", "on", ">pw", f"~{prefix}*", "+@all", "allchannels")
+    dq = dq_at(f"redis://poor:pw@127.0.0.1:{server.port}")
+    dq.crawl = live.crawl
+    scripts = [each for each in dq.found("doctor")["findings"] if each["what"] == "scripts"]
+    assert [each["level"] for each in scripts] == ["bad"]
+    assert scripts[0]["text"].startswith("shards 1, 2: Redis refuses scripts")
+
+
+def test_a_partition_of_kept_leases_has_its_own_name(dq: Any, workers: list[HandWorker]) -> None:
+    """Not that under which its limits leave them alone."""
+    worker = workers[0]
+    host = next(host for host in HOSTS if not shard_of(host, b"", SHARDS))
+    worker.exchange(put(1, partition=host), want=1, terms=Terms(finish_at=-1))
+    worker.exchange(Defer(entry_id(1)), terms=Terms(finish_at=-1))
+    assert names_beside(worker.live.redis, worker.live.crawl, host.decode()) is None
+    other = next(
+        name for name in (f"{n}.example" for n in range(99)) if not shard_of(name.encode(), b"", SHARDS)
+    )
+    assert names_beside(worker.live.redis, worker.live.crawl, other) == [host.decode()]
 
 
 def metas(live: LiveFrontier) -> int:

@@ -174,6 +174,7 @@ def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> 
 
 STATUS: dict[str, Any] = {
     "crawl": "a crawl", "redis": "redis.example.com:6379/0", "at": 100.0, "phase": "open", "run": 3,
+    "unreachable_shards": [],
     "workers": 2, "waiting": 1_234_567, "delayed": 1, "in_flight": 20, "done": 2_345_678, "failed": 4,
     "dead": 0, "seen": 3_580_270, "pages_per_s": 1234.5, "left_s": 7300.0,
     "redis_memory_bytes": 123_456_789, "redis_maxmemory_bytes": 0,
@@ -212,6 +213,13 @@ def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int)
     assert text.count("www.shop-") == largest
     assert text.count("slow.example") == (largest > 0)
     assert ("29 min 59 s" in text) == (columns >= 80)
+
+
+def test_shards_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the view and in a line."""
+    monkeypatch.setitem(STATUS, "unreachable_shards", [2, 1])
+    assert "no answer from shards 1, 2" in shown(80, 24, color_system=None)
+    assert one_line(STATUS).endswith("no answer from shards 1, 2: what is there is not shown or counted")
 
 
 def test_what_delays_the_crawl_is_shown_beside_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["retry", name, "--all"],
         ["forget", name, "http://example.com/1"],
         ["seen", "convert", name, "-s", "DQ_SEEN=compact"],
+        ["reshard", name, "--to", "1"],
         ["complete", name],
         ["stop", name],
         ["clear", name, "--yes"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from scrapy_dq.frontier import keys
 from support.clusters import Cluster
 from support.fault_crawl import FaultCrawl, assert_whole
 from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
 
 SHARDS = 12
 HORIZON_S = 2
@@ -73,6 +75,21 @@ def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: Calla
     assert all("dq/rejoins" not in worker.stats for worker in workers)
 
 
+def test_a_crawl_at_rest_is_moved_into_other_shards(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """All its workers were killed; in the cluster, each shard is on another node before and after."""
+    crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
+    for worker in crawl.start(2):
+        crawl.wait_for_part(0.2)
+        crawl.kill(worker)
+    for to in (5, 8):
+        done = run_dq(crawl.project, "reshard", crawl.project.name, "--to", str(to), "-s", "DQ_WORKER_TTL=2")
+        assert done.returncode == 0, done.stderr
+    crawl.start(2, settings={"DQ_SHARDS": 8})
+    assert_whole(crawl.end(120), crawl.leases_at_kills)
+
+
 def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) -> None:
     """Kill a master, each in its turn, and a worker at the same instant."""
     live = crawl.start(4)
@@ -101,3 +118,33 @@ def test_a_master_and_a_worker_are_killed_at_the_same_instant(
     assert not verdict.lost
     assert set(verdict.reasons) == {"finished"}
     assert verdict.leases_left == 0
+
+
+@pytest.mark.soak
+def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
+    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """In one crawl. What was held, or done, around the kill of a master may repeat."""
+    crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)
+    live = crawl.start(4)
+    may_repeat = 0
+    masters = [each for each in cluster.servers if cluster.run(each, "ROLE")[0] == b"master"]
+    for number, master in enumerate(masters):
+        crawl.wait_for_part(0.1 + 0.25 * number, 120)
+        crawl.kill(live.pop(0))
+        live += crawl.start()
+        crawl.wait_for_part(0.2 + 0.25 * number, 120)
+        may_repeat += crawl.leases() - crawl.done.total()
+        master.kill()
+        crawl.wait_for_part(0.25 + 0.25 * number, 120)
+        may_repeat += crawl.leases() + crawl.done.total()
+        master.start()
+        if number == 0:
+            cluster.reshard()
+    crawl.wait_for(crawl.pages, 300)
+    all_done = time.monotonic()
+    verdict = crawl.end(120)
+    figures(
+        verdict, may_repeat=may_repeat + crawl.leases_at_kills, end_s=round(time.monotonic() - all_done, 1)
+    )
+    assert_whole(verdict, may_repeat + crawl.leases_at_kills, workers=4)

@@ -66,7 +66,7 @@ def test_all_that_was_seen_counts_as_seen(open_frontier: OpenFrontier, from_: Se
     live = begun(open_frontier, from_)
     waiting = live.state()["places"]
     lefts = []
-    for left in convert(live.redis, live.crawl, to, []):
+    for left in convert(live.redis, live.frontier.name, to, []):
         lefts.append(left)
         assert peek(live.redis, live.crawl).census.seen == PAGES
     assert lefts == [PAGES - STEP, PAGES - 2 * STEP, 0]
@@ -74,7 +74,7 @@ def test_all_that_was_seen_counts_as_seen(open_frontier: OpenFrontier, from_: Se
     assert "converting" not in live.key_names()
     assert live.state()["places"] == waiting
     assert known(open_frontier, live, to) == PAGES
-    assert convert_some(live.redis, live.crawl, to, []) == 0
+    assert convert_some(live.redis, live.frontier.name, to, []) == 0
     with pytest.raises(
         FrontierRefused, match=rf"kind of seen .*'{to.value}', this worker has '{from_.value}'\. Set DQ_SEEN"
     ):
@@ -85,9 +85,9 @@ def test_a_compact_one_is_as_large_as_it_has_to_be(open_frontier: OpenFrontier) 
     """From the beginning: nothing is split on the way."""
     live = begun(open_frontier, Seen.EXACT, 500)
     live.redis.sadd(live.key("seen"), *range(60_000))
-    convert_some(live.redis, live.crawl, Seen.COMPACT, [])
+    convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
     assert int(live.redis.hget(live.key("seen"), "buckets")) == -(-60_500 // 45)
-    for _ in convert(live.redis, live.crawl, Seen.COMPACT, []):
+    for _ in convert(live.redis, live.frontier.name, Seen.COMPACT, []):
         pass
     assert live.redis.hmget(live.key("seen"), "buckets", "count") == [b"1345", b"60500"]
     live.state()
@@ -101,7 +101,7 @@ def test_of_a_finished_run_too(open_frontier: OpenFrontier) -> None:
         worker.exchange(*(ack(n) for n in taken))
     worker.exchange()
     assert worker.leave(keep_seen=True) == (0, True)
-    list(convert(live.redis, live.crawl, Seen.COMPACT, []))
+    list(convert(live.redis, live.frontier.name, Seen.COMPACT, []))
     assert peek(live.redis, live.crawl).phase == "finished"
     assert known(open_frontier, live, Seen.COMPACT, 500) == 500
 
@@ -111,14 +111,14 @@ def test_what_has_expired_stays_forgotten(open_frontier: OpenFrontier) -> None:
     live = begun(open_frontier, Seen.EXPIRING, 500)
     live.redis.hset(live.key("meta"), "seen_since", 1000)
     live.redis.zadd(live.key("seen"), {b"page 7": 999, b"page 8": 1000})
-    assert list(convert(live.redis, live.crawl, Seen.EXACT, [])) == [0]
+    assert list(convert(live.redis, live.frontier.name, Seen.EXACT, [])) == [0]
     assert known(open_frontier, live, Seen.EXACT, 500) == 499
 
 
 def test_what_gets_times_was_seen_now(open_frontier: OpenFrontier) -> None:
     """The next run knows it; one that begins after its time to live does not."""
     live = begun(open_frontier, Seen.EXACT, 500)
-    list(convert(live.redis, live.crawl, Seen.EXPIRING, []))
+    list(convert(live.redis, live.frontier.name, Seen.EXPIRING, []))
     now_ms = live.redis.time()[0] * 1000
     for _, at in live.redis.zrange(live.key("seen"), 0, -1, withscores=True):
         assert now_ms - 5000 <= at <= now_ms + 1000
@@ -132,7 +132,7 @@ def test_if_nothing_was_seen_there_is_nothing_to_convert(open_frontier: OpenFron
     worker.leave()
     assert forget(live.redis, live.crawl, FORGET) == 1
     for to in Seen:
-        assert list(convert(live.redis, live.crawl, to, [])) == [0]
+        assert list(convert(live.redis, live.frontier.name, to, [])) == [0]
         HandWorker(open_frontier(Order.FIFO, live.crawl, to), f"worker of {to}").leave()
     live.call("sweep", 60.0)
     assert not [name for name in live.key_names() if name.startswith("seen")]
@@ -153,7 +153,7 @@ def half(open_frontier: OpenFrontier) -> Half:
     live = begun(open_frontier, Seen.EXACT)
     away = HandWorker(live, "away", identity(Seen.EXACT))
     away.exchange(put(10**7), want=1)
-    assert convert_some(live.redis, live.crawl, Seen.COMPACT, ["away"]) == PAGES - STEP
+    assert convert_some(live.redis, live.frontier.name, Seen.COMPACT, ["away"]) == PAGES - STEP
     return Half(live, away)
 
 
@@ -181,7 +181,7 @@ def test_a_worker_that_was_absent_continues_with_the_new_kind(half: Half) -> Non
     with pytest.raises(FrontierRefused):
         half.away.exchange(seen(1), put(10**7 + 1, admission=Admission.SEEN))
     sent = half.away.last
-    list(convert(half.live.redis, half.live.crawl, Seen.COMPACT, ["away"]))
+    list(convert(half.live.redis, half.live.frontier.name, Seen.COMPACT, ["away"]))
     receipt = half.away.send(sent)
     assert (receipt.status, receipt.dropped) == (Status.OK, (0,))
     half.live.state()
@@ -192,9 +192,9 @@ def test_the_same_command_continues_and_no_other(half: Half, open_frontier: Open
     before = half.live.dump()
     for to in (Seen.EXACT, Seen.EXPIRING):
         with pytest.raises(FrontierRefused, match="half converted from exact to compact: finish that first"):
-            convert_some(half.live.redis, half.live.crawl, to, ["away"])
+            convert_some(half.live.redis, half.live.frontier.name, to, ["away"])
     assert half.live.dump() == before
-    assert list(convert(half.live.redis, half.live.crawl, Seen.COMPACT, ["away"])) == [500, 0]
+    assert list(convert(half.live.redis, half.live.frontier.name, Seen.COMPACT, ["away"])) == [500, 0]
     assert known(open_frontier, half.live, Seen.COMPACT) == PAGES
 
 
@@ -211,10 +211,10 @@ def test_the_last_to_leave_a_finished_run_deletes_both_halves(open_frontier: Ope
     while numbers := away.take(500):
         receipt = away.exchange(*map(ack, numbers))
     assert receipt.status is Status.FINISHED
-    assert convert_some(live.redis, live.crawl, Seen.COMPACT, ["away"]) > 0
+    assert convert_some(live.redis, live.frontier.name, Seen.COMPACT, ["away"]) > 0
     away.leave()
     assert live.key_names() == {"meta"}
-    assert list(convert(live.redis, live.crawl, Seen.COMPACT, [])) == [0]
+    assert list(convert(live.redis, live.frontier.name, Seen.COMPACT, [])) == [0]
     assert HandWorker(live, "new", replace(IDENTITY, seen_given=False)).run == away.run + 1
 
 
@@ -227,7 +227,7 @@ def test_it_refuses_beside_a_worker(open_frontier: OpenFrontier) -> None:
     HandWorker(live, "late", identity(Seen.EXACT))
     before = live.dump()
     with pytest.raises(FrontierRefused, match="worker late has joined"):
-        convert_some(live.redis, live.crawl, Seen.COMPACT, ["another"])
+        convert_some(live.redis, live.frontier.name, Seen.COMPACT, ["another"])
     assert live.dump() == before
 
 
@@ -237,7 +237,7 @@ def test_nothing_can_be_made_of_a_compact_one(open_frontier: OpenFrontier, to: S
     live = begun(open_frontier, Seen.COMPACT, 500)
     before = live.dump()
     with pytest.raises(FrontierRefused, match="does not hold whole fingerprints"):
-        convert_some(live.redis, live.crawl, to, [])
+        convert_some(live.redis, live.frontier.name, to, [])
     assert live.dump() == before
     with pytest.raises(FrontierRefused) as refusal:
         HandWorker(open_frontier(Order.FIFO, live.crawl, to), "other", identity(to))
@@ -253,7 +253,7 @@ def test_the_refusal_of_a_join_names_the_command(open_frontier: OpenFrontier) ->
 
 def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     with pytest.raises(FrontierRefused, match="there is no crawl"):
-        convert_some(live.redis, live.crawl, Seen.COMPACT, [])
+        convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
     assert live.dump() == {}
 
 
@@ -262,19 +262,19 @@ def test_a_key_of_this_name_that_is_not_ours(open_frontier: OpenFrontier, begun_
     """It is not overwritten; one that has replaced ours is reported."""
     live = begun(open_frontier, Seen.EXACT)
     if begun_already:
-        convert_some(live.redis, live.crawl, Seen.COMPACT, [])
+        convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
         live.redis.delete(live.key("converting"))
     live.redis.set(live.key("converting"), "a stranger's")
     before = live.dump()
     with pytest.raises(FrontierRefused, match="converting' is a string"):
-        convert_some(live.redis, live.crawl, Seen.COMPACT, [])
+        convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
     assert live.dump() == before
 
 
 def test_a_bucket_that_is_not_ours_loses_nothing(open_frontier: OpenFrontier) -> None:
     """What would be in there stays where it was, until the way is free."""
     live = begun(open_frontier, Seen.EXACT)
-    convert_some(live.redis, live.crawl, Seen.COMPACT, [])
+    convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
     directory = live.redis.hgetall(live.key("seen"))
     token = live.redis.srandmember(live.key("converting"))
     n = bucket_of(*stored_as(token), int(directory[b"buckets"]))
@@ -284,11 +284,11 @@ def test_a_bucket_that_is_not_ours_loses_nothing(open_frontier: OpenFrontier) ->
     live.redis.set(spoilt, "a stranger's")
     for _ in range(3):
         with pytest.raises(FrontierRefused, match="is a string, not a set"):
-            list(convert(live.redis, live.crawl, Seen.COMPACT, []))
+            list(convert(live.redis, live.frontier.name, Seen.COMPACT, []))
     live.redis.delete(spoilt)
     if ours:
         live.redis.sadd(spoilt, *ours)
-    list(convert(live.redis, live.crawl, Seen.COMPACT, []))
+    list(convert(live.redis, live.frontier.name, Seen.COMPACT, []))
     assert known(open_frontier, live, Seen.COMPACT) == PAGES
 
 
@@ -296,17 +296,17 @@ def test_a_bucket_that_is_not_ours_loses_nothing(open_frontier: OpenFrontier) ->
 def test_a_full_redis_is_made_smaller_and_not_larger(open_frontier: OpenFrontier, to: Seen) -> None:
     """At `maxmemory` compact is the way out; a kind that takes more is refused."""
     live = begun(open_frontier, Seen.EXACT)
-    convert_some(live.redis, live.crawl, to, [])
+    convert_some(live.redis, live.frontier.name, to, [])
     before = live.dump()
     live.redis.config_set("maxmemory", 1)
     try:
         if to is Seen.COMPACT:
-            assert list(convert(live.redis, live.crawl, to, [])) == [500, 0]
+            assert list(convert(live.redis, live.frontier.name, to, [])) == [500, 0]
         else:
             with pytest.raises(ResponseError, match="maxmemory"):
-                convert_some(live.redis, live.crawl, to, [])
+                convert_some(live.redis, live.frontier.name, to, [])
     finally:
         live.redis.config_set("maxmemory", 0)
     assert (live.dump() == before) is (to is Seen.EXPIRING)
-    list(convert(live.redis, live.crawl, to, []))
+    list(convert(live.redis, live.frontier.name, to, []))
     assert known(open_frontier, live, to) == PAGES

@@ -98,7 +98,7 @@ def test_a_kind_of_seen_that_no_script_wrote(
     if stored or kind is Seen.EXACT:
         assert peek(live.redis, live.crawl).census.seen == (not empty)
         to = stored.rpartition(">")[2] if empty and stored.rpartition(">")[2] in KINDS_OF_SEEN else kind.value
-        while convert_some(live.redis, live.crawl, Seen(to), ["worker"]):
+        while convert_some(live.redis, live.frontier.name, Seen(to), ["worker"]):
             pass
         assert live.redis.hget(live.key("meta"), "seen_kind") == to.encode()
         if to == kind.value:

@@ -16,6 +16,7 @@ from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
+from scrapy_dq.frontier.resharding.transfer import Transfer
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, lua_files, parts, source
 from support.live_frontier import HISTORY
@@ -40,9 +41,11 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "exchange": ("id", "epoch", 0, 1, 0, 0, 0, b"\x90"),
     "fence": ("id", "epoch", 0),
     "drain": ("id", "epoch", 0, 1, 1),
-    "complete": ("epoch", 0),
+    "note_shards": ("epoch", 0),
     "leave": ("id", "epoch", 0, False),
     "beats": ("id", "epoch"),
+    "beat": ("id", "epoch"),
+    "report": ("id", "epoch", True, Figures(), 0.0),
     "adopt": ("epoch", 0, "a", 1, []),
     "flush": ([],),
     "limit": (b"partition",),
@@ -53,7 +56,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "purge": (Found([], [], []),),
     "audit": ("epoch", 0, [], []),
 }
-SCRIPT_OF = {"beats": "beat", "members": "overview"}
+SCRIPT_OF = {"beats": "beat", "members": "overview", "note_shards": "shards"}
 
 
 SAID = "and those of described.lua"
@@ -161,15 +164,35 @@ def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -
     assert len(args) == len(stated_args(SCRIPT_OF.get(method, method)))
 
 
+HOME = keys.Shard("a crawl", keys.HOME)
 BLOCKING_CALLS: dict[str, Any] = {
     "sizes": lambda client: sizes(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
     "present": lambda client: names_beside(client, "a crawl", "a.example"),
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
-    "retry": lambda client: retry_records(client, "a crawl", Overview("open", "epoch", 0, Census(), [])),
+    "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
-    "convert": lambda client: convert_some(client, "a crawl", Seen.COMPACT, []),
+    "convert": lambda client: convert_some(client, HOME, Seen.COMPACT, []),
 }
+
+
+RESHARDING_CALLS: dict[str, Any] = {
+    "reshard": lambda transfer: transfer.change(0, 2, begins=True),
+    "arrive": lambda transfer: transfer.arrive(0, 1, "seen", []),
+    "depart": lambda transfer: transfer._depart_now(0, "seen"),
+}
+
+
+@pytest.mark.parametrize("name", RESHARDING_CALLS)
+def test_a_call_of_a_reshard_passes_the_arguments_that_its_script_states(name: str) -> None:
+    """As a transition does."""
+    client = _NoReply()
+    with pytest.raises(FrontierUnavailable):
+        asyncio.run(RESHARDING_CALLS[name](Transfer([Frontier(client, "a crawl", Order.FIFO)], b"e", b"1>2")))
+    ((_, number, *rest),) = client.sent
+    declared, args = rest[:number], rest[number:]
+    assert declared == [*keys.fixed("a crawl")]
+    assert len(args) == len(stated_args(name))
 
 
 class _NoReplyToLooks(_NoReply):
@@ -182,8 +205,11 @@ class _NoReplyToLooks(_NoReply):
     def hget(self, *_: Any) -> bytes:
         return b"fifo"
 
+    def hmget(self, *_: Any) -> list[bytes | None]:
+        return [b"epoch", None]
 
-@pytest.mark.parametrize("name", [*LOOKS, *BY_HAND])
+
+@pytest.mark.parametrize("name", [*LOOKS, *(each for each in BY_HAND if each not in RESHARDING_CALLS)])
 def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) -> None:
     """As a transition does."""
     client = _NoReplyToLooks()
@@ -205,21 +231,9 @@ def test_a_look_changes_nothing(name: str) -> None:
     }  # fmt: skip
 
 
-def test_a_report_passes_the_arguments_that_its_script_states() -> None:
-    """It is called by the heartbeat's thread only."""
-    client = _NoReplyToLooks()
-    frontier = Frontier(None, "a crawl", Order.FIFO)
-    with pytest.raises(FrontierUnavailable):
-        frontier.report_blocking(client, "id", "epoch", Figures(), 0.0)
-    ((_, count, *rest),) = client.sent
-    declared, args = rest[:count], rest[count:]
-    assert declared == [*keys.fixed("a crawl")]
-    assert len(args) == len(stated_args("report"))
-
-
 def test_every_transition_has_a_typed_call() -> None:
     """No script without a method, no method without a script."""
-    assert {SCRIPT_OF.get(method, method) for method in CALLS} | {"report"} == set(TRANSITIONS)
+    assert {SCRIPT_OF.get(method, method) for method in CALLS} == set(TRANSITIONS)
 
 
 @pytest.mark.parametrize("name", sorted(LUA))

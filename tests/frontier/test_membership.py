@@ -515,9 +515,8 @@ def test_beats_count_up_and_show_everyone(live: LiveFrontier, worker: HandWorker
     assert live.call("beats", "other", worker.epoch) == {"worker": 2, "other": 1}
 
 
-def test_the_heartbeat_thread_reads_the_same(live: LiveFrontier, worker: HandWorker) -> None:
-    """The blocking form beats and answers like the other."""
-    assert live.frontier.beats_blocking(live.redis, "worker", worker.epoch) == ({"worker": 1}, 0)
+def test_a_beat_returns_the_number_of_words_too(live: LiveFrontier, worker: HandWorker) -> None:
+    assert live.call("beat", "worker", worker.epoch) == ({"worker": 1}, 0)
 
 
 def test_a_beat_does_not_bring_a_worker_back(

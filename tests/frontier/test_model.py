@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scrapy_dq.frontier import Overview, Retried, frontier, peek, retry
+from scrapy_dq.frontier import Overview, Retried, frontier, keys, peek, retry
 from scrapy_dq.frontier.admin import retry as retry_module
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import parse_failed
@@ -294,9 +294,9 @@ class FrontierMachine(RuleBasedStateMachine):
         steps: tuple[list[bytes], list[bytes]] = ([], [])
 
         def step(
-            client: Any, crawl: str, at: Overview, failed: Any = (), dead: Any = (), by: str = ""
+            client: Any, shard: keys.Shard, at: Overview, failed: Any = (), dead: Any = (), by: str = ""
         ) -> tuple[int, int]:
-            moved = retry_records(client, crawl, at, failed, dead)
+            moved = retry_records(client, shard, at, failed, dead)
             ids = [parse_failed(record).entry_id for record, _ in failed] or list(dead)
             steps[bool(dead)].extend(ids)
             reference.retry(ids)

@@ -57,7 +57,7 @@ def test_an_outage_of_a_minute_is_told(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     for seconds, told in ((59.9, []), (60.0, ["outage"]), (90.0, [])):
         live.redis.hdel(live.key("meta"), "sampled")  # so that each is an outage of its own
-        live.frontier.report_blocking(live.redis, worker.worker_id, worker.epoch, Figures(), seconds)
+        live.call("report", worker.worker_id, worker.epoch, True, Figures(), seconds)
         assert kinds(live) == told
 
 
@@ -74,3 +74,11 @@ def test_what_others_have_written_breaks_nothing(live: LiveFrontier) -> None:
     live.redis.set(live.key("journal"), "not ours")
     assert kinds(live) == []
     live.redis.delete(live.key("journal"))
+
+
+def test_what_only_workers_know_of_other_shards_is_told(live: LiveFrontier) -> None:
+    """Home has no dead letter, and was never away."""
+    HandWorker(live, "worker")
+    assert live.call("notices", 0, 59.9).kinds == []
+    assert live.call("notices", 1, 60.0).kinds == ["dead", "outage"]
+    assert live.call("notices", 2, 90.0).kinds == []

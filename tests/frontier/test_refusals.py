@@ -177,19 +177,19 @@ def test_redis_that_forgot_the_scripts_is_given_them_again(live: LiveFrontier, w
     live.redis.script_flush()
     assert peek(live.redis, live.crawl).census == Census(waiting=1, in_flight=1, workers=1)
     live.redis.script_flush()
-    assert live.frontier.beats_blocking(live.redis, "worker", worker.epoch) == ({"worker": 1}, 0)
+    assert live.call("beat", "worker", worker.epoch) == ({"worker": 1}, 0)
 
 
 def test_no_redis_is_unavailable(redis_server: RedisServer, start_redis: Callable[..., RedisServer]) -> None:
     """Without a usable reply the call says so, and may be repeated unchanged."""
     server = start_redis(redis_server.kind)
-    with closing(LiveFrontier(server.url, "crawl")) as live, server.client() as client:
+    with closing(LiveFrontier(server.url, "crawl")) as live:
         worker = HandWorker(live, "worker")
         server.stop()
         with pytest.raises(FrontierUnavailable):
             worker.exchange(put(1))
         with pytest.raises(FrontierUnavailable):
-            live.frontier.beats_blocking(client, "worker", worker.epoch)
+            live.call("beat", "worker", worker.epoch)
         server.start()
 
 

@@ -201,7 +201,9 @@ def test_where_a_record_stands_may_have_changed(live: LiveFrontier, worker: Hand
     records = live.redis.lrange(live.key("failed"), 0, -1)
     worker.exchange(fail(5), fail(6))
     kept = live.redis.llen(live.key("failed"))
-    moved = retry_records(live.redis, live.crawl, look(live), [(records[i], i - kept) for i in (0, 1, 4)])
+    moved = retry_records(
+        live.redis, live.frontier.name, look(live), [(records[i], i - kept) for i in (0, 1, 4)]
+    )
     assert moved == (2, 0)  # the last one was trimmed meanwhile
     assert [int(record[0]) for record in live.state()["failed"]] == [6, 5, 2]
     assert worker.take(9) == [3, 4]
@@ -217,11 +219,11 @@ def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, 
     worker.exchange(END[how](1))
     records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
     once = {"failed": records} if how == "failed" else {"dead": [entry_id(1)]}
-    assert sum(retry_records(live.redis, live.crawl, look(live), **once)) == 1
+    assert sum(retry_records(live.redis, live.frontier.name, look(live), **once)) == 1
     for then in (lambda: None, lambda: worker.take(1), lambda: worker.exchange(ack(1), put(2))):
         then()
         before = live.state()
-        assert retry_records(live.redis, live.crawl, look(live), **once) == (0, 0)
+        assert retry_records(live.redis, live.frontier.name, look(live), **once) == (0, 0)
         assert live.state() == before
 
 
@@ -259,7 +261,9 @@ def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, 
     live.redis.hset(live.key("dead"), b"stranger-id!", foreign)
     found = retry_all(live)
     assert (found.failed, found.dead) == (1, 1)
-    sent = retry_records(live.redis, live.crawl, look(live), [(foreign, -1)], [b"stranger-id!", b"short"])
+    sent = retry_records(
+        live.redis, live.frontier.name, look(live), [(foreign, -1)], [b"stranger-id!", b"short"]
+    )
     assert sent == (0, 0)
     assert live.redis.lrange(live.key("failed"), 0, -1) == [foreign]
     assert worker.take(9) == [1, 2]
@@ -307,7 +311,7 @@ def test_an_invalid_id_is_left_alone(live: LiveFrontier, worker: HandWorker) -> 
     worker.exchange(put(1), want=1)
     worker.exchange(bury(1))
     live.redis.hset(live.key("dead"), b"copy", live.redis.hget(live.key("dead"), entry_id(1)))
-    assert retry_records(live.redis, live.crawl, look(live), (), [b"copy", entry_id(1)]) == (0, 1)
+    assert retry_records(live.redis, live.frontier.name, look(live), (), [b"copy", entry_id(1)]) == (0, 1)
     live.redis.hdel(live.key("dead"), b"copy")
 
 
@@ -340,7 +344,7 @@ def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandW
     live.redis.set(live.key(name), "foreign")
     before, overview = live.dump(), Overview("open", worker.epoch, 0, Census(), [])
     with pytest.raises(FrontierRefused, match="something else uses this name"):
-        retry_records(live.redis, live.crawl, overview, records, [entry_id(2)])
+        retry_records(live.redis, live.frontier.name, overview, records, [entry_id(2)])
     assert live.dump() == before
     live.redis.delete(live.key(name))
     if kept:
@@ -355,7 +359,7 @@ def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: 
         before = live.dump()
         with pytest.raises(FrontierRefused, match="changed meanwhile"):
             retry_records(
-                live.redis, live.crawl, Overview("open", epoch, run, Census(), []), (), [entry_id(1)]
+                live.redis, live.frontier.name, Overview("open", epoch, run, Census(), []), (), [entry_id(1)]
             )
         assert live.dump() == before
 
@@ -444,7 +448,7 @@ def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) 
 def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:
     """Of a finished one nothing is retried: it stays finished."""
     finished_run(live)
-    assert retry_records(live.redis, live.crawl, look(live), (), [b"no such id!!"]) == (0, 0)
+    assert retry_records(live.redis, live.frontier.name, look(live), (), [b"no such id!!"]) == (0, 0)
     assert look(live).phase == "finished"
 
 
@@ -464,7 +468,7 @@ def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandW
             return getattr(live.redis, name)
 
     overview = look(live)
-    retry_records(live.redis, live.crawl, overview)  # the script is known from here on
+    retry_records(live.redis, live.frontier.name, overview)  # the script is known from here on
     assert retry(Counting(), live.crawl, overview, failed=lambda record: True).failed == 250
     assert max(asked) <= MAX_RECORDS
     assert sum(asked) == 250
@@ -473,7 +477,7 @@ def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandW
 def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     """There is nothing to retry."""
     with pytest.raises(FrontierRefused, match="changed meanwhile"):
-        retry_records(live.redis, live.crawl, look(live), (), [entry_id(1)])
+        retry_records(live.redis, live.frontier.name, look(live), (), [entry_id(1)])
     assert live.dump() == {}
 
 

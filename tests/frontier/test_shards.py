@@ -10,14 +10,15 @@ from uuid import uuid4
 import pytest
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
     UNFINISHED,
+    Defer,
     FrontierRefused,
     Gone,
     Joined,
-    Keep,
     Release,
     Status,
     Terms,
@@ -35,11 +36,11 @@ from support.live_frontier import (
 )
 
 SPREAD = replace(IDENTITY, shards=3)
-THERE = Terms(ends=ELSEWHERE)
+THERE = Terms(finish_at=ELSEWHERE)
 
 
 def ends(version: int = UNFINISHED) -> Terms:
-    return Terms(ends=version)
+    return Terms(finish_at=version)
 
 
 class Other:
@@ -51,7 +52,7 @@ class Other:
         self.frontier = Frontier(live.frontier.client, live.crawl, live.order, shard=2)
 
     def join(self, home: Joined, *, complete: bool = False, worker_id: str = "a", **changed: Any) -> Joined:
-        of = Home(home.epoch, home.run, complete)
+        of = Home(home.epoch, home.run, complete, self._live.frontier.epoch)
         crawl = replace(SPREAD, **changed)
         return self._live.run(self.frontier.join(worker_id, {"host": worker_id}, "", crawl, of))
 
@@ -77,15 +78,29 @@ def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
 ) -> None:
     """Before, an absent one is created: who has created it may have died."""
     home = HandWorker(live, "a", SPREAD).joined
-    assert not home.complete
+    assert not home.shards_exist
     other.join(home)
-    live.call("complete", home.epoch, home.run)
+    live.call("note_shards", home.epoch, home.run)
     again = live.call("join", "b", {}, uuid4().hex, SPREAD)
-    assert again.complete
+    assert again.shards_exist
     stored.roll_back(live.redis, other.name, {})
     with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is gone"):
         other.join(again, complete=True)
     assert other.join(again).status is Status.OK
+
+
+def test_a_worker_that_joined_a_crawl_that_is_lost_since_clears_nothing(
+    live: LiveFrontier, other: Other
+) -> None:
+    """Home was emptied while it joined, and a new crawl has begun meanwhile."""
+    lost = HandWorker(live, "a", SPREAD).joined
+    stored.roll_back(live.redis, live.crawl, {})
+    new = HandWorker(live, "b", SPREAD).joined
+    other.join(new, worker_id="b")
+    with pytest.raises(FrontierRefused, match="was lost while this worker joined it"):
+        other.join(lost)
+    assert other.meta("epoch") == new.epoch.encode()
+    assert other.meta("epoch") != lost.epoch.encode()
 
 
 def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -> None:
@@ -119,7 +134,7 @@ def test_the_number_of_shards_is_that_of_the_crawl(
 
 def test_a_crawl_of_one_shard_stores_nothing_of_it(live: LiveFrontier) -> None:
     HandWorker(live, "a")
-    assert live.redis.hmget(live.key("meta"), "shards", "complete") == [None, None]
+    assert live.redis.hmget(live.key("meta"), "shards", "shards_exist") == [None, None]
     with pytest.raises(FrontierRefused, match="DQ_SHARDS '1', this worker has '3'"):
         HandWorker(live, "b", SPREAD)
 
@@ -162,12 +177,20 @@ def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) 
     worker.exchange(put(1, partition=b"x"), put(2, partition=b"x"))
     (first,) = numbers(worker.exchange(want=2))
     assert numbers(worker.exchange(want=2)) == []
-    kept = worker.exchange(Keep(entry_id(first)), want=2)
+    kept = worker.exchange(Defer(entry_id(first)), want=2)
     worker.held.add(entry_id(first))
     assert numbers(kept) == [3 - first]
     assert worker.exchange(ack(first)).census.done == 1
     assert numbers(worker.exchange(put(3, partition=b"x"), want=2)) == []
     live.state()
+
+
+def test_the_partition_of_a_kept_lease_is_in_use_by_its_name(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "a", limited(concurrency=1))
+    worker.exchange(put(1, partition=b"x"), want=1)
+    worker.exchange(Defer(entry_id(1)))
+    assert names_beside(live.redis, live.crawl, "y") == ["x"]
+    assert names_beside(live.redis, live.crawl, "x") is None
 
 
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])
@@ -180,7 +203,7 @@ def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: s
     worker.drain("a")
     (suspect,) = worker.exchange(want=2).leases
     assert suspect.suspect
-    kept = worker.exchange(Keep(suspect.entry_id), want=2)
+    kept = worker.exchange(Defer(suspect.entry_id), want=2)
     worker.held.add(suspect.entry_id)
     assert [lease.suspect for lease in kept.leases] == [True]
     third = HandWorker(live, "c")
@@ -200,11 +223,36 @@ def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFr
     first.exchange(put(1), want=1)
     worker.fence("a")
     worker.drain("a")
-    assert not worker.exchange(want=1, terms=Terms(calm=True)).leases
+    assert not worker.exchange(want=1, terms=Terms(no_suspects=True)).leases
     assert worker.exchange(want=1).leases
 
 
 def test_what_another_shard_has_lost_is_noted_at_home(live: LiveFrontier) -> None:
+    """By any number of workers, any number of times: it counts once."""
     worker = HandWorker(live, "a")
-    assert worker.exchange(terms=Terms(notes=[Gone(1)]), seeding=1).census.gone == 1
-    assert HandWorker(live, "b").joined.census.gone == 1
+
+    def told(*notes: Gone) -> int:
+        return worker.exchange(terms=Terms(notes=notes), seeding=1).census.gone
+
+    assert [told(Gone(2, 1)), told(Gone(2, 1), Gone(17, 3)), told(Gone(17, 2)), told(Gone(2, 4))] == [
+        1,
+        4,
+        4,
+        7,
+    ]
+    assert HandWorker(live, "b").joined.census.gone == 7
+
+
+def test_a_run_that_has_lost_something_elsewhere_is_not_complete(live: LiveFrontier) -> None:
+    """As one that has lost something itself: a worker with its name begins the next."""
+    named = replace(IDENTITY, run_name="today")
+    worker = HandWorker(live, "a", named)
+    worker.exchange(terms=Terms(notes=[Gone(2, 1)]), seeding=1)
+    assert worker.exchange().status is Status.FINISHED
+    worker.leave()
+    again = HandWorker(live, "b", named)
+    assert (again.joined.status, again.run, again.joined.census.gone) == (Status.OK, worker.run + 1, 0)
+    assert live.redis.hget(live.key("meta"), "gone_elsewhere") is None
+    again.exchange()
+    again.leave()
+    assert HandWorker(live, "c", named).joined.status is Status.FINISHED

@@ -117,7 +117,7 @@ def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, wo
     for word in (None, Word.PAUSE, Word.RESUME, Word.STOP):
         if word:
             say(live, word)
-        counts.append(live.frontier.beats_blocking(live.redis, "worker", worker.epoch)[1])
+        counts.append(live.call("beat", "worker", worker.epoch)[1])
     assert counts == [0, 1, 2, 3]
 
 

@@ -429,7 +429,7 @@ def test_a_conversion_stopped_at_any_write_forgets_nothing(each_stop: Callable[.
         worker.leave()
 
         def go(live: LiveFrontier = live) -> Any:
-            return convert_some(live.redis, live.crawl, to, [])
+            return convert_some(live.redis, live.frontier.name, to, [])
 
         if stop(go) is None:
             go()
@@ -561,6 +561,7 @@ def commands_in_lua() -> set[str]:
     no_commands = {
         "LOST", "RESYNC", "FINISHED", "ABSENT", "LIVE", "DIFFERS", "CONVERTING", "KIND", "TORN", "DENIED",
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
+        "OTHER", "CHANGED", "GAP",
     }  # fmt: skip
     return found - no_commands - {"INFO"}  # a user without it has samples without the memory
 

@@ -359,7 +359,7 @@ def use_everything(url: str, crawl: str) -> None:
     deltas = pack_tally([("sum", "a", 1), ("sum", "b", 0.5), ("max", "c", 1)])
     assert live.call("tally", "b", b.epoch, b.run, 1, deltas) == "OK"
     assert live.run(audit(live.frontier, b.epoch, b.run)).gone == 0
-    live.call("complete", b.epoch, b.run)
+    live.call("note_shards", b.epoch, b.run)
     b.leave()
     live.redis.rpush(live.key("backlog:0:lost"), "in no index")
     assert live.call("flush", [])[0] == ""
@@ -372,5 +372,5 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     assert set(TRANSITIONS) == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "report", "flush", "limit",
-        "overview", "tally", "adopt", "sweep", "audit", "purge", "notices", "complete",
+        "overview", "tally", "adopt", "sweep", "audit", "purge", "notices", "shards",
     }  # fmt: skip

@@ -29,3 +29,11 @@ def test_a_bound_is_refused(make: Callable[..., Queue]) -> None:
     """Each shard would count only its own items."""
     with pytest.raises(FrontierRefused, match=r"maxsize does not work with DQ_SHARDS = 3"):
         make(5, settings=SETTINGS).put(1)
+
+
+def test_who_has_not_joined_counts_the_items_of_all_shards(make: Callable[..., Queue]) -> None:
+    q = make(settings=SETTINGS, durable=False)
+    for item in range(9):
+        q.put(item)
+    q.flush()
+    assert make(settings=SETTINGS).qsize() == 9

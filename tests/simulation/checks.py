@@ -176,7 +176,8 @@ def leased(schedule: Schedule, records: list[bytes], shard: int, *, with_order: 
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that its frontier is the same, and has lost nothing for good."""
-    if crawler.unnoticed:
+    # What it finds while it closes comes too late for its reason, and is logged.
+    if crawler.unnoticed and crawler.worker.ending == "finished":
         raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
     # Its last answer may be a moment old, or older if it was frozen since.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha1
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
-from simulation.network import BlockingClient, Client, Network
+from simulation.network import Client, HeartbeatClient, Network
 from simulation.site import Page
 from simulation.store import CRAWL
 from simulation.virtual import BEGIN_S, Process, world
@@ -158,7 +159,7 @@ class Crawler(Listener):
                 max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
             ),
             self,
-            connect=lambda shard: BlockingClient(network, self.process),
+            connect=lambda shard: HeartbeatClient(network, self.process),
             capacity=lambda: 0 if self._stopping else setup.capacity,
         )  # fmt: skip
         loop = self.process.loop
@@ -504,23 +505,21 @@ def parts(payload: bytes) -> tuple[int, int, str]:
 def install() -> None:
     """Have workers beat by events instead of a thread, and be on hosts of their own."""
 
-    def start(self: Any, worker_id: str, epoch: str) -> None:
-        self._worker = (worker_id, epoch)
-        if self._thread is not None:
-            return
-        self._thread = self._loop = loop = asyncio.get_running_loop()
-        process: Process = loop._process  # type: ignore[attr-defined]
+    def start(self: Any) -> None:
+        self._thread = loop = self._loop
+        process: Process = loop._process
 
         def beat() -> None:
             if not self._stop.is_set():
-                self._beat()
+                for pulse in self.due():
+                    with suppress(StopIteration):  # it has ended: nothing of it waits
+                        pulse.beat().send(None)
+                        raise AssertionError("a beat waits")
                 process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
 
-        self._tick_at = loop.time()
-        self._tick()
         process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
 
-    Heartbeat.start = start  # type: ignore[method-assign]
+    Heartbeat._start_thread = start  # type: ignore[method-assign]
     for module in (worker_module, producer):
         module.own_identity = lambda: {  # type: ignore[attr-defined]
             "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",

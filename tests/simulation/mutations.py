@@ -153,7 +153,7 @@ MUTATIONS = (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
-        (WORKER + "worker.py", "elif self._barrier.holds(shard, ending):", "elif False:"),
+        (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
     Mutation(SHARDS, "an ack waits until its puts are confirmed", (
         (WORKER + "protocol.py",
@@ -166,13 +166,13 @@ MUTATIONS = (
          "        return\n"),
     )),
     Mutation(SHARDS, "a put without a parent does not wait for home", (
-        (WORKER + "level.py", "            of.may_seed = self.is_raised\n", "            pass\n"),
+        (WORKER + "level.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     )),
     Mutation(SHARDS, "the level does not wait for puts elsewhere", (
         (WORKER + "level.py", "        return bool(self._last)\n", "        return False\n"),
     )),
     Mutation(SHARDS, "the level does not wait for its raise", (
-        (WORKER + "level.py", "if self._last and self._protocols[0].raise_retired:", "if self._last:"),
+        (WORKER + "level.py", "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
     )),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (WORKER + "protocol.py",
@@ -181,42 +181,45 @@ MUTATIONS = (
          "        if sent.seeding in _LOWERED:\n            return self._lower()\n"),
     )),
     Mutation(SHARDS, "a level that is raised does not open home", (
-        (LUA + "moves/finish.lua", "or ends and seeding ~= '0' and seeding ~= '3' end", "end"),
+        (LUA + "moves/finish.lua",
+         "ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'", "ELSEWHERE"),
     )),
     Mutation(SHARDS, "the shards are asked once", (
-        (WORKER + "collect.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
-         "            home.ends = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
+        (WORKER + "termination.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
+         "            home.finish_at = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
     )),
     Mutation(SHARDS, "their versions are not compared", (
-        (WORKER + "collect.py",
-         "elif any(of.census.version != was", "elif any(False and of.census.version != was"),
+        (WORKER + "termination.py",
+         "return shard > 0 and self._stage", "return False and self._stage"),
     )),
     Mutation(SHARDS, "home finishes although it has changed", (
-        (LUA + "moves/finish.lua", "not ends or ends == state.sequence", "not ends or ends >= 0"),
+        (LUA + "moves/finish.lua",
+         "not finish_at or finish_at == state.sequence", "not finish_at or finish_at >= 0"),
     )),
     Mutation(SHARDS, "a finished home retires no log", (
         (WORKER + "protocol.py", "            if receipt.words is not None:\n", "            if False:\n"),
     )),
     Mutation(SHARDS, "a shard that is gone is made anew", (
-        (LUA + "lib/follow.lua", "  if complete then return 'LOST' end\n", ""),
+        (LUA + "lib/follow.lua", "  if exists then return 'LOST' end\n", ""),
     )),
     Mutation(SHARDS, "a shard stays in an older run", (
         (LUA + "lib/follow.lua", "return state.run < of_run or", "return"),
     )),
     Mutation(SHARDS, "a page that is done is charged with its worker's death", (
-        (LUA + "transitions/drain.lua", "lease.kept and 'returned' or 'quarantine'", "'quarantine'"),
+        (LUA + "transitions/drain.lua", "lease.deferred and 'returned' or 'quarantine'", "'quarantine'"),
     )),
     Mutation(SHARDS, "a suspect of each shard at once", (
         (WORKER + "protocol.py",
-         "calm = bool(self.others) and not self._may_meet_suspects(want)", "calm = False"),
+         "no_suspects = bool(self.others) and not self._may_meet_suspects(want)",
+         "no_suspects = False"),
     )),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
-        (WORKER + "worker.py", "                of.forfeit()\n", "                pass\n"),
-        (WORKER + "worker.py", "        self._barrier.give_up()\n        if len", "        if len"),
+        (WORKER + "worker.py", "                each.forfeit()\n", "                pass\n"),
+        (WORKER + "worker.py", "        self._deferred.give_up()\n        if len", "        if len"),
     )),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (WORKER + "worker.py",
-         "            self._worker.home.protocol.notes.append(Gone(1))\n", "            pass\n"),
+         "                self.home.note(Gone(each, gone))\n", "                pass\n"),
     )),
 )  # fmt: skip
 

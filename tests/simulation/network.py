@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as Cut
 from redis.exceptions import ResponseError
 
-from simulation.store import Store, shard_of, transition_of
+from simulation.store import Store, shard_called, transition_of
 from simulation.virtual import Process, World
 
 
@@ -119,7 +119,7 @@ class Client:
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
         world, thread = network.world, process.main
-        transition, shard = transition_of(name, args), shard_of(name, args)
+        transition, shard = transition_of(name, args), shard_called(name, args)
         number, fault = network.begins(transition, shard)
         generation = network.generations[shard]
         answer: asyncio.Future[Any] = process.loop.create_future()
@@ -176,7 +176,7 @@ class Client:
 
 
 class BlockingClient:
-    """What a heartbeat or a command uses of `redis.Redis`: its calls take no time."""
+    """What a command uses of `redis.Redis`: its calls take no time."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
@@ -188,7 +188,7 @@ class BlockingClient:
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
         assert network.world.running is not process.main, "the event loop waits for Redis"
-        transition, shard = transition_of(name, args), shard_of(name, args)
+        transition, shard = transition_of(name, args), shard_called(name, args)
         number, fault = network.begins(transition, shard)
         if fault == "lost" or network.world.now < network.store.frozen[shard]:
             raise Cut("simulated")
@@ -203,6 +203,13 @@ class BlockingClient:
         return outcome
 
     def close(self) -> None: ...
+
+
+class HeartbeatClient(BlockingClient):
+    """The same for a heartbeat, whose calls are awaited."""
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        return super()._call(name, *args, **options)
 
 
 def shown(outcome: Any) -> str:

@@ -10,7 +10,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierError, Put
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.crawler import identity_of
-from simulation.network import BlockingClient, Client, Network
+from simulation.network import Client, HeartbeatClient, Network
 from simulation.plan import Setup
 from simulation.site import Page
 from simulation.store import CRAWL
@@ -37,7 +37,7 @@ class Pusher:
         ]
         self._producer = Producer(
             frontiers, identity_of(setup, part=0),
-            connect=lambda shard: BlockingClient(network, self.process),
+            connect=lambda shard: HeartbeatClient(network, self.process),
             ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
         )  # fmt: skip
         home = self._producer._parts[0].driver

@@ -19,7 +19,7 @@ from scrapy_dq.queue.calls import Call, Get, ShutDown, putting
 from scrapy_dq.queue.member import Member
 from scrapy_dq.settings import Config
 from simulation.crawler import FED_MARK, GRACE_S, Visit, parts
-from simulation.network import BlockingClient, Client, Network
+from simulation.network import Client, HeartbeatClient, Network
 from simulation.plan import Setup
 from simulation.site import Page
 from simulation.store import CRAWL
@@ -77,8 +77,8 @@ class _Connection:
     async def client_of(self, shard: int) -> Client:
         return Client(self._network, self._process)
 
-    def blocking(self, shard: int = 0) -> BlockingClient:
-        return BlockingClient(self._network, self._process)
+    def another(self, shard: int = 0) -> HeartbeatClient:
+        return HeartbeatClient(self._network, self._process)
 
     def note_no_answer(self) -> None: ...
 

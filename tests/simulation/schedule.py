@@ -21,7 +21,7 @@ from simulation.network import NONE, Network
 from simulation.plan import FAULTS_END_S, Plan, Strike
 from simulation.pusher import Pusher
 from simulation.queue_user import QueueUser
-from simulation.store import CRAWL, Server, Store, shard_of
+from simulation.store import CRAWL, Server, Store, shard_called
 from simulation.virtual import BEGIN_S, Process
 from support.stored import _dead_letter as dead_letter
 
@@ -301,7 +301,7 @@ class Schedule:
             names = args[2 + args[1] :]
             if self._sent.setdefault((names[0], names[3]), names) != names:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
-            shard, of = shard_of("evalsha", args), self._of(process)
+            shard, of = shard_called("evalsha", args), self._of(process)
             if isinstance(outcome, list) and of:
                 of.exchanged(names[11], outcome[0], of_run=len(outcome) > 2)
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
@@ -337,18 +337,18 @@ class Schedule:
                         f"exchange {number} of {worker_id} brings other leases when it is repeated"
                     )
         elif transition in ("join", "rejoin"):
-            self._registered(process, transition, args[2 + args[1] :], outcome, shard_of("evalsha", args))
+            self._registered(process, transition, args[2 + args[1] :], outcome, shard_called("evalsha", args))
         elif not isinstance(outcome, list) or outcome[0] != b"OK":
             return
         elif transition == "fence":
             worker_id = args[2 + args[1]].decode()
             self._note_fenced(worker_id)
-            if not shard_of("evalsha", args):
+            if not shard_called("evalsha", args):
                 checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[1])
             self._seeding[worker_id] = "0"
         elif transition == "leave":
             worker_id = args[2 + args[1]].decode()
-            shard = shard_of("evalsha", args)
+            shard = shard_called("evalsha", args)
             checks.left(self, shard, last=bool(outcome[2]))
             if not shard:
                 checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])

@@ -66,7 +66,7 @@ def transition_of(name: str, args: tuple[Any, ...]) -> str:
     return _names[digest(args[0])] if name == "eval" else name
 
 
-def shard_of(name: str, args: tuple[Any, ...]) -> int:
+def shard_called(name: str, args: tuple[Any, ...]) -> int:
     """Return the shard in which a command runs."""
     meta = args[2] if name in ("eval", "evalsha") else b""
     return shard_in(meta if isinstance(meta, bytes) else meta.encode())

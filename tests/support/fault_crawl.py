@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview
-from scrapy_dq.frontier.admin.overview import peek_all
+from scrapy_dq.frontier.admin.overview import peek
 from support.project import PLAIN, Project
 from support.tree_site import TreeSite
 from support.waiting import wait_until
@@ -98,7 +98,7 @@ class FaultCrawl:
     def overview(self) -> Overview:
         """Read the frontier directly from the server."""
         with connect_url(self.redis_url) as client:
-            return peek_all(client, self.project.name)
+            return peek(client, self.project.name)
 
     def leases_of(self, pids: Collection[int]) -> int:
         """Return how many leases the workers of these processes hold."""

@@ -209,7 +209,7 @@ class LiveFrontier:
         return answer
 
     def _limits_set(self) -> bytes | None:
-        with suppress(redis.ResponseError):  # a test has given the key another type
+        with suppress(redis.ResponseError):  # somebody else has replaced it
             return self.redis.hget(self.key("meta"), "limits_set")
         return None
 
@@ -232,7 +232,7 @@ class LiveFrontier:
         stored_counts.change_count(self.redis, self.crawl, name, lambda number: number + by)
 
     def key(self, name: str) -> str:
-        return keys.prefix(self.crawl) + name
+        return keys.prefix(self.frontier.name) + name
 
     def state(self) -> stored.State:
         # Settings that replace limits do not change partitions: each is corrected at its turn.
@@ -256,8 +256,8 @@ class LiveFrontier:
         return {member.worker_id for member in self.call("members")}
 
     def close(self) -> None:
-        """Delete the crawl and disconnect."""
-        stored.roll_back(self.redis, self.crawl, {})
+        """Delete the crawl, or this shard of it, and disconnect."""
+        stored.roll_back(self.redis, self.frontier.name, {})
         self.redis.close()
         self._loop.run_until_complete(self._client.aclose())
         self._loop.close()

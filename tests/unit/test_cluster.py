@@ -15,7 +15,8 @@ from scrapy_dq.backend import connection as module
 from scrapy_dq.backend.clients import get_redis_from_settings
 from scrapy_dq.backend.cluster import Route, _Routed, tag_of
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
-from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier import failed, keys, peek
+from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Order
@@ -24,7 +25,7 @@ from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settings.redis_url import ClusterUrl, check_url, split_cluster_url
 from support.clusters import Cluster
 from support.redis_server import RedisServer
-from support.waiting import patience
+from support.waiting import free_port, patience
 
 GOOD = {
     "redis+cluster://host": ((("host", 6379),), "redis://host:6379/0"),
@@ -167,6 +168,22 @@ def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
         asyncio.run(_use(Connection(config, Path()), crawl, cluster))
     with get_redis_from_settings({"REDIS_URL": cluster.url}) as client:
         assert peek(client, "five").phase == "absent"
+
+
+def test_commands_ask_the_next_node_if_the_first_one_is_gone(cluster: Cluster) -> None:
+    nodes = f"127.0.0.1:{free_port()},127.0.0.1:{cluster.servers[0].port}"
+    config = Config("crawl", redis_url=f"redis+cluster://:pass@{nodes}")
+    with client_for_commands(config, Path()) as (client, _, connect):
+        assert peek(client, "crawl").phase == "absent"
+        assert connect(1) is connect(1)
+
+
+def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
+    """Also by commands that are no scripts: each node names the one that has the keys."""
+    with connect_url(cluster.url) as client:
+        for crawl in ("one", "two", "three", "four"):
+            assert failed(client, crawl) == []
+            assert described(client, crawl)["spider"] == ""
 
 
 async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:

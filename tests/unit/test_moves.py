@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Fail, Keep, Move, Put, Release
+from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Defer, Fail, Move, Put, Release
 from scrapy_dq.frontier.moves import _KINDS, fields_of, move_of
 
 ID = b"%012d" % 1
@@ -19,7 +19,7 @@ PUT: dict[str, Any] = {
     "number": 5, "fresh": False,
 }  # fmt: skip
 MOVES: list[Move] = [
-    Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com"), Keep(ID),
+    Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com"), Defer(ID),
 ]  # fmt: skip
 # As they are written to disk, for this process alone.
 STORED: list[tuple[Any, ...]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,18 +20,22 @@ class Frontier:
         self.asked = asyncio.Event()
         self.through = asyncio.Event()
 
-    async def notices(self) -> Notices:
+    async def notices(self, *elsewhere: float) -> Notices:
+        assert elsewhere == (2, 3.0)
         given = self.asked.is_set()
         self.asked.set()
         await self.through.wait()
         return Notices(0, Census(), [] if given else ["dead"])
 
 
-@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize(("failing", "shards"), [(False, 1), (True, 1), (False, 3)])
 def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, failing: bool
+    monkeypatch: pytest.MonkeyPatch, failing: bool, shards: int
 ) -> None:
-    """Redis gives it to nobody else. Nor does an error of the last question keep a worker from leaving."""
+    """Redis gives it to nobody else. Nor does an error of the last question keep a worker from leaving.
+
+    It has the counts of all shards, and home's alone if there is no other.
+    """
     told: list[bytes] = []
 
     async def posted(url: str, body: bytes) -> str:
@@ -42,7 +47,7 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
 
     async def main() -> None:
         frontier: Any = Frontier()
-        worker: Any = SimpleNamespace(id="worker")
+        worker: Any = SimpleNamespace(id="worker", shards=shards, census=Census(dead=7), elsewhere=(2, 3.0))
         telling = notices.Notices("http://a.example/", "books", frontier, worker)
         await frontier.asked.wait()
         if failing:
@@ -53,4 +58,6 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
         await ending
 
     asyncio.run(main())
-    assert len(told) == (0 if failing else 1)
+    assert [json.loads(body)["counts"]["dead"] for body in told] == (
+        [] if failing else [0 if shards == 1 else 7]
+    )

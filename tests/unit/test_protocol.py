@@ -19,8 +19,8 @@ from scrapy_dq.frontier.model import (
     Ack,
     Admission,
     Bury,
+    Defer,
     Fail,
-    Keep,
     Lease,
     Move,
     Parentless,
@@ -229,7 +229,7 @@ def test_every_kind_of_move_is_counted() -> None:
         Release(b"b" * 12),
         Bury(b"c" * 12, ""),
         Fail(b"d" * 12, "", ""),
-        Keep(b"e" * 12),
+        Defer(b"e" * 12),
     ]
     assert {type(move) for move in moves} == set(get_args(Move))
     for move in moves:

@@ -156,7 +156,7 @@ class Engine(Listener):
         self.frontier = frontiers[0]
         self.worker = self._make(
             frontiers, self._identity, self._options, self,
-            connect=lambda shard: self._connection.blocking(), capacity=lambda: self.capacity,
+            connect=lambda shard: self._connection.another(), capacity=lambda: self.capacity,
             limit=self._limit or (lambda partition: MAX_LEASES), pace=lambda shard: self._pace or Pace(),
         )  # fmt: skip
         if self._join:

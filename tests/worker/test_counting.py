@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
@@ -66,15 +66,19 @@ class Reported:
     """A frontier that notes what a heartbeat calls; its first report fails."""
 
     def __init__(self) -> None:
+        self.client = AsyncMock()
         self.beats = 0
         self.reports: list[tuple[Figures, float]] = []
 
-    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    def on(self, client: Any) -> Reported:
+        return self
+
+    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
         self.beats += 1
         return {}, 0
 
-    def report_blocking(
-        self, client: Any, worker_id: str, epoch: str, counted: Figures, ended_s: float
+    async def report(
+        self, worker_id: str, epoch: str, counted: Figures, ended_s: float
     ) -> tuple[dict[str, int], int]:
         self.reports.append((counted, ended_s))
         if len(self.reports) == 1:
@@ -86,11 +90,11 @@ async def test_a_heartbeat_reports_now_and_then(monkeypatch: pytest.MonkeyPatch)
     """A report that failed is made again with the next beat; all others are beats alone."""
     frontier, counting = Reported(), Counting()
     counting.failed()
-    heartbeat = Heartbeat(
+    heartbeat = Heartbeat(ttl_s=0.06, stall_timeout_s=60.0)
+    heartbeat.pulse(
         frontier,  # type: ignore[arg-type]
-        Mock(), ttl_s=0.06, stall_timeout_s=60.0, observed=lambda silent, dead: None, counting=counting,
-    )  # fmt: skip
-    heartbeat.start("own", "epoch")
+        Mock(), observed=lambda silent, dead: None, counting=counting,
+    ).start("own", "epoch")  # fmt: skip
     try:
         await until(lambda: frontier.beats >= 5, "it beats")
         assert frontier.reports == [(Figures(0, 0, 1, 0), 0.0)] * 2

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -105,10 +105,14 @@ class Beating:
     """A frontier whose beats the test decides: `silent` never moves, and one look of many fails."""
 
     def __init__(self) -> None:
+        self.client = AsyncMock()
         self.looks = 0
         self.fails_at = 0
 
-    def beats_blocking(self, client: Any, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    def on(self, client: Any) -> Beating:
+        return self
+
+    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
         self.looks += 1
         if self.looks == self.fails_at:
             raise ValueError("an answer that nobody expects")
@@ -119,14 +123,12 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
     """Without its thread the worker would be fenced again and again; to others the look counts as missed."""
     frontier = Beating()
     observed: list[tuple[list[str], list[str]]] = []
-    heartbeat = Heartbeat(
+    heartbeat = Heartbeat(ttl_s=0.06, stall_timeout_s=60)
+    heartbeat.pulse(
         frontier,  # type: ignore[arg-type]
         Mock(side_effect=[ValueError("a client that cannot be made"), Mock()]),
-        ttl_s=0.06,
-        stall_timeout_s=60,
         observed=lambda silent, dead: observed.append((silent, dead)),
-    )
-    heartbeat.start("own", "epoch")
+    ).start("own", "epoch")
     try:
         await until(lambda: observed and observed[-1][1], "the silent one is dead")
         frontier.fails_at, before = frontier.looks + 3, len(observed)

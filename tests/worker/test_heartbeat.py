@@ -8,16 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
 
-from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
 from support.proxy import RedisProxy
 from support.waiting import wait_until
-from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
+from worker.engine import IDENTITY, Crawl, Engine, until
 
 # The observer: pure
 
@@ -105,14 +105,14 @@ class Beats:
         self.observed: list[tuple[list[str], list[str]]] = []
         self.threads: set[int] = set()
         self.told: list[int] = []
-        self.heartbeat = Heartbeat(
-            engine.frontier, self.connect, ttl_s=ttl_s, stall_timeout_s=stall_timeout_s, observed=self.note,
-            told=self.told.append,
-        )  # fmt: skip
+        self.heartbeat = Heartbeat(ttl_s=ttl_s, stall_timeout_s=stall_timeout_s)
+        self.pulse = self.heartbeat.pulse(
+            engine.frontier, self.connect, observed=self.note, told=self.told.append
+        )
 
     def connect(self) -> object:
         self.threads.add(threading.get_ident())
-        return self.engine._connection.blocking()
+        return self.engine._connection.another()
 
     def note(self, silent: list[str], dead: list[str]) -> None:
         self.threads.add(-threading.get_ident())
@@ -145,7 +145,7 @@ async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callab
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
-            beats.heartbeat.start("a", joined.epoch)
+            beats.pulse.start("a", joined.epoch)
             # No await from here on: this very thread is the loop's.
             wait_until(lambda: beats_of("a") >= 3, "three beats", 5)
             assert beats.threads
@@ -159,7 +159,7 @@ async def test_it_reports_at_each_beat_how_often_an_order_was_given(
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
-            beats.heartbeat.start("a", joined.epoch)
+            beats.pulse.start("a", joined.epoch)
             steer(client, crawl.name, Word.PAUSE)
             await until(lambda: beats.told.count(1) >= 3, "it was told three times")
 
@@ -173,7 +173,7 @@ async def test_it_stops_while_the_loop_is_blocked_for_too_long(
         await engine.frontier.join("silent", {}, "epoch", IDENTITY)
         caplog.clear()
         with Beats(engine, stall_timeout_s=1.0) as beats:
-            beats.heartbeat.start("a", joined.epoch)
+            beats.pulse.start("a", joined.epoch)
             for stall in (1, 2):
                 await until(lambda: any(dead for _, dead in beats.observed), "it looks at others")
                 wait_until(lambda: len(caplog.records) == stall, "the stall is warned about", 5)  # noqa: B023
@@ -214,11 +214,11 @@ async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Ca
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
-            beats.heartbeat.start("a", joined.epoch)
+            beats.pulse.start("a", joined.epoch)
             await until(lambda: beats_of("a") >= 10, "it beats")
             assert not beats.observed
             await engine.frontier.join("b", {}, "epoch", IDENTITY)
-            beats.heartbeat.start("b", joined.epoch)
+            beats.pulse.start("b", joined.epoch)
             await until(lambda: beats.observed and beats.observed[-1][1], "its former self is dead")
             assert all(silent == ["a"] for silent, _ in beats.observed)
             assert -threading.get_ident() in beats.threads
@@ -233,7 +233,7 @@ async def test_an_outage_of_redis_gives_grace_and_the_beat_continues_after_it(
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         await engine.frontier.join("silent", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
-            beats.heartbeat.start("a", joined.epoch)
+            beats.pulse.start("a", joined.epoch)
             await until(lambda: beats.observed and beats.observed[-1][1], "the silent one is dead")
             proxy.refuse()
             await asyncio.sleep(0.05)
@@ -253,7 +253,7 @@ async def test_it_ends_when_its_loop_was_closed(crawl: Crawl) -> None:
         with closing(asyncio.new_event_loop()) as loop:
 
             async def start() -> None:
-                beats.heartbeat.start("a", joined.epoch)
+                beats.pulse.start("a", joined.epoch)
 
             await asyncio.to_thread(loop.run_until_complete, start())
         thread = beats.heartbeat._thread
@@ -261,14 +261,64 @@ async def test_it_ends_when_its_loop_was_closed(crawl: Crawl) -> None:
         await until(lambda: not thread.is_alive(), "the thread has ended")
 
 
+class Hangs:
+    """A frontier whose Redis does not answer; it counts the beats that it was sent."""
+
+    def __init__(self) -> None:
+        self.client = AsyncMock()
+        self.beats = 0
+
+    def on(self, client: object) -> Hangs:
+        return self
+
+    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
+        self.beats += 1
+        return await asyncio.Future()
+
+
+class Answers(Hangs):
+    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
+        self.beats += 1
+        return {}, 0
+
+
+async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
+    """All beat from one thread, which ends although a beat has no answer."""
+    before = threading.active_count()
+    heartbeat = Heartbeat(ttl_s=0.06, stall_timeout_s=60.0)
+    frontiers = [Hangs(), Answers(), Hangs(), Answers()]
+    for each in frontiers:
+        heartbeat.pulse(each, Mock(), observed=lambda *_: None).start("own", "epoch")  # type: ignore[arg-type]
+    await until(lambda: frontiers[1].beats > 5 and frontiers[3].beats > 5, "they beat")
+    assert [frontiers[0].beats, frontiers[2].beats] == [1, 1]
+    assert threading.active_count() == before + 1
+    heartbeat.stop()
+    await until(lambda: threading.active_count() == before, "the thread has ended")
+    assert all(each.client.aclose.await_count == 1 for each in frontiers)
+
+
 def test_the_interval_finds_local_deaths_soon_whatever_the_ttl() -> None:
     """A sixth of the TTL, and a second at most."""
 
     def interval(ttl_s: float) -> float:
-        none = Frontier(None, "crawl", ORDER)
-        return Heartbeat(
-            none, lambda: None, ttl_s=ttl_s, stall_timeout_s=1, observed=lambda *_: None
-        )._interval_s
+        return Heartbeat(ttl_s=ttl_s, stall_timeout_s=1)._interval_s
 
     assert interval(3) == 0.5
     assert interval(30) == interval(3600) == LONGEST_INTERVAL_S == 1.0
+
+
+def test_with_many_members_not_each_beat_looks_at_all_of_them() -> None:
+    """The more there are, the fewer; at least six in the TTL."""
+    heartbeat = Heartbeat(ttl_s=30, stall_timeout_s=1)
+    assert [heartbeat.look_interval_s(n) for n in (1, 100, 400, 10_000)] == [1.0, 1.0, 4.0, 5.0]
+    assert Heartbeat(ttl_s=3, stall_timeout_s=1).look_interval_s(10_000) == 0.5
+
+
+async def test_a_beat_that_looks_at_nobody_still_counts(crawl: Crawl) -> None:
+    """And nobody is taken for dead by it, though no heartbeat is seen."""
+    async with Engine(crawl) as worker:
+        epoch, own = worker.worker.epoch, worker.worker.id
+        frontier = worker.worker.home._frontier
+        before = (await frontier.beats(own, epoch))[own]
+        assert (await frontier.beat(own, epoch, looks=False))[0] == {}
+        assert (await frontier.beats(own, epoch))[own] >= before + 2

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from redis import Redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import peek_whole
-from scrapy_dq.frontier.admin.retry import retry_whole
-from scrapy_dq.frontier.model import Ack
-from scrapy_dq.frontier.worker.barrier import Barrier
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.model import Ack, Admission, Census, FrontierUnavailable, Lease, Put
+from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
+from scrapy_dq.frontier.worker.fed_tokens import FedTokens
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.queue.pace import OnDemand
 from worker.engine import IDENTITY, Crawl, Engine, until
 
@@ -28,6 +34,15 @@ TOMBSTONES = {b"meta", b"stats", b"samples", b"minutes", b"journal"}
 
 def engine(crawl: Crawl, **options: Any) -> Engine:
     return Engine(crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
+
+
+async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(crawl: Crawl, client: Redis) -> None:
+    """And each shard has its beats."""
+    before = threading.active_count()
+    async with engine(crawl, ttl_s=0.6):
+        beats = [keys.prefix(keys.Shard(crawl.name, shard)) + "beats" for shard in range(SHARDS)]
+        await until(lambda: all(int(client.hvals(each)[0]) > 1 for each in beats), "beats")
+        assert threading.active_count() == before + 1
 
 
 async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, client: Redis) -> None:
@@ -58,11 +73,6 @@ def of(shard: int) -> int:
     return next(n for n in range(1000, 2000) if shard_of(b"", b"%d" % n, SHARDS) == shard)
 
 
-def places(crawl: Crawl, client: Redis) -> list[tuple[Redis, keys.Shard]]:
-    raw = Redis.from_url(crawl.url)
-    return [(raw, keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
-
-
 async def fail_one(worker: Engine, number: int) -> None:
     """Seed one request, and let it fail; then nothing is left."""
     worker.seed([number])
@@ -81,10 +91,10 @@ async def test_a_retry_while_the_last_worker_leaves_loses_nothing(crawl: Crawl, 
     """It has heard that the run is finished, and the retry opens it again."""
     async with engine(crawl) as worker:
         await fail_one(worker, of(2))
-        where = places(crawl, client)
-        retry_whole(where, peek_whole(where), failed=lambda record: True)
+        raw = Redis.from_url(crawl.url)
+        retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True)
         await worker.stop()
-    left = peek_whole(where)
+    left = peek(raw, crawl.name)
     assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
 
 
@@ -115,25 +125,139 @@ async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
         before = worker.counts[Count.EXCHANGE]
         await worker.stop()
         assert worker.counts[Count.EXCHANGE] - before < 100
-    assert peek_whole(places(crawl, client)).census.waiting == 1
+    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+
+
+def home_counts(crawl: Crawl, client: Redis) -> int:
+    """Return how many requests are gone, as home has it stored."""
+    return int(client.hget(keys.meta(crawl.name), "gone") or 0)
+
+
+async def test_home_knows_what_is_gone_from_another_shard(crawl: Crawl, client: Redis) -> None:
+    """Once, though both workers tell it; and again, when home was rolled back."""
+    async with engine(crawl) as a, engine(crawl) as b:
+        a.worker.listen(True)
+        client.hset(keys.meta(keys.Shard(crawl.name, 2)), "gone", 3)
+        a.seed([of(2)])
+        b.seed()
+        running = asyncio.gather(a.run(), b.run())
+        await until(lambda: home_counts(crawl, client) == 3, "home knows it")
+        await until(lambda: a.worker.census.gone == b.worker.census.gone == 3, "both know it")
+        client.hdel(keys.meta(crawl.name), "gone", "gone_elsewhere")
+        client.hset(f"{keys.prefix(crawl.name)}worker:{a.worker.id}", "fenced", 1)
+        await until(lambda: home_counts(crawl, client) == 3, "home knows it again")
+        a.worker.listen(False)
+        await running
+        assert (a.worker.ending, b.worker.ending) == ("frontier_damaged", "frontier_damaged")
+    assert home_counts(crawl, client) == 3
+
+
+async def test_a_pause_releases_the_buffers_of_all_shards(crawl: Crawl, client: Redis) -> None:
+    """At once, and what comes late, too: only home hears of the pause."""
+    crawl.size = 300
+    async with engine(crawl, concurrency=12) as worker:
+        worker.seed(range(100))
+        dialogues = worker.worker.dialogues
+        await until(lambda: all(each.leases.has_buffered for each in dialogues), "leases")
+        steer(client, crawl.name, Word.PAUSE)
+        await until(lambda: worker.worker.on_hold, "the pause")
+        assert not any(each.leases.has_buffered for each in dialogues)
+        await until(lambda: not any(each.leases for each in dialogues), "releases")
+        assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 100
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS])
+async def test_a_line_about_a_shard_names_it(
+    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture, shards: int
+) -> None:
+    """Also that of home; nothing is added in a crawl with one shard."""
+    caplog.set_level("INFO", "scrapy_dq")
+    async with Engine(crawl, identity=replace(IDENTITY, shards=shards)) as worker:
+        for shard, each in enumerate(worker.worker.dialogues):
+            client.hset(f"{keys.prefix(keys.Shard(crawl.name, shard))}worker:{each.id}", "fenced", 1)
+            each.outage.began(FrontierUnavailable("no answer"))
+        worker.seed(map(of, range(shards)))
+        for each in worker.worker.dialogues:
+            await until(lambda: not each.protocol.outbox, "it has registered again")  # noqa: B023
+    lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
+    for number in range(shards):
+        label = f"Shard {number} of crawl {crawl.name!r}: " if shards > 1 else ""
+        for text in ("no answer. The crawl continues", "Redis is back after", "Worker "):
+            assert any(line.startswith(label + text) for line in lines), (label, text)
+
+
+async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(
+    crawl: Crawl, client: Redis
+) -> None:
+    """Not before: until a horizon after the end of its lease, the next worker must find the token."""
+    admitted = keys.prefix(keys.Shard(crawl.name, 1)) + "admitted"
+    async with engine(crawl) as worker:
+        crawl.size = 0
+        worker.seed([of(0)])
+        leases: list[Lease] = []
+        await until(lambda: leases or leases.extend(filter(None, [worker.worker.take()])), "a payload")
+        number = b"%d" % of(1)
+        put = Put(b"its child...", Admission.ID, number, 0, False, number, leases[0].entry_id)
+        put.token = put.entry_id = next(
+            token for n in range(99) if shard_of(b"", token := b"%012d" % n, SHARDS) == 1
+        )
+        home = worker.worker.home.protocol
+        worker.worker.put(put)
+        worker.worker.note_fed(put)
+        worker.worker.ack(leases[0].entry_id)
+        await until(lambda: client.sismember(admitted, put.token), "it is stored")
+        while home.leases.owned:
+            assert client.sismember(admitted, put.token)
+            await asyncio.sleep(0.01)
+        ended = time.monotonic()
+        worker.worker.listen(True)
+        await until(lambda: not client.sismember(admitted, put.token), "its token has gone")
+        assert time.monotonic() - ended > 0.8 * HORIZON_S
+
+
+@pytest.mark.parametrize("lost", ["never", "before its end is confirmed", "after"])
+def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> None:
+    home = SimpleNamespace(
+        id="a", outbox=SimpleNamespace(appended=5, confirmed=4), certain_until=0.0,
+        leases=SimpleNamespace(owned={b"x", b"y"}),
+    )  # fmt: skip
+    forgotten: list[bytes] = []
+    fed = FedTokens(cast("Any", [home, SimpleNamespace(forget=forgotten.append)]))
+    fed.exchanged(0.0)
+    for lease in (b"x", b"y"):
+        fed.put(lease, 1, b"of " + lease)
+    fed.ends(b"x")
+    fed.released(b"y")
+    fed.ends(b"y")
+    fed.exchanged(1.0)
+    home.id = "b" if lost == "before its end is confirmed" else "a"
+    home.outbox.confirmed = 5
+    fed.exchanged(2.0)
+    home.id = "a" if lost == "never" else "b"
+    home.certain_until = 1.9
+    fed.exchanged(3.0)
+    assert not forgotten
+    home.certain_until = 2.0
+    fed.exchanged(4.0)
+    assert forgotten == ([b"of x"] if lost == "never" else [])
 
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:
     protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=0), retired=0) for _ in range(3)]
-    barrier = Barrier(cast("Any", protocols))
+    deferred = DeferredEnds(cast("Any", protocols))
 
     def held(*puts: int) -> bool:
         for shard, number in enumerate(puts, 1):
             protocols[shard].outbox.last_put = number
-            barrier.depends(b"x", shard)
-        return barrier.holds(0, Ack(b"x"))
+            deferred.depends(b"x", shard)
+        return deferred.defers(0, Ack(b"x"))
 
     assert held(5)
     assert held(8, 3)
     protocols[1].retired, protocols[2].retired = 5, 3
-    assert list(barrier.opened()) == []
+    assert list(deferred.due(1)) == list(deferred.due(2)) == []
     protocols[1].retired = 8
-    assert list(barrier.opened()) == [(0, Ack(b"x"))]
+    assert list(deferred.due(1)) == [(0, Ack(b"x"))]
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
@@ -141,3 +265,50 @@ def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
     assert Pace().share(8, 8, 0, 0.5) == 1
     assert Pace().share(8, 4, 2, 0.5) == 4
     assert OnDemand(bool, bool).share(1, 5, 0, 0.1) == 1
+
+
+class Answered:
+    """What the detector of the end uses of a protocol; it counts the looks at it."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self.outbox, self.leases, self.lost, self.finished, self.finish_at = [], [], False, False, 0  # type: ignore[var-annotated]
+        self.composed, self.applied, self.version, self.left = 1, 1, number, 1
+
+    @property
+    def census(self) -> Census:
+        Answered.looks += 1
+        return Census(waiting=self.left, version=self.version)
+
+
+def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
+    """All are looked at only when all have answered: else n exchanges with n shards would look n² times."""
+    shards = [Answered(number) for number in range(1000)]
+    asked: list[int] = []
+    detector = TerminationDetector(cast("Any", shards), asked.append)
+
+    def round_of(left: int) -> None:
+        for number, each in enumerate(shards):
+            each.left, each.applied, each.composed = left, each.applied + 1, each.applied + 1
+            detector.step(number, quiet=True)
+
+    Answered.looks = 0
+    round_of(1)
+    assert Answered.looks < 3 * len(shards)
+    round_of(0)
+    assert asked == [0]
+    round_of(0)
+    assert asked == [0, *range(1, 1000), 0]
+    assert shards[0].finish_at == 0
+    assert Answered.looks < 10 * len(shards)
+
+
+async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(crawl: Crawl) -> None:
+    """For DQ_NOTIFY_URL: home alone can tell only of its own."""
+    async with engine(crawl) as worker:
+        assert worker.worker.elsewhere == (0, 0.0)
+        for each in worker.worker.dialogues:
+            each.protocol.census = Census(dead=2)
+            each._counting.answered(0.0, 70.0)
+        assert worker.worker.elsewhere == (2 * (SHARDS - 1), 70.0)

@@ -14,7 +14,7 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import table_of
 from scrapy_dq.commands.output.status_text import partition_tables
 from scrapy_dq.inspection.status import TOP, left, settled
-from scrapy_dq.inspection.words import phase_of, span, speed
+from scrapy_dq.inspection.words import missing, phase_of, span, speed
 from scrapy_dq.text import printable
 
 COUNTS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))
@@ -32,6 +32,7 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
         age = span(missed["at"] - status["at"])
         parts.append(Text(printable(f"{missed['error']}. This status is {age} old."), style="red"))
     parts += ["", _bar(status), "", _counts(status, width)]
+    parts += [Text(line, style="red") for line in missing(status)]
     if speed(status):
         parts += ["", Text(speed(status))]
     for most in range(TOP, 0, -1):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import denies, describe
 from scrapy_dq.frontier.model import Order, Seen, StartKeys
 from scrapy_dq.frontier.scripts import Script
@@ -24,6 +24,8 @@ MOST_ARGUMENTS = 4000
 SIZES_S = 0.06
 MAX_BYTES = 4_194_304
 _STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
+_KEPT = b"\x02"
+"""Begins the partition of a lease that is done, and whose end waits. Source: lua/lib/politeness.lua"""
 _COUNT_ONLY = Order.FIFO
 """Any order will do: the number of entries does not depend on it."""
 
@@ -78,12 +80,11 @@ class Upcoming:
     payload: bytes
 
 
-def sizes(
-    client: Any, crawl: str | keys.Shard, top: int, *, most: int = 20_000, budget_s: float = SIZES_S
-) -> Sizes:
+def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
     """Return the partitions with the most entries, and those that limits and blocks delay longest; blocking.
 
-    The 250 that are blocked longest, and about as many with their own limits, are always examined.
+    The 250 that are blocked longest, and about as many with their own limits, are always examined; those of
+    a shard that does not answer are not: `peek` tells of it.
 
     Args:
         client: a `redis` client that decodes nothing.
@@ -91,12 +92,33 @@ def sizes(
         most: examine at most about this many partitions.
         budget_s: start no further part after this many seconds.
     Raises:
-        redis.exceptions.RedisError: no reply.
+        redis.exceptions.RedisError: no reply of home.
     """
+    shards = shards_of(client, crawl)
+    parts = list(
+        shards.each(
+            lambda client, shard: _sizes_in_shard(
+                client, shard, top, most // len(shards), budget_s / len(shards)
+            ),
+            strict=False,
+        )
+    )
+
+    def merged(name: str, size: str) -> list[Size]:
+        found = (each for part in parts for each in getattr(part, name))
+        return sorted(found, key=lambda each: -getattr(each, size))[:top]
+
+    return Sizes(
+        sum(part.partitions for part in parts), sum(part.looked_at for part in parts),
+        merged("largest", "waiting"), merged("slowest", "takes_s"), merged("blocked", "blocked_s"),
+    )  # fmt: skip
+
+
+def _sizes_in_shard(client: Any, shard: keys.Shard, top: int, most: int, budget_s: float) -> Sizes:
     script, until = Script("sizes", _COUNT_ONLY), time.monotonic() + budget_s
     cursor, looked_at, found = b"0", 0, dict[bytes, Size]()
     while True:
-        cursor, partitions, looked, flat = script.call_blocking(client, keys.fixed(crawl), cursor, PART, top)
+        cursor, partitions, looked, flat = script.call_blocking(client, keys.fixed(shard), cursor, PART, top)
         looked_at += looked
         # HSCAN may return a partition twice while Redis rehashes.
         for name, waiting, delay_ms, concurrency, *times_ms in zip(*[iter(flat)] * 6, strict=True):
@@ -111,30 +133,14 @@ def sizes(
     return Sizes(partitions, looked_at, largest[:top], slowest[:top], blocked[:top])
 
 
-def sizes_whole(shards: Sequence[tuple[Any, keys.Shard]], top: int) -> Sizes:
-    """Return what `sizes` does, of all shards of a crawl that answer."""
-    parts = []
-    for client, shard in shards:
-        with suppress(RedisError, OSError):  # it is told otherwise
-            parts.append(sizes(client, shard, top, budget_s=SIZES_S / len(shards)))
-
-    def merged(name: str, size: str) -> list[Size]:
-        found = (each for part in parts for each in getattr(part, name))
-        return sorted(found, key=lambda each: -getattr(each, size))[:top]
-
-    return Sizes(
-        sum(part.partitions for part in parts), sum(part.looked_at for part in parts),
-        merged("largest", "waiting"), merged("slowest", "takes_s"), merged("blocked", "blocked_s"),
-    )  # fmt: skip
-
-
 def names_beside(
-    client: Any, crawl: str | keys.Shard, partition: str, *, most: int = 20_000, budget_s: float = 0.06
+    client: Any, crawl: str, partition: str, *, most: int = 20_000, budget_s: float = 0.06
 ) -> list[str] | None:
     """Return names of partitions in use, if *partition* is not in use, else None; blocking.
 
     A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. Of the
-    delayed entries, the next 500 are examined.
+    delayed entries, the next 500 are examined. Names in other shards than that of *partition* are not
+    returned.
 
     Args:
         most: return at most about this many names.
@@ -143,45 +149,44 @@ def names_beside(
         redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     """
     script, until = Script("present", _COUNT_ONLY), time.monotonic() + budget_s
-    cursor, names = b"0", set[bytes]()
+    client, shard = shards_of(client, crawl).of_partition(partition)
+    cursor, names, name = b"0", set[bytes](), partition.encode()
     while True:
-        known, cursor, some = script.call_blocking(
-            client, keys.fixed(crawl), partition.encode(), cursor, PART
-        )
-        if known:
+        known, cursor, some = script.call_blocking(client, keys.fixed(shard), name, cursor, PART)
+        names.update(each.removeprefix(_KEPT) for each in some)
+        if known or name in names:
             return None
-        names.update(some)
         if cursor == b"0" or len(names) >= most or time.monotonic() >= until:
             return sorted(map(_text, names))
 
 
-def upcoming(client: Any, crawl: str | keys.Shard, count: int) -> list[Upcoming]:
+def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
 
     Nothing is leased. Entries that may be leased now come first, then those that wait for their partition,
-    then those that are not due. At most MAX_UPCOMING entries and MAX_BYTES.
+    then those that are not due; of several shards in turn. At most MAX_UPCOMING entries, and MAX_BYTES of
+    each shard.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    stored = client.hget(keys.meta(crawl), "order")
+    parts = shards_of(client, crawl).each(lambda client, shard: _upcoming_in_shard(client, shard, count))
+    in_turn = [each for turn in zip_longest(*parts) for each in turn if each is not None]
+    # Stable: within a shard the order stays.
+    return sorted(in_turn, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
+
+
+def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Upcoming]:
+    stored = client.hget(keys.meta(shard), "order")
     order = next((order for order in Order if order.value.encode() == stored), Order.PRIORITY_LIFO)
     script = Script("upcoming", order)
-    flat = script.call_blocking(client, keys.fixed(crawl), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
+    flat = script.call_blocking(client, keys.fixed(shard), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
     return [
         Upcoming(
             id_, where.decode(), wait_ms / 1000 if wait_ms >= 0 else None, _text(partition), attempts, payload
         )
         for where, wait_ms, partition, id_, attempts, payload in zip(*[iter(flat)] * 6, strict=True)
     ]
-
-
-def upcoming_whole(shards: Sequence[tuple[Any, keys.Shard]], count: int) -> list[Upcoming]:
-    """Return what `upcoming` does, of all shards of a crawl: of each the next ones, in turn."""
-    parts = [upcoming(client, shard, count) for client, shard in shards]
-    ready = [each for turn in zip_longest(*parts) for each in turn if each is not None]
-    # Stable: within a shard the order stays.
-    return sorted(ready, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
 
 
 def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
@@ -196,7 +201,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, crawl: str | keys.Shard, order: Order, seen: Seen) -> tuple[str, bool]:
+def refused_scripts(client: Any, shard: keys.Shard, order: Order, seen: Seen) -> tuple[str, bool]:
     """Return why scripts do not run (empty: they do), and whether the exchange script is cached; blocking.
 
     Nothing of the crawl is changed.
@@ -207,16 +212,16 @@ def refused_scripts(client: Any, crawl: str | keys.Shard, order: Order, seen: Se
     try:
         # Not by a script of ours: they take an error of a command that they try for one of its arguments.
         client.eval(
-            "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(crawl), f"{keys.prefix(crawl)}undeclared"
+            "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared"
         )
-        refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(crawl)))
+        refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(shard)))
         (cached,) = client.script_exists(Script("exchange", order, seen).sha)
     except ResponseError as error:
         return describe(error), False
     return refused, bool(cached)
 
 
-def script_limits(client: Any, crawl: str | keys.Shard) -> tuple[int | None, int]:
+def script_limits(client: Any, shard: keys.Shard) -> tuple[int | None, int]:
     """Return how many ms a script may run before Redis refuses others, and how many arguments it may have.
 
     None: this user, or nobody, may read the configuration. No more than MOST_ARGUMENTS are tried: no script
@@ -231,7 +236,7 @@ def script_limits(client: Any, crawl: str | keys.Shard) -> tuple[int | None, int
         slow_ms = int(next(iter(found.values()))) if found else None
     for count in (MOST_ARGUMENTS, MOST_ARGUMENTS // 10):
         with suppress(ResponseError):
-            return slow_ms, int(client.eval("return #ARGV", 1, keys.meta(crawl), *[b""] * count))
+            return slow_ms, int(client.eval("return #ARGV", 1, keys.meta(shard), *[b""] * count))
     return slow_ms, 0
 
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.model import Hold, Order, fits_a_partition
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, limit_args, parse_limit, refuse
@@ -31,7 +32,7 @@ class PartitionLimits:
 
 def limit(
     client: Any,
-    crawl: str | keys.Shard,
+    crawl: str,
     partition: str,
     *,
     delay_s: float | None = None,
@@ -61,13 +62,14 @@ def limit(
     if not fits_a_partition(partition):
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
     args = limit_args(partition.encode(), delay_s, concurrency, block_s, by)
-    reply = Script("limit", Order.FIFO).call_blocking(client, keys.fixed(crawl), *args)
+    client, shard = shards_of(client, crawl).of_partition(partition)
+    reply = Script("limit", Order.FIFO).call_blocking(client, keys.fixed(shard), *args)
     refuse(reply)
     found = parse_limit(reply)
     return None if found is None else PartitionLimits(*found)
 
 
-def wake(client: Any, crawl: str | keys.Shard) -> None:
+def wake(client: Any, crawl: str) -> None:
     """Make idle workers exchange again within a second or two. Blocking.
 
     Raises:
@@ -88,7 +90,7 @@ class Word(str, Enum):
     nothing else is left and no worker is registered."""
 
 
-def steer(client: Any, crawl: str | keys.Shard, word: Word, by: str = "") -> Hold | None:
+def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
     """Send *word* to all workers; each gets it within two seconds if it can reach Redis. Blocking.
 
     `Hold` describes pause and drain; they last until the run is finished, or until `resume`. Stop is sent to

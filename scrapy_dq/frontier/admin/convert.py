@@ -1,4 +1,4 @@
-"""Convert the seen set of a crawl to another kind: exact, expiring, compact."""
+"""Convert the seen set of a crawl, shard by shard, to another kind: exact, expiring, compact."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STEP = 500
 """Most fingerprints in one call: a script blocks Redis while it runs."""
 
 
-def convert(client: Any, crawl: str | keys.Shard, to: Seen, dead: Sequence[str]) -> Iterator[int]:
-    """Convert in small steps; yield the number of remaining fingerprints after each, finally 0. Blocking.
+def convert(client: Any, shard: keys.Shard, to: Seen, dead: Sequence[str]) -> Iterator[int]:
+    """Convert one shard in small steps; yield how many fingerprints are left after each, finally 0; blocking.
 
     During a conversion no worker can join. If it is interrupted, a second call continues it.
 
@@ -28,16 +28,16 @@ def convert(client: Any, crawl: str | keys.Shard, to: Seen, dead: Sequence[str])
         redis.exceptions.RedisError: no reply.
         FrontierRefused: the conversion is not possible; the message says why.
     """
-    while left := convert_some(client, crawl, to, dead):
+    while left := convert_some(client, shard, to, dead):
         yield left
     yield 0
 
 
-def convert_some(client: Any, crawl: str | keys.Shard, to: Seen, dead: Sequence[str]) -> int:
+def convert_some(client: Any, shard: keys.Shard, to: Seen, dead: Sequence[str]) -> int:
     """Convert at most STEP fingerprints and return how many are left. Source: transitions/convert.lua"""
     packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
     script = Script("convert", Order.FIFO)
-    reply = script.call_blocking(client, keys.fixed(crawl), to.value, STEP, packed)
+    reply = script.call_blocking(client, keys.fixed(shard), to.value, STEP, packed)
     refuse(reply)
     if reply[0] == b"OK":
         return int(reply[2])
@@ -53,4 +53,4 @@ def convert_some(client: Any, crawl: str | keys.Shard, to: Seen, dead: Sequence[
             f"it is {reply[1].decode('utf-8', 'replace')}, and cannot be converted: it does not hold whole "
             f"fingerprints. To start from scratch, use SCHEDULER_FLUSH_ON_START"
         )
-    raise FrontierRefused(f"there is no crawl {crawl!r} any more")
+    raise FrontierRefused(f"there is no crawl {shard.crawl!r} any more")

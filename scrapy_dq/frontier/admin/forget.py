@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
@@ -16,9 +17,7 @@ MAX_FINGERPRINTS = 1_000
 """Most in one call: a script blocks Redis while it runs."""
 
 
-def forget(
-    client: Any, crawl: str | keys.Shard, fingerprints: Sequence[tuple[bytes, bytes]], by: str = ""
-) -> int | None:
+def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]], by: str = "") -> int | None:
     """Forget at most MAX_FINGERPRINTS requests; blocking.
 
     Live workers are notified by their next exchange.
@@ -31,11 +30,17 @@ def forget(
     Returns:
         How many of them were seen; None: there is no such crawl.
     Raises:
-        redis.exceptions.RedisError: no reply.
+        redis.exceptions.RedisError: no reply of one of the shards; some may be forgotten.
         FrontierRefused: a key of the crawl has a foreign type.
     Source: transitions/forget.lua
     """
-    args = (msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1))
-    reply = Script("forget", Order.FIFO).call_blocking(client, keys.fixed(crawl), *args, by_bytes(by))
-    refuse(reply)
-    return int(reply[1]) if reply[0] == b"OK" else None
+    args = [msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1)]
+
+    def forget_in_shard(client: Any, shard: keys.Shard) -> int | None:
+        reply = Script("forget", Order.FIFO).call_blocking(client, keys.fixed(shard), *args, by_bytes(by))
+        refuse(reply)
+        return int(reply[1]) if reply[0] == b"OK" else None
+
+    # Where one was put depends on its partition, which its fingerprint does not tell.
+    known, *others = shards_of(client, crawl).each(forget_in_shard, strict=True)
+    return None if known is None else known + sum(filter(None, others))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.read_pace import ReadPace
-from scrapy_dq.frontier.errors import explain, moved_to
+from scrapy_dq.frontier.admin.shards import at_home, shards_of
+from scrapy_dq.frontier.errors import explain
+from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
 
+R = TypeVar("R", "Failed", "Dead")
 MAX_AT_MS = 253_370_764_800_000
 """The year 9999 in UTC: a time in it is one before the year 10000 in every time zone."""
 _NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
@@ -60,28 +63,42 @@ class Failed:
     """The stored request, for a later retry."""
 
 
-def failed(
-    client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf
-) -> list[Failed]:
+def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
     """Return the newest *limit* failed requests of the run, newest first; blocking.
 
     Redis is shared: invalid records are skipped.
 
     Args:
-        most_bytes: read about so many, and at least one record.
+        most_bytes: read about so many, and at least one record of each shard.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
+    shards = shards_of(client, crawl)
+    parts = shards.each(
+        lambda client, shard: _failed_in_shard(client, shard, limit, most_bytes / len(shards))
+    )
+    return _newest(parts, limit)
+
+
+def _newest(parts: Iterable[list[R]], limit: int) -> list[R]:
+    listed = list(parts)
+    if len(listed) == 1:
+        return listed[0]  # in its own order, which does not depend on a clock
+    found: list[R] = [each for part in listed for each in part]
+    return sorted(found, key=lambda each: -each.at)[: max(0, limit)]
+
+
+def _failed_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -> list[Failed]:
     found = dict[bytes, Failed]()
-    for record in islice(_failed_records(client, crawl, most_bytes), max(0, limit)):
+    for record in islice(_failed_records(client, shard, most_bytes), max(0, limit)):
         with suppress(Exception):
             # By record: new failures shift the list, so that some are read twice.
             found[record] = parse_failed(record)
     return list(found.values())
 
 
-def _failed_records(client: Any, crawl: str | keys.Shard, most_bytes: float = math.inf) -> Iterator[bytes]:
-    name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
+def _failed_records(client: Any, shard: Shard, most_bytes: float = math.inf) -> Iterator[bytes]:
+    name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
     while most_bytes > 0 and (records := client.lrange(name, at, at + pace.count - 1)):
         yield from records
         at += len(records)
@@ -107,13 +124,18 @@ def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
         raise ValueError("bytes should stand where something else does")
 
 
-def failed_one(client: Any, crawl: str | keys.Shard, entry_id: bytes) -> Failed | None:
+def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
     """Return the failed request with this id, None if it is not among those kept; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    for record in _failed_records(client, crawl):
+    parts = shards_of(client, crawl).each(lambda client, shard: _failed_one_in_shard(client, shard, entry_id))
+    return next(filter(None, parts), None)
+
+
+def _failed_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Failed | None:
+    for record in _failed_records(client, shard):
         with suppress(Exception):
             found = parse_failed(record)
             if found.entry_id == entry_id:
@@ -135,20 +157,26 @@ class Dead:
     payload: bytes
 
 
-def dead(
-    client: Any, crawl: str | keys.Shard, limit: int = 100, *, most_bytes: float = math.inf
-) -> list[Dead]:
+def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
     """Return *limit* dead letters of the run; blocking.
 
     They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
     is left out.
 
     Args:
-        most_bytes: read about so many, and at least one part of them.
+        most_bytes: read about so many, and at least one part of them in each shard.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    name, cursor, found, pace = keys.prefix(crawl) + "dead", 0, dict[bytes, Dead](), ReadPace()
+    shards = shards_of(client, crawl)
+    return _newest(
+        shards.each(lambda client, shard: _dead_in_shard(client, shard, limit, most_bytes / len(shards))),
+        limit,
+    )
+
+
+def _dead_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -> list[Dead]:
+    name, cursor, found, pace = keys.prefix(shard) + "dead", 0, dict[bytes, Dead](), ReadPace()
     while len(found) < limit and most_bytes > 0:
         cursor, part = client.hscan(name, cursor, count=pace.count)
         pace.saw(part.values())
@@ -161,13 +189,18 @@ def dead(
     return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
 
 
-def dead_one(client: Any, crawl: str | keys.Shard, entry_id: bytes) -> Dead | None:
+def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
     """Return the dead letter with this id; None: there is none; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    record = client.hget(keys.prefix(crawl) + "dead", entry_id)
+    parts = shards_of(client, crawl).each(lambda client, shard: _dead_one_in_shard(client, shard, entry_id))
+    return next(filter(None, parts), None)
+
+
+def _dead_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Dead | None:
+    record = client.hget(keys.prefix(shard) + "dead", entry_id)
     with suppress(Exception):
         return None if record is None else parse_dead(entry_id, record)
     return None
@@ -181,7 +214,7 @@ def parse_dead(entry_id: bytes, record: bytes) -> Dead:
     return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload)
 
 
-def shared_stats(client: Any, crawl: str | keys.Shard) -> dict[str, int | float]:
+def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
     """Return the sums of `scrapy_dq.SharedStats` over all workers of this run; blocking.
 
     Redis is shared: a value that is not a number is skipped.
@@ -190,7 +223,8 @@ def shared_stats(client: Any, crawl: str | keys.Shard) -> dict[str, int | float]
         redis.exceptions.RedisError: no reply, or another type of key.
     """
     found: dict[str, int | float] = {}
-    for field, value in client.hgetall(keys.prefix(crawl) + "stats").items():
+    stored = at_home(client, crawl, lambda client, home: client.hgetall(keys.prefix(home) + "stats"))
+    for field, value in stored.items():
         kind, _, stat = field.decode("utf-8", "replace").partition(":")
         if kind not in ("sum", "max", "min") or not _NUMBER.fullmatch(value):
             continue
@@ -200,20 +234,20 @@ def shared_stats(client: Any, crawl: str | keys.Shard) -> dict[str, int | float]
     return found
 
 
-def described(client: Any, crawl: str | keys.Shard) -> dict[str, str]:
+def described(client: Any, crawl: str) -> dict[str, str]:
     """Return the stored `spider`, `fingerprinter` and `seen_kind` of *crawl*; empty: none. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     fields = ("spider", "fingerprinter", "seen_kind")
-    stored = client.hmget(keys.meta(crawl), *fields)
+    stored = at_home(client, crawl, lambda client, home: client.hmget(keys.meta(home), *fields))
     return {
         name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)
     }
 
 
-async def order_of(client: Any, crawl: str | keys.Shard) -> Order | None:
+async def order_of(client: Any, crawl: str) -> Order | None:
     """Return the stored order of *crawl*; None: none, or an unknown one.
 
     Args:
@@ -226,59 +260,6 @@ async def order_of(client: Any, crawl: str | keys.Shard) -> Order | None:
     except (RedisError, OSError, TimeoutError) as error:
         raise FrontierUnavailable(explain(error)) from error
     return {each.value.encode(): each for each in Order}.get(order)
-
-
-def shards_of(client: Any, crawl: str) -> int:
-    """Return how many shards a crawl has, as it is stored; 0 if it is absent, or unreadable; blocking.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    for last in (False, True):
-        try:
-            epoch, stored = client.hmget(keys.meta(crawl), "epoch", "shards")
-            break
-        except ResponseError as error:
-            if str(error).startswith("WRONGTYPE"):
-                return 0  # what reads the rest says so
-            if last or moved_to(error) is None:  # else the client knows the node of the crawl now
-                raise
-    if epoch is None:
-        return 0
-    return min(int(stored), keys.MOST_SHARDS) if stored and stored.isdigit() and len(stored) < 10 else 1
-
-
-def peek_whole(
-    shards: Sequence[tuple[Any, keys.Shard]], *, anyhow: bool = False, most_members: int | None = None
-) -> Overview:
-    """Return the state of a crawl over all of its shards, home first, each as `peek` returns it; blocking.
-
-    Raises:
-        As `peek`, of home. One that does not answer is noted.
-    """
-    (client, home), *others = shards
-    whole = peek(client, home, anyhow=anyhow, most_members=most_members)
-    unreachable = []
-    for client, shard in others:
-        try:
-            part = peek(client, shard, anyhow=anyhow, most_members=most_members)
-        except (RedisError, OSError):
-            unreachable.append(shard.number)
-        else:
-            if (part.epoch, part.run) == (whole.epoch, whole.run):
-                census = whole.census + part.census
-                whole = replace(whole, census=census, members=_of_all(whole.members, part.members))
-    return replace(whole, shards=len(shards), unreachable=tuple(unreachable))
-
-
-def peek_all(client: Any, crawl: str, *, most_members: int | None = None) -> Overview:
-    """As `peek_whole`, with one client: in a cluster it goes from node to node.
-
-    Raises:
-        As `peek`.
-    """
-    shards = range(shards_of(client, crawl) or 1)
-    return peek_whole([(client, keys.Shard(crawl, shard)) for shard in shards], most_members=most_members)
 
 
 def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
@@ -298,21 +279,36 @@ def _process_of(member: Member) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, str(value)) for name, value in member.identity.items()))
 
 
-def peek(
-    client: Any, crawl: str | keys.Shard, *, anyhow: bool = False, most_members: int | None = None
-) -> Overview:
-    """Read the state of *crawl* in one atomic, read-only step; blocking.
+def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | None = None) -> Overview:
+    """Read the state of *crawl*, each shard in one atomic, read-only step; blocking.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
         anyhow: return what can be read, also if a key has a foreign type; some counts are 0 then.
         most_members: read the records of so many workers; all are counted.
     Raises:
-        redis.exceptions.RedisError: no reply.
+        redis.exceptions.RedisError: no reply of home. Another shard that does not answer is noted.
         FrontierRefused: a key of the crawl has a foreign type, or names too many workers.
     """
+    shards = shards_of(client, crawl)
+    shards.ask_all()
+    whole, *others = shards.each(
+        lambda client, shard: peek_shard(client, shard, anyhow=anyhow, most_members=most_members),
+        strict=False,
+    )
+    for part in others:
+        if (part.epoch, part.run) == (whole.epoch, whole.run):
+            census = whole.census + part.census
+            whole = replace(whole, census=census, members=_of_all(whole.members, part.members))
+    return replace(whole, shards=len(shards), unreachable=tuple(sorted(shards.unreachable)))
+
+
+def peek_shard(
+    client: Any, shard: Shard, *, anyhow: bool = False, most_members: int | None = None
+) -> Overview:
+    """Read the state of one shard, in one atomic, read-only step; blocking; see `peek`."""
     most = "" if most_members is None else most_members
-    reply = Script("overview", Order.FIFO).call_blocking(client, keys.fixed(crawl), int(anyhow), most)
+    reply = Script("overview", Order.FIFO).call_blocking(client, keys.fixed(shard), int(anyhow), most)
     refuse(reply)
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])
@@ -320,10 +316,11 @@ def peek(
     return Overview(phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops)
 
 
-def run_name(client: Any, crawl: str | keys.Shard) -> str:
+def run_name(client: Any, crawl: str) -> str:
     """Return the DQ_RUN_NAME of the run; "": none; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    return (client.hget(keys.meta(crawl), "run_name") or b"").decode("utf-8", "replace")
+    name = at_home(client, crawl, lambda client, home: client.hget(keys.meta(home), "run_name"))
+    return (name or b"").decode("utf-8", "replace")

@@ -24,7 +24,7 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.driver import Driver
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
@@ -40,13 +40,13 @@ LEAVING_S = 5.0
 class _Part:
     """This process in one shard."""
 
-    def __init__(self, driver: Driver, heartbeat: Heartbeat) -> None:
-        self.driver, self.heartbeat = driver, heartbeat
+    def __init__(self, driver: Driver, pulse: Pulse) -> None:
+        self.driver, self._pulse = driver, pulse
         self.protocol = driver.protocol
 
     def beat(self) -> None:
         """Have a heartbeat under the present id."""
-        self.heartbeat.start(self.protocol.id, self.protocol.epoch)
+        self._pulse.start(self.protocol.id, self.protocol.epoch)
 
 
 class Producer(Listener):
@@ -69,7 +69,7 @@ class Producer(Listener):
         """
         Args:
             frontiers: of all shards; the first one is home.
-            connect: returns a blocking `redis` client for the heartbeat thread of a shard.
+            connect: returns a client of `redis.asyncio` for the heartbeat in a shard; called in its thread.
             ttl_s: how long a worker may have no heartbeat before it counts as dead.
             rollback_horizon_s: puts confirmed within this time are repeated if Redis is rolled back.
             dropped: called with each put that was already seen.
@@ -83,13 +83,11 @@ class Producer(Listener):
         self._durable = durable
         # It has no start(), and is not a worker that a supervisor has restarted.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
+        self._heartbeat = Heartbeat(ttl_s=ttl_s, stall_timeout_s=300.0)
         self._parts = [
             _Part(
                 Driver(frontier, crawl, own_identity(), self, rollback_horizon_s),
-                Heartbeat(
-                    frontier, partial(connect, shard), ttl_s=ttl_s, stall_timeout_s=300.0,
-                    observed=lambda silent, dead: None,
-                ),
+                self._heartbeat.pulse(frontier, partial(connect, shard), observed=lambda silent, dead: None),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
@@ -145,16 +143,15 @@ class Producer(Listener):
                     with suppress(FrontierError, asyncio.TimeoutError):
                         await asyncio.wait_for(self._leave(), LEAVING_S)
             finally:
-                for part in self._parts:
-                    part.heartbeat.stop()
+                self._heartbeat.stop()
 
     async def _join_others(self, others: Sequence[_Part], joined: Joined) -> None:
-        of = Home(joined.epoch, joined.run, joined.complete)
+        of = Home(joined.epoch, joined.run, joined.shards_exist, self._parts[HOME].driver.frontier.epoch)
         for part in others:
             await self.patiently(partial(part.driver.join, "", of))
             part.beat()
-        if others and not joined.complete:
-            await self.patiently(lambda: self._parts[HOME].driver.frontier.complete(*of[:2]))
+        if others and not joined.shards_exist:
+            await self.patiently(lambda: self._parts[HOME].driver.frontier.note_shards(*of[:2]))
 
     async def put(self, put: Put) -> None:
         """Add *put* to the outbox; send the outbox if it fills an exchange."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha1
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, parse_dead, parse_failed
 from scrapy_dq.frontier.admin.read_pace import ReadPace
+from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
@@ -25,6 +28,8 @@ from scrapy_dq.frontier.wire import by_bytes, refuse
 
 T = TypeVar("T")
 R = TypeVar("R", Failed, Dead)
+_Move = Callable[[Sequence[tuple[bytes, int]], Sequence[bytes]], int]
+"""Moves records as `retry_records` takes them; returns how many were moved."""
 MAX_RECORDS = 100
 """Most in one call: a script blocks Redis while it runs."""
 PLACE_BYTES = 16
@@ -38,11 +43,13 @@ class Retried:
     dead: int = 0
     left: int = 0
     """Chosen, but not moved: gone meanwhile, stored in another format, or another one has the same id."""
+    unreachable: tuple[int, ...] = ()
+    """The shards that did not answer: of what they have, some may be left."""
 
 
 def retry(
     client: Any,
-    crawl: str | keys.Shard,
+    crawl: str,
     overview: Overview,
     *,
     failed: Callable[[Failed], bool] | None = None,
@@ -62,54 +69,37 @@ def retry(
         moved: called now and then with the number of further records that were examined.
         by: who retries them, for the journal of the crawl.
     Raises:
-        redis.exceptions.RedisError: no reply; some may have been moved.
+        redis.exceptions.RedisError, FrontierUnavailable: no reply of home; some may have been moved.
         FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
     """
-    found = Retried()
-    if failed is not None:
-        _retry_failed(client, crawl, overview, _once(failed, found), found, moved, by)
-    if dead is not None:
-        _retry_dead(client, crawl, overview, _once(dead, found), found, moved, by)
+    shards, found = shards_of(client, crawl), Retried()
+    home = next(iter(shards))
+
+    @cache
+    def open_home() -> None:
+        # A shard that is open in a finished crawl would be cleared by the next run.
+        with as_unavailable():  # not taken for an error of the other shard
+            retry_records(*home, overview, by=by, reopen=True)
+
+    def retry_shard(client: Any, shard: keys.Shard) -> None:
+        def move(failed: Sequence[tuple[bytes, int]], dead: Sequence[bytes]) -> int:
+            if shard.number != keys.HOME:
+                open_home()
+            counts = retry_records(client, shard, overview, failed, dead, by)
+            found.failed += counts[0]
+            found.dead += counts[1]
+            found.left += len(failed) + len(dead) - sum(counts)
+            return sum(counts)
+
+        if failed is not None:
+            _retry_failed(client, shard, _once(failed, found), move, moved)
+        if dead is not None:
+            _retry_dead(client, shard, _once(dead, found), move, moved)
+
+    for _ in shards.each(retry_shard, strict=False):
+        pass
+    found.unreachable = tuple(sorted(shards.unreachable))
     return found
-
-
-def retry_whole(
-    shards: Sequence[tuple[Any, keys.Shard]],
-    overview: Overview,
-    *,
-    failed: Callable[[Failed], bool] | None = None,
-    dead: Callable[[Dead], bool] | None = None,
-    moved: Callable[[int], object] = lambda count: None,
-    by: str = "",
-) -> Retried:
-    """Do so in all shards of a crawl, home first; see `retry`."""
-    found, is_open = Retried(), [False]
-
-    def opening(wanted: Callable[[R], bool] | None) -> Callable[[R], bool] | None:
-        # Home first: a shard that is open in a finished crawl would be cleared by the next run.
-        def choose(record: R) -> bool:
-            assert wanted is not None
-            if not wanted(record):
-                return False
-            if not is_open[0]:
-                retry_records(*shards[0], overview, by=by, reopen=True)
-                is_open[0] = True
-            return True
-
-        return choose if wanted is not None and len(shards) > 1 else wanted
-
-    for client, shard in shards:
-        part = retry(
-            client, shard, overview, failed=opening(failed), dead=opening(dead), moved=moved, by=by
-        )  # fmt: skip
-        found = Retried(found.failed + part.failed, found.dead + part.dead, found.left + part.left)
-    return found
-
-
-def kept_whole(shards: Sequence[tuple[Any, keys.Shard]]) -> tuple[int, int]:
-    """Return what `kept` does, of all shards of a crawl."""
-    failed, dead = zip(*(kept(client, shard) for client, shard in shards), strict=True)
-    return sum(failed), sum(dead)
 
 
 def _once(wanted: Callable[[R], bool], found: Retried) -> Callable[[R, bytes], bool]:
@@ -136,21 +126,26 @@ def _once(wanted: Callable[[R], bool], found: Retried) -> Callable[[R, bytes], b
     return choose
 
 
-def kept(client: Any, crawl: str | keys.Shard) -> tuple[int, int]:
+def kept(client: Any, crawl: str) -> tuple[int, int]:
     """Return the numbers of failed requests and dead letters that are kept; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    prefix = keys.prefix(crawl)
-    return client.llen(prefix + "failed"), client.hlen(prefix + "dead")
+
+    def kept_in_shard(client: Any, shard: keys.Shard) -> tuple[int, int]:
+        prefix = keys.prefix(shard)
+        return client.llen(prefix + "failed"), client.hlen(prefix + "dead")
+
+    failed, dead = zip(*shards_of(client, crawl).each(kept_in_shard), strict=True)
+    return sum(failed), sum(dead)
 
 
 def _retry_failed(
-    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Failed, bytes], bool],
-    found: Retried, moved: Callable[[int], object], by: str,
+    client: Any, shard: keys.Shard, wanted: Callable[[Failed, bytes], bool], move: _Move,
+    moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, at, pace = keys.prefix(crawl) + "failed", 0, ReadPace()
+    name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
     while True:
         # From the head on: new failures are inserted before it, so that no record is skipped.
         pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
@@ -166,21 +161,16 @@ def _retry_failed(
             # One that lua/transitions/retry.lua leaves hides no other one with its id.
             if read is not None and wanted(read, read.entry_id if _is_movable(record) else record):
                 chosen.append((record, at + index - kept))
-        taken = sum(
-            retry_records(client, crawl, overview, batch, by=by)[0]
-            for batch in _batches(chosen, lambda each: len(each[0]))
-        )
-        found.failed += taken
-        found.left += len(chosen) - taken
+        taken = sum(move(batch, ()) for batch in _batches(chosen, lambda each: len(each[0])))
         moved(len(records))
         at += len(records) - taken
 
 
 def _retry_dead(
-    client: Any, crawl: str | keys.Shard, overview: Overview, wanted: Callable[[Dead, bytes], bool],
-    found: Retried, moved: Callable[[int], object], by: str,
+    client: Any, shard: keys.Shard, wanted: Callable[[Dead, bytes], bool], move: _Move,
+    moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, cursor, pace = keys.prefix(crawl) + "dead", 0, ReadPace()
+    name, cursor, pace = keys.prefix(shard) + "dead", 0, ReadPace()
     while True:
         cursor, part = client.hscan(name, cursor, count=pace.count)
         pace.saw(part.values())
@@ -190,10 +180,7 @@ def _retry_dead(
             if read is not None and wanted(read, entry_id):
                 chosen.append((entry_id, len(record)))
         for batch in _batches(chosen, lambda each: each[1]):
-            ids = [entry_id for entry_id, _ in batch]
-            taken = retry_records(client, crawl, overview, (), ids, by)[1]
-            found.dead += taken
-            found.left += len(ids) - taken
+            move((), [entry_id for entry_id, _ in batch])
         moved(len(part))
         if not cursor:
             return
@@ -201,7 +188,7 @@ def _retry_dead(
 
 def retry_records(
     client: Any,
-    crawl: str | keys.Shard,
+    shard: keys.Shard,
     overview: Overview,
     failed: Sequence[tuple[bytes, int]] = (),
     dead: Sequence[bytes] = (),
@@ -223,7 +210,7 @@ def retry_records(
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
     script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
     of = overview.epoch, overview.run
-    reply = script.call_blocking(client, keys.fixed(crawl), *of, *args, by_bytes(by), int(reopen))
+    reply = script.call_blocking(client, keys.fixed(shard), *of, *args, by_bytes(by), int(reopen))
     refuse(reply)
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")

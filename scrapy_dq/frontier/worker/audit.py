@@ -14,6 +14,7 @@ from dataclasses import replace
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Audited, FrontierError
 from scrapy_dq.frontier.scan import scan
+from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 NEXT_S = 1.0
@@ -59,10 +60,11 @@ def _parts(found: Audited) -> Iterable[str]:
 
 
 class Auditor:
-    """Runs the audits that exchanges request, in the background, one at a time."""
+    """Runs the audits that exchanges request, in the background, one at a time; *label*: see `ShardLog`."""
 
-    def __init__(self, frontier: Frontier) -> None:
+    def __init__(self, frontier: Frontier, label: str = "") -> None:
         self._frontier = frontier
+        self._logger = ShardLog(logger, label)
         self._task: asyncio.Task[None] | None = None
         self._warned = self._failed = False
 
@@ -81,7 +83,7 @@ class Auditor:
             found = await audit(self._frontier, epoch, run)
         except FrontierError as error:
             level = logging.DEBUG if self._failed else logging.WARNING
-            logger.log(
+            self._logger.log(
                 level, "Keys of crawl %r contradict its counts (%s), and an audit has failed: %s. It will be "
                 "repeated", self._frontier.crawl, damage, error,
             )  # fmt: skip
@@ -89,7 +91,7 @@ class Auditor:
         else:
             if found != Audited() or not self._warned:
                 self._warned = True
-                logger.error(
+                self._logger.error(
                     "Keys of crawl %r were deleted or evicted while it runs (%s): %s. %s",
                     self._frontier.crawl, damage, told(found), _consequence(found),
                 )  # fmt: skip

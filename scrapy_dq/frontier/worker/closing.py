@@ -11,30 +11,35 @@ from scrapy_dq.frontier.model import Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
+def works(protocols: Sequence[WorkerProtocol]) -> bool:
+    """Tell whether this worker itself has something to do, or to send."""
+    return any(each.outbox or each.leases for each in protocols)
+
+
 def idle(protocols: Sequence[WorkerProtocol]) -> bool:
     """Tell whether nothing of the crawl is left, as of the last exchanges; start payloads may still come."""
     if protocols[0].seeding == Seeding.ACTIVE:
         return False
-    return all(of.census.empty and not (of.outbox or of.leases) for of in protocols)
+    return all(each.census.empty for each in protocols) and not works(protocols)
 
 
 def pending(protocols: Sequence[WorkerProtocol]) -> bool:
     """Tell whether something of the whole crawl is not done yet, as far as this worker knows."""
     home = protocols[0]
-    if any(of.over for of in protocols):
+    if home.together.over:
         return False
-    if home.start_broken and not any(of.outbox or of.leases for of in protocols):
-        return not all(of.census.empty for of in protocols)
+    if home.start_broken and not works(protocols):
+        return not all(each.census.empty for each in protocols)
     if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
         return True
     # Another shard may have been rolled back after the end: what it has handed out again is settled first.
-    return any(of.outbox or of.leases for of in protocols[1:])
+    return works(protocols[1:])
 
 
 def reason(protocols: Sequence[WorkerProtocol]) -> str:
     """Return why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-    if any(of.left_behind for of in protocols):
+    if any(each.left_behind for each in protocols):
         return "run_over"
-    if any(of.census.gone for of in protocols):
+    if any(each.census.gone for each in protocols):
         return "frontier_damaged"
     return "start_incomplete" if protocols[0].census.incomplete else "finished"

@@ -44,6 +44,11 @@ class Counting:
         if outage_s >= NOTED_S:
             self._outages.append(outage_s)
 
+    @property
+    def longest_outage_s(self) -> float:
+        """The longest outage worth noting, in seconds; 0: none."""
+        return max(self._outages, default=0.0)
+
     def failed(self) -> None:
         """Count a call without a usable answer."""
         was = self._totals

@@ -33,6 +33,7 @@ from scrapy_dq.frontier.worker.counting import Counting
 from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.log import ShardLog
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, Pace
@@ -58,6 +59,7 @@ class Dialogue:
         options: WorkerOptions,
         listener: Listener,
         *,
+        heartbeat: Heartbeat,
         connect: Callable[[], Any],
         capacity: Callable[[], int],
         limit: Callable[[bytes], int],
@@ -68,6 +70,7 @@ class Dialogue:
         """
         Args:
             identity: of this process; see `identity.py`.
+            heartbeat: of this worker, in all shards.
             capacity: how many leases of this shard can run here at once; 0 (paused, closing) releases the
                 buffer.
             on_hold: whether no worker of the crawl gets a lease.
@@ -86,7 +89,9 @@ class Dialogue:
         self.protocol = self._driver.protocol
         self.leases = self.protocol.leases
         self.pace = pace
-        self.outage = Outage()
+        label = self._driver.label
+        self._logger = ShardLog(logger, label)
+        self.outage = Outage(label=label)
         self._counting = Counting()
         self._most = options.most_of_a_partition
         self._alarm = Alarm()
@@ -99,19 +104,19 @@ class Dialogue:
         self._timer: asyncio.TimerHandle | None = None
         self._reported_forgery = False
         self._reclaimer = Reclaimer(
-            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n), label
         )
-        self._auditor = Auditor(frontier)
-        self._heartbeat = Heartbeat(
+        self._auditor = Auditor(frontier, label)
+        self._heartbeat = heartbeat
+        self._pulse = heartbeat.pulse(
             frontier,
             connect,
-            ttl_s=options.ttl_s,
-            stall_timeout_s=options.stall_timeout_s,
             observed=lambda silent, dead: self._reclaimer.observed(
                 self.id, self.protocol.epoch, self.protocol.run, silent, dead
             ),
             told=self._told,
             counting=self._counting,
+            label=label,
         )
 
     @property
@@ -123,6 +128,11 @@ class Dialogue:
     def done(self) -> bool:
         """No more exchanges are made: the run is finished for good, or the frontier is gone."""
         return self.protocol.over or self.protocol.lost
+
+    @property
+    def longest_outage_s(self) -> float:
+        """The longest outage of this shard that was worth noting, in seconds; 0: none."""
+        return self._counting.longest_outage_s
 
     # Moves and leases; none of these waits.
 
@@ -143,21 +153,25 @@ class Dialogue:
         return move if self.leases.settle(move) else None
 
     def take(self) -> Lease | None:
-        """Return the next lease to run; None if there is none at the moment."""
-        now = time.monotonic()
-        while (lease := self.leases.take(now)) is not None and not lease.genuine:
-            self._refuse(lease)
-        if lease is not None:
-            self.pace.taken()
-            if not self.leases.has_buffered:
-                self.kick()
-            return lease
-        send_at = self.leases.next_send_at(now)
-        if send_at is not None:
-            self._wake_at(send_at - now)
+        """Return the next lease of this shard to run; None if there is none at the moment."""
+        if self.leases.has_buffered:  # of many shards, most have nothing
+            now = time.monotonic()
+            while (lease := self.leases.take(now)) is not None and not lease.genuine:
+                self._refuse(lease)
+            if lease is not None:
+                self.pace.taken()
+                if not self.leases.has_buffered:
+                    self.kick()
+                return lease
+            send_at = self.leases.next_send_at(now)
+            if send_at is not None:
+                self._wake_at(send_at - now)
+        return None
+
+    def starves(self) -> None:
+        """Note that the owner has asked for a lease, and no shard had one."""
         if self.pace.asked(self.protocol.outbox.appended):
             self.kick()
-        return None
 
     def sent(self, entry_id: bytes) -> None:
         """Note that the request of a lease was sent; leases without a time for sending are ignored.
@@ -170,7 +184,7 @@ class Dialogue:
         now = time.monotonic()
         partition = self.leases.sent(entry_id, now)
         if partition is not None:
-            self._note(Sent(partition, entry_id, now))
+            self.note(Sent(partition, entry_id, now))
             send_at = self.leases.send_at_of(partition)
             if send_at is not None:
                 self._wake_at(max(0.0, send_at - now))
@@ -193,8 +207,21 @@ class Dialogue:
 
     def block(self, block: Block) -> None:
         """Send a block of a partition."""
-        self._note(block)
+        self.note(block)
         self.protocol.withdraw(block.partition)
+
+    def note(self, note: Note) -> None:
+        """Send a note soon: other workers wait for it (sent), or must stop (block)."""
+        self.protocol.notes.append(note)
+        self.pace.first_move()
+        self.kick()
+
+    def release_buffer(self) -> None:
+        """Give back, soon, what is not taken."""
+        if self.leases.has_buffered:
+            self.protocol.empty_buffer()
+            self.pace.first_move()
+            self.kick()
 
     def kick(self) -> None:
         """Recompute when the next exchange is due."""
@@ -203,15 +230,11 @@ class Dialogue:
     def _refuse(self, lease: Lease) -> None:
         if not self._reported_forgery:
             self._reported_forgery = True
-            logger.error("A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED)
+            self._logger.error(
+                "A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED
+            )
         if (move := self.settled(Bury(lease.entry_id, NOT_SIGNED))) is not None:
             self.append(move)
-
-    def _note(self, note: Note) -> None:
-        # Send it soon: other workers wait for it (sent), or must stop (block).
-        self.protocol.notes.append(note)
-        self.pace.first_move()
-        self.kick()
 
     def _wake_at(self, pause_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -241,13 +264,18 @@ class Dialogue:
         if joined.status is Status.OK:
             with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
                 await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.id)
-            self._heartbeat.start(self.id, self.protocol.epoch)
+            self._pulse.start(self.id, self.protocol.epoch)
         return joined
 
-    async def complete(self) -> None:
+    async def epoch_now(self) -> str:
+        """Return the epoch that is stored in this shard; empty: none."""
+        return await self._frontier.epoch()
+
+    async def note_shards(self) -> None:
         """Note, at home, that all other shards exist."""
         deadline = time.monotonic() + JOIN_PATIENCE_S
-        await self._until(deadline, lambda: self._frontier.complete(self.protocol.epoch, self.protocol.run))
+        of = self.protocol.epoch, self.protocol.run
+        await self._until(deadline, lambda: self._frontier.note_shards(*of))
 
     def begin(self) -> None:
         """Start exchanging, after `join`."""
@@ -272,7 +300,7 @@ class Dialogue:
         except FrontierError as error:
             self._gave_up = True
             outbox = self.protocol.outbox
-            logger.error(
+            self._logger.error(
                 "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
                 "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
                 "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
@@ -306,7 +334,7 @@ class Dialogue:
             return
         doubt = await self.wait_until_durable(verify, deadline)
         if doubt:
-            logger.warning("%s", doubt)
+            self._logger.warning("%s", doubt)
         else:
             self.protocol.retire_log()
 
@@ -328,9 +356,8 @@ class Dialogue:
             await self._until(deadline, lambda: self._driver.leave(version, kept))
 
     def end(self) -> None:
-        """Stop the heartbeat, and drop what was not stored."""
+        """Drop what was not stored; the owner stops the heartbeat."""
         self.handed_in = True
-        self._heartbeat.stop()
         self._reclaimer.cancel()
         self._auditor.cancel()
         self.protocol.outbox.clear()
@@ -387,7 +414,7 @@ class Dialogue:
                     await self._rest()
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang forever.
-                logger.exception("Unexpected error in an exchange; trying again")
+                self._logger.exception("Unexpected error in an exchange; trying again")
                 await self._rest()
 
     async def _rest(self) -> None:
@@ -429,7 +456,7 @@ class Dialogue:
         if protocol.damage:
             self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
         if self.id != registered:
-            self._heartbeat.start(self.id, self.protocol.epoch)
+            self._pulse.start(self.id, self.protocol.epoch)
         self._exchanged()
         self._listener.counted(Count.EXCHANGE, 1)
         self._listener.counted(Count.SECONDS, now - began)

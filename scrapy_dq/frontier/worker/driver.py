@@ -12,6 +12,7 @@ from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.model import MAX_LEASES, FrontierRefused, Joined
 from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.frontier.worker.log import ShardLog, label_of
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.protocol import Rejoin, WorkerProtocol
 
@@ -32,10 +33,14 @@ class Driver:
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
     ) -> None:
         self.frontier = frontier
+        self.label = label_of(frontier.name, crawl.shards)
+        """See `ShardLog`."""
+        self._logger = ShardLog(logger, self.label)
         self.protocol = WorkerProtocol(
             frontier.name, listener, Outbox(spill_dir), rollback_horizon_s,
             new_id=lambda: new_worker_id(identity), random_bytes=os.urandom, limit=limit,
             signer=frontier.signer, start_keys=frontier.start_keys, has_start=bool(crawl.starts),
+            label=self.label,
         )  # fmt: skip
         self._crawl = crawl
         self._identity = identity
@@ -52,7 +57,7 @@ class Driver:
         released, last = await self.frontier.leave(
             of.id, of.epoch, of.run, self._crawl.keep_seen, version, kept
         )
-        logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
+        self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
 
     async def exchange(
         self,

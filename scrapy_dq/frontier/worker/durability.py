@@ -60,16 +60,10 @@ async def wait_until_durable(
         FrontierError: raised by *verify*.
     """
     while True:
-        registered, waiting = member.id, _Waiting(deadline)
-        why = ""
+        registered, why = member.id, ""
         try:
-            async with frontier.on_one_connection() as (alone, client):
-                # WAIT and WAITAOF refer to the last write of their own connection.
-                await alone.beats(member.id, member.epoch)
-                why = await waiting.wait(client)
+            why = await written(frontier, lambda alone: alone.beats(member.id, member.epoch), deadline)
             passed = True
-        except _TooLate:
-            why, passed = waiting.outstanding, True
         except FrontierUnavailable as error:
             why, passed = str(error), False
             await asyncio.sleep(min(AGAIN_S, max(0.0, deadline - time.monotonic())))
@@ -86,6 +80,26 @@ async def wait_until_durable(
         if kept or time.monotonic() >= deadline:
             why = why or ("" if kept else "it was rolled back")
             return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
+
+
+async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]], deadline: float) -> str:
+    """Wait until everything of a shard is on Redis's disk and on its connected replicas.
+
+    Args:
+        write: writes something, with the frontier that it is given.
+    Returns:
+        "" on success; else why it is not certain.
+    Raises:
+        FrontierError: of *write*, or no reply.
+    """
+    waiting = _Waiting(deadline)
+    try:
+        async with frontier.on_one_connection() as (alone, client):
+            # WAIT and WAITAOF refer to the last write of their own connection.
+            await write(alone)
+            return await waiting.wait(client)
+    except _TooLate:
+        return waiting.outstanding
 
 
 class _TooLate(Exception):

@@ -1,4 +1,4 @@
-"""The heartbeat: a thread that increments this worker's counter, and detects dead workers by theirs."""
+"""The heartbeat: a thread that increments this worker's counters, and detects dead workers by theirs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.counting import Counting
+from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
@@ -21,6 +22,9 @@ BLOCKED_S = 0.4
 """An event loop that is this late was blocked: timeouts that end then say nothing about Redis."""
 LONGEST_INTERVAL_S = 1.0
 """A dead process on the same machine is detected after two intervals, whatever the TTL."""
+MANY = 100
+"""With more members, not each beat looks at all of them: that would cost Redis their square."""
+LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
 
 
 class Observer:
@@ -33,7 +37,7 @@ class Observer:
 
     def __init__(self, ttl_s: float, interval_s: float) -> None:
         self._ttl_s = ttl_s
-        self._longest_gap_s = 2 * interval_s
+        self.longest_gap_s = 2 * interval_s
         self._last: float | None = None
         self._still: dict[str, tuple[int, float, int]] = {}
 
@@ -48,7 +52,7 @@ class Observer:
         Returns:
             the ids whose counter did not change since the last observation, and those of them that are dead.
         """
-        passed = min(now - self._last, self._longest_gap_s) if self._last is not None else 0.0
+        passed = min(now - self._last, self.longest_gap_s) if self._last is not None else 0.0
         self._last = now
         silent, dead = [], []
         still: dict[str, tuple[int, float, int]] = {}
@@ -66,67 +70,199 @@ class Observer:
         return silent, dead
 
 
-class Heartbeat:
-    """Beats from a thread with its own connection, so that a slow callback does not look like a dead worker.
+class Pulse:
+    """The heartbeat of one worker in one shard; `Heartbeat.pulse` makes it.
 
-    It stops beating while the event loop has not run for `stall_timeout_s`: a worker that hangs forever
-    must lose its leases. `observed(silent, dead)` and, at each beat, `told(words)` with `Words.count` are
-    called on the event loop.
+    `observed(silent, dead)` and, at each beat, `told(words)` with `Words.count` are called on the event loop.
     """
 
     def __init__(
         self,
+        heartbeat: Heartbeat,
         frontier: Frontier,
         connect: Callable[[], Any],
-        *,
-        ttl_s: float,
-        stall_timeout_s: float,
+        observer: Observer,
         observed: Callable[[list[str], list[str]], None],
-        told: Callable[[int], None] = lambda words: None,
-        counting: Counting | None = None,
+        told: Callable[[int], None],
+        counting: Counting | None,
+        label: str,
     ) -> None:
-        """
-        Args:
-            counting: what to report from time to time; None: nothing.
-        """
+        self._logger = ShardLog(logger, label)
+        self._heartbeat = heartbeat
         self._frontier = frontier
-        self._counting = counting
         self._connect = connect
-        self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
-        self._stall_timeout_s = stall_timeout_s
+        self._observer = observer
         self._observed = observed
         self._told = told
-        self._observer = Observer(ttl_s, self._interval_s)
-        self._stalled = False
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._client: Any = None
+        self._counting = counting
         self._worker = ("", "")
-        # Of the event loop: when the next tick is due, the number of ticks, when it was last found blocked.
-        self._tick_at = 0.0
-        self._ticks = 0
-        self._blocked_at = 0.0
-        # Of the thread: the ticks it has seen, and the number of its own rounds without a new tick.
-        self._seen_ticks = 0
-        self._rounds_without = 0
+        # Of the thread; when it looks at all members again, if there are many.
+        self._look_at = 0.0
+        self._alone: Frontier | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self, worker_id: str, epoch: str) -> None:
         """Beat for *worker_id* from now on; call it again after a rejoin."""
         self._worker = (worker_id, epoch)
+        self._heartbeat.add(self)
+
+    # In the thread.
+
+    def begin(self) -> None:
+        """Beat, unless the last beat has no answer yet."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self.beat())
+
+    async def end(self) -> None:
+        """Give up the beat that is under way, and disconnect."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._alone is not None:
+            await self._alone.client.aclose()
+
+    def missed(self) -> None:
+        """Note that nothing was observed."""
+        self._observer.missed()
+
+    async def beat(self) -> None:
+        """Beat once, and observe the others."""
+        worker_id, epoch = self._worker
+        looks = time.monotonic() >= self._look_at
+        try:
+            beats, words = await self._ask(worker_id, epoch, looks)
+        except FrontierError:
+            self.missed()
+            return
+        except Exception:
+            # Without its beats the worker would be fenced again and again.
+            self._logger.exception("Unexpected error in the heartbeat; trying again")
+            self.missed()
+            return
+        # At each beat: an answer that was pending when the word was sent clears the call, but lacks the word.
+        self._heartbeat.on_loop(self._told, words)
+        if not looks:
+            return
+        interval_s = self._heartbeat.look_interval_s(len(beats))
+        self._look_at = time.monotonic() + interval_s if len(beats) > MANY else 0.0
+        self._observer.longest_gap_s = 2 * interval_s
+        beats.pop(worker_id, None)
+        silent, dead = self._observer.observe(beats, time.monotonic())
+        if silent:
+            self._heartbeat.on_loop(self._observed, silent, dead)
+
+    async def _ask(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
+        if self._alone is None:
+            self._alone = self._frontier.on(self._connect())
+        report = self._counting and self._counting.due(time.monotonic())
+        if not (self._counting and report):
+            return await self._alone.beat(worker_id, epoch, looks)
+        found = await self._alone.report(worker_id, epoch, looks, report.counted, report.ended_s)
+        self._counting.reported(report, time.monotonic())
+        return found
+
+
+class Heartbeat:
+    """Beats from a thread of its own, so that a slow callback does not look like a dead worker.
+
+    One thread beats in all shards. It has an event loop, on which the beats of all shards are under way at
+    the same time, each on its own connection: a shard whose Redis hangs delays no beat but its own, until
+    its connection times out.
+
+    It stops beating while the owner's event loop has not run for `stall_timeout_s`: a worker that hangs
+    forever must lose its leases.
+    """
+
+    def __init__(self, *, ttl_s: float, stall_timeout_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
+        self._stall_timeout_s = stall_timeout_s
+        self._pulses: list[Pulse] = []
+        self._stalled = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        # Of the owner's loop: when the next tick is due, the number of ticks, when it was last found blocked.
+        self._tick_at = 0.0
+        self._ticks = 0
+        self._blocked_at = 0.0
+        # Of the thread: what `stop` ends, the ticks it has seen, and its rounds without a new one.
+        self._rounds_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._seen_ticks = 0
+        self._rounds_without = 0
+
+    def pulse(
+        self,
+        frontier: Frontier,
+        connect: Callable[[], Any],
+        *,
+        observed: Callable[[list[str], list[str]], None],
+        told: Callable[[int], None] = lambda words: None,
+        counting: Counting | None = None,
+        label: str = "",
+    ) -> Pulse:
+        """Return the heartbeat in one shard, which does not beat yet.
+
+        Args:
+            connect: returns a client of `redis.asyncio`; called in the thread.
+            counting: what to report from time to time; None: nothing.
+            label: see `ShardLog`.
+        """
+        observer = Observer(self._ttl_s, self._interval_s)
+        return Pulse(self, frontier, connect, observer, observed, told, counting, label)
+
+    def look_interval_s(self, members: int) -> float:
+        """Return how many seconds pass between two looks at all members."""
+        longest_s = min(LOOK_PER_MEMBER_S * members, self._ttl_s / BEATS_PER_TTL)
+        return max(self._interval_s, longest_s)
+
+    def add(self, pulse: Pulse) -> None:
+        """Beat for *pulse*, too; the first one starts the thread."""
+        if pulse not in self._pulses:
+            self._pulses.append(pulse)
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
             self._tick_at = time.monotonic()
             self._tick()
-            self._thread = threading.Thread(target=self._run, name="scrapy-dq-heartbeat", daemon=True)
-            self._thread.start()
+            self._start_thread()
 
     def blocked_since(self, moment: float) -> bool:
         """Tell whether the event loop has been found blocked after *moment* (monotonic seconds)."""
         return self._blocked_at > moment
 
     def stop(self) -> None:
-        """Stop beating, without waiting for the thread: it may be in the middle of a timeout."""
+        """Stop beating, without waiting for the thread."""
         self._stop.set()
+        if self._rounds_task is not None:
+            loop, task = self._rounds_task
+            with suppress(RuntimeError):  # the thread has ended
+                loop.call_soon_threadsafe(task.cancel)
+
+    def on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call *callback* on the owner's event loop, unless this was stopped."""
+        if not self._stop.is_set():
+            with suppress(RuntimeError):  # the loop was closed without stop() being called
+                self._loop.call_soon_threadsafe(callback, *args)
+
+    def due(self) -> list[Pulse]:
+        """Begin a round, in the thread; return those that beat in it: none while the owner's loop hangs."""
+        ticks = self._ticks
+        self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
+        self._seen_ticks = ticks
+        # By rounds, not by the clock: while the process is frozen, the loop does not count as blocked.
+        stalled_s = self._rounds_without * self._interval_s
+        if stalled_s <= self._stall_timeout_s:
+            self._stalled = False
+            return list(self._pulses)
+        if not self._stalled:
+            logger.warning(
+                "The event loop has been blocked for %.0f s, longer than DQ_STALL_TIMEOUT: "
+                "this worker stops its heartbeat, and its requests go to other workers",
+                stalled_s,
+            )
+        self._stalled = True
+        for pulse in list(self._pulses):
+            pulse.missed()
+        return []
 
     def _tick(self) -> None:
         # A timer, because the loop runs late timers in the order in which they were due: this one comes
@@ -139,61 +275,23 @@ class Heartbeat:
         if not self._stop.is_set():
             self._loop.call_later(TICK_S, self._tick)
 
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="scrapy-dq-heartbeat", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._rounds())
+
+    async def _rounds(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._rounds_task = asyncio.get_running_loop(), task
         try:
-            while not self._stop.wait(self._interval_s) and not self._loop.is_closed():
-                self._beat()
+            while not (self._stop.is_set() or self._loop.is_closed()):
+                await asyncio.sleep(self._interval_s)
+                for pulse in self.due():
+                    pulse.begin()
         finally:
-            if self._client is not None:
-                self._client.close()
-
-    def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop was closed without stop() being called
-            self._loop.call_soon_threadsafe(callback, *args)
-
-    def _beat(self) -> None:
-        ticks = self._ticks
-        self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
-        self._seen_ticks = ticks
-        # By rounds, not by the clock: while the process is frozen, the loop does not count as blocked.
-        stalled_s = self._rounds_without * self._interval_s
-        if stalled_s > self._stall_timeout_s:
-            if not self._stalled:
-                logger.warning(
-                    "The event loop has been blocked for %.0f s, longer than DQ_STALL_TIMEOUT: "
-                    "this worker stops its heartbeat, and its requests go to other workers",
-                    stalled_s,
-                )
-            self._stalled = True
-            self._observer.missed()
-            return
-        self._stalled = False
-        worker_id, epoch = self._worker
-        try:
-            if self._client is None:
-                self._client = self._connect()
-            beats, words = self._look(worker_id, epoch)
-        except FrontierUnavailable:
-            self._observer.missed()
-            return
-        except Exception:
-            # Without this thread the worker would be fenced again and again.
-            logger.exception("Unexpected error in the heartbeat; trying again")
-            self._observer.missed()
-            return
-        beats.pop(worker_id, None)
-        silent, dead = self._observer.observe(beats, time.monotonic())
-        if self._stop.is_set():
-            return
-        # At each beat: an answer that was pending when the word was sent clears the call, but lacks the word.
-        self._on_loop(self._told, words)
-        if silent:
-            self._on_loop(self._observed, silent, dead)
-
-    def _look(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
-        report = self._counting and self._counting.due(time.monotonic())
-        if not (self._counting and report):
-            return self._frontier.beats_blocking(self._client, worker_id, epoch)
-        found = self._frontier.report_blocking(self._client, worker_id, epoch, report.counted, report.ended_s)
-        self._counting.reported(report, time.monotonic())
-        return found
+            for pulse in self._pulses:
+                await pulse.end()

@@ -8,7 +8,6 @@ could finish the run over it. docs/internals/shards.md has the rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import count
 
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -17,14 +16,13 @@ from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 def spread(protocols: Iterable[WorkerProtocol]) -> None:
     """Make these, the first one with home, those of one process in all shards of a crawl."""
     found = list(protocols)
-    number = count(1).__next__
-    for of in found:
-        of.others, of.next_number = [each for each in found if each is not of], number
+    for each in found:
+        each.others, each.together = [other for other in found if other is not each], found[0].together
     if len(found) > 1:
-        found[0].ends = UNFINISHED
-    for of in found[1:]:
+        found[0].finish_at = UNFINISHED
+    for each in found[1:]:
         # Only home knows who is seeding, and says when the run is finished.
-        of.seeding, of.ends = Seeding.DONE, ELSEWHERE
+        each.seeding, each.finish_at = Seeding.DONE, ELSEWHERE
 
 
 class Level:
@@ -39,8 +37,8 @@ class Level:
         self._last: dict[int, int] = {}
         """By shard, the number of the last put without a parent for which the level is needed."""
         protocols[0].stays_raised = self.needed
-        for of in protocols[1:]:
-            of.may_seed = self.is_raised
+        for each in protocols[1:]:
+            each.may_seed = self.is_raised
 
     def put(self, shard: int, number: int) -> None:
         """Note that a put without a parent was appended to the outbox of another shard than home."""
@@ -52,6 +50,9 @@ class Level:
 
     def needed(self) -> bool:
         """Tell whether it has to stay raised, even if start() is complete."""
-        if self._last and self._protocols[0].raise_retired:
-            self._last = {k: n for k, n in self._last.items() if self._protocols[k].retired < n}
+        while self._last and self._protocols[0].raise_retired:
+            shard, number = next(iter(self._last.items()))
+            if self._protocols[shard].retired < number:
+                break
+            del self._last[shard]
         return bool(self._last)

@@ -25,7 +25,7 @@ class Count(str, Enum):
     RELEASE = "release"
     BURY = "bury"
     FAIL = "fail"
-    KEEP = "keep"
+    DEFER = "defer"
 
 
 class Listener:

@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Callable
 
+from scrapy_dq.frontier.worker.log import ShardLog
+
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
 _MEANWHILE = (
@@ -25,6 +27,7 @@ class Outage:
         meanwhile: a sentence for the warning: what continues, and what is kept.
         kept: the noun for what is counted in the line at the end.
         clock, uniform: see `Pace`.
+        label: see `ShardLog`.
     """
 
     def __init__(
@@ -33,7 +36,9 @@ class Outage:
         kept: str = "moves",
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
+        label: str = "",
     ) -> None:
+        self._logger = ShardLog(logger, label)
         self._clock = clock
         self._uniform = uniform
         self._meanwhile = meanwhile
@@ -61,7 +66,7 @@ class Outage:
             self._since = self._clock()
         if type(error) not in self._warned:
             self._warned.add(type(error))
-            logger.warning("%s. %s", error, self._meanwhile)
+            self._logger.warning("%s. %s", error, self._meanwhile)
 
     def ended(self, kept: int) -> float:
         """Note an answer, and return how many seconds the outage lasted that it ends; 0: there was none.
@@ -73,7 +78,7 @@ class Outage:
         if self._since is None:
             return 0.0
         lasted_s = self._clock() - self._since
-        logger.info("Redis is back after %.1f s; %d %s were kept meanwhile", lasted_s, kept, self._kept)
+        self._logger.info("Redis is back after %.1f s; %d %s were kept meanwhile", lasted_s, kept, self._kept)
         self._since = None
         self._warned.clear()
         return lasted_s

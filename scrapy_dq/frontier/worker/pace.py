@@ -12,6 +12,8 @@ from scrapy_dq.frontier.model import MAX_LEASES
 
 LINGER_S = 0.015
 """How long a move waits for others, unless the engine is starving: batching keeps Redis's cost low."""
+LINGER_MOST_S = 0.25
+"""The longest linger, however many shards there are."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
@@ -37,6 +39,7 @@ class Pace:
         self._uniform = uniform
         self.hungry = True
         """The engine has asked for a lease and got none."""
+        self._linger_s, self._idle_first_s = LINGER_S, IDLE_FIRST_S
         self._fruitless = 0
         self._oldest_move_at = 0.0
         self._answered_at = clock()
@@ -47,15 +50,20 @@ class Pace:
         self._quiet = False
         self._called = False
 
+    def spread(self, shards: int) -> None:
+        """Adapt to the number of shards: each gets a part of the moves, and an exchange has a fixed cost."""
+        self._linger_s = min(LINGER_S * shards, LINGER_MOST_S)
+        self._idle_first_s = min(IDLE_FIRST_S * shards, LINGER_MOST_S)
+
     @property
     def ahead(self) -> int:
         """How many leases are taken during two round trips."""
-        return int(2 * self._rate * (self._round_trip_s + LINGER_S)) + 1
+        return int(2 * self._rate * (self._round_trip_s + self._linger_s)) + 1
 
     @property
     def ahead_s(self) -> float:
         """How many seconds before its time an entry may be leased: two round trips, within bounds."""
-        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + LINGER_S)))
+        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + self._linger_s)))
 
     @property
     def until(self) -> int | None:
@@ -142,14 +150,14 @@ class Pace:
             return 0.0
         pause = IDLE_LONGEST_S
         if want:
-            pause = min(IDLE_FIRST_S * 2 ** min(self._fruitless, 10), IDLE_LONGEST_S)
+            pause = min(self._idle_first_s * 2 ** min(self._fruitless, 10), IDLE_LONGEST_S)
         if self._quiet:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * self._uniform(0.8, 1.0)
         if want:
             # Never at once: the due entry may be unavailable to this worker, and would be due again.
-            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
-        return min(due, self._oldest_move_at + LINGER_S) if moves else due
+            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + self._idle_first_s))
+        return min(due, self._oldest_move_at + self._linger_s) if moves else due
 
 
 class OneByOne(Pace):

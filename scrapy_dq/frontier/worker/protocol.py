@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice, takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.keys import HOME, Shard
@@ -24,10 +24,10 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Claim,
+    Defer,
     Fail,
     Hold,
     Joined,
-    Keep,
     Move,
     Note,
     Parentless,
@@ -46,6 +46,7 @@ from scrapy_dq.frontier.signing import TRUSTING, Signer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.log import ShardLog
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Rejoin:
 
 _COUNTS: dict[type[Move], Count] = {
     Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
-    Keep: Count.KEEP,
+    Defer: Count.DEFER,
 }  # fmt: skip
 
 
@@ -121,6 +122,37 @@ def _is_parentless(move: Move) -> bool:
 def _listened(sent: Exchange) -> bool:
     """Tell whether the worker was listening: in a run that others have finished it would wait for nothing."""
     return sent.seeding == Seeding.LISTENING
+
+
+class Together:
+    """What the protocols of one worker, one for each shard, have in common."""
+
+    def __init__(self) -> None:
+        self.over = False
+        """The run is finished for good in one of them: no more puts are accepted."""
+        self.lost = False
+        """The frontier of one of them is gone."""
+        self.composed = 0
+        """Number of exchanges that were composed."""
+        self._suspects: set[WorkerProtocol] = set()
+        """Those that may have a suspect, or meet one."""
+
+    def compose(self) -> int:
+        """Count an exchange that is composed; return its number."""
+        self.composed += 1
+        return self.composed
+
+    def may_meet_suspects(self, asks: WorkerProtocol) -> bool:
+        """Note that *asks* may meet a suspect from now on; return False, and do not, if another one may."""
+        self._suspects = {of for of in self._suspects if of.asks_for_suspects or of.leases.suspect}
+        if self._suspects - {asks}:
+            return False
+        self._suspects.add(asks)
+        return True
+
+    def has_suspect(self, of: WorkerProtocol) -> None:
+        """Note that one may have a suspect."""
+        self._suspects.add(of)
 
 
 class WorkerProtocol:
@@ -143,6 +175,7 @@ class WorkerProtocol:
         signer: Signer = TRUSTING,
         start_keys: StartKeys | None = None,
         has_start: bool = False,
+        label: str = "",
     ) -> None:
         """
         Args:
@@ -150,6 +183,7 @@ class WorkerProtocol:
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
             has_start: a start() can repeat lost puts without a parent; only for an error message.
+            label: see `ShardLog`.
         """
         self._shard = shard
         self._listener = listener
@@ -158,7 +192,8 @@ class WorkerProtocol:
         self._signer = signer
         self._start_keys = start_keys
         self._has_start = has_start
-        self._log = ReplayLog(rollback_horizon_s)
+        self._logger = ShardLog(logger, label)
+        self._log = ReplayLog(rollback_horizon_s, label, home=shard.number == HOME)
         self._call: Exchange | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
@@ -177,8 +212,8 @@ class WorkerProtocol:
         """Whether puts without a parent may be sent now."""
         self.others: Sequence[WorkerProtocol] = ()
         """Those of this worker's other dialogues."""
-        self.ends: int | None = None
-        """See `Terms.ends`."""
+        self.finish_at: int | None = None
+        """See `Terms.finish_at`."""
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
@@ -190,7 +225,7 @@ class WorkerProtocol:
         self.next_due_s: float | None = None
         """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
-        self.next_number: Callable[[], int] = count(1).__next__
+        self.together = Together()
         self.composed = 0
         self.applied = 0
         """The numbers of the last exchange that was composed, and that was applied; all of a worker count."""
@@ -205,6 +240,8 @@ class WorkerProtocol:
         self.left_over: list[Put] = []
         """Puts without a parent that the run, now over, may not have completed: the next may take them."""
         self.left_behind = False
+        self.rolled_back = False
+        """Redis has lost puts of this run that the log had retired."""
         self._reported_unreadable = False
         self._forfeited = False
         self.asks_for_suspects = False
@@ -244,6 +281,15 @@ class WorkerProtocol:
         return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put
 
     @property
+    def certain_until(self) -> float:
+        """No roll-back within the horizon takes back what was confirmed until this moment."""
+        return self._log.certain_until
+
+    def forget(self, entry_id: bytes) -> None:
+        """Have Redis forget the token of a put that nobody will make again."""
+        self._log.forgettable.append(entry_id)
+
+    @property
     def _unfinished(self) -> bool:
         """Something was left of this worker's run, as of the last exchange."""
         return self.seeding == Seeding.ACTIVE or bool(self.leases) or not self.census.empty
@@ -254,6 +300,7 @@ class WorkerProtocol:
         self.words = joined.words
         self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
+        self.together.over |= self.over
         self.raised_at = now
         if self.over:
             self.census = Census()  # this worker does not take part
@@ -297,8 +344,11 @@ class WorkerProtocol:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
                 here = self.leases.here(ahead)
                 # One at a time, over all dialogues: else a death would charge several.
-                calm = bool(self.others) and not self._may_meet_suspects(want)
-                terms = Terms(ahead_s, most, here, self.notes, self._claim(want), forget, calm, self.ends)
+                no_suspects = bool(self.others) and not self._may_meet_suspects(want)
+                claim = self._claim(want)
+                terms = Terms(
+                    ahead_s, most, here, self.notes, claim, forget, no_suspects, self.finish_at
+                )  # fmt: skip
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
@@ -323,7 +373,7 @@ class WorkerProtocol:
             receipt = Receipt(Status.RESYNC, unreadable=True)
         if receipt.unreadable and not self._reported_unreadable:
             self._reported_unreadable = True
-            logger.error(
+            self._logger.error(
                 "What Redis has stored of the last exchange of worker %s was changed by somebody else and "
                 "cannot be read. No more of these are shown",
                 self.id,
@@ -332,7 +382,7 @@ class WorkerProtocol:
             self._lose()
         elif receipt.status is Status.RESYNC:
             _may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
-            logger.warning(
+            self._logger.warning(
                 "Worker %s is out of sync with the frontier: it was declared dead, or Redis has lost its "
                 "newest data. It registers again, keeps the requests that it still owns, and stores its "
                 "newest requests again",
@@ -382,7 +432,7 @@ class WorkerProtocol:
                 seeding = Seeding.LISTENING
         if seeding in _LOWERED:
             self._lower()  # from now on it may arrive
-        self.composed = self.next_number()
+        self.composed = self.together.compose()
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
@@ -390,9 +440,10 @@ class WorkerProtocol:
         )  # fmt: skip
 
     def _may_meet_suspects(self, want: int) -> bool:
-        asked = any(of.asks_for_suspects or of.leases.suspect for of in self.others)
-        self.asks_for_suspects = want > 0 and not asked
-        return not asked
+        self.asks_for_suspects = False
+        may = self.together.may_meet_suspects(self)
+        self.asks_for_suspects = want > 0 and may
+        return may
 
     def _lower(self) -> None:
         self.raised_at, self.raise_retired = None, False
@@ -439,18 +490,20 @@ class WorkerProtocol:
             if isinstance(move, Put):
                 if position not in refused:
                     self._log.add(move, now, seq)
-            elif isinstance(move, Keep):
+            elif isinstance(move, Defer):
                 self.leases.cleared(move.entry_id)
             else:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
             self.leases.grant(lease)
+        if self.leases.suspect:
+            self.together.has_suspect(self)
         # Some leases were granted before these blocks were sent.
         unsent = (note.partition for note in self.notes if isinstance(note, Block))
         for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
             self.withdraw(partition)
         if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
-            logger.error("A key cannot be used: %s", receipt.wrong_key)
+            self._logger.error("A key cannot be used: %s", receipt.wrong_key)
         self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()
@@ -495,12 +548,13 @@ class WorkerProtocol:
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
         before = self.finished, self.over
         self.finished, self.over = True, self.over or over
+        self.together.over |= over
         if (self.finished, self.over) != before:
             self._listener.run_finished()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
         """Release every lease: an ack of a parent whose children were lost would lose them for good."""
-        logger.error(
+        self._logger.error(
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
             "they were found are released and crawled again%s",
             error,
@@ -560,9 +614,11 @@ class WorkerProtocol:
             else:
                 self._close_run(answer.last_seq, unfinished)
             return
-        logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned))
+        self._logger.info(
+            "Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned)
+        )
         if answer.run != self.run:
-            self.census = replace(self.census, gone=0)
+            self.census, self.rolled_back = replace(self.census, gone=0), False
         self._continue_as(rejoin.new_id, answer)
         # A page of another shard may have the parent of a put.
         elsewhere = (of.leases.owned for of in self.others)
@@ -585,13 +641,14 @@ class WorkerProtocol:
             )
         elif parentless:
             then = "The requests that this program had put before that are lost: put them again"
-        logger.error(
+        self._logger.error(
             "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. %s",
             self.id,
             then,
         )
         if parentless:
             self.seeding = Seeding.AGAIN  # the run must not finish
+        self.rolled_back = True
         self.leases.forfeit()
         self._listener.rolled_back(parentless)
         self._begin_rejoin()
@@ -606,13 +663,13 @@ class WorkerProtocol:
         forgotten = self._log.forgot(last_seq)[1] or unknown
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
-            logger.info(
+            self._logger.info(
                 "The run is over: other workers finished it while this worker was absent. %d requests from "
                 "its pages are dropped; others have crawled these pages again and found them",
                 self.outbox.puts - dropped,
             )
         if dropped:
-            logger.error(
+            self._logger.error(
                 "The run is over: other workers finished it while this worker was absent. %d requests of "
                 "start() or engine.crawl() that it could not store are dropped; %s",
                 dropped,
@@ -620,7 +677,7 @@ class WorkerProtocol:
             )
             self.left_behind = True
         elif forgotten:
-            logger.error(
+            self._logger.error(
                 "The run is over: other workers finished it while this worker was absent, and Redis has no "
                 "record of what this worker had stored (rolled back, or the next run has begun?). What it "
                 "had in progress, and requests of its start() or engine.crawl(), may be missing; %s",
@@ -634,11 +691,11 @@ class WorkerProtocol:
         self._finish(over=True)
 
     def _lose(self) -> None:
-        self.lost = True
+        self.lost = self.together.lost = True
         logger.critical(
             "%s of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
-            "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost; %s",
+            "replica promoted? a Redis without persistence restarted? moved into other shards?). This "
+            "worker closes with reason frontier_lost; %s",
             "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
             self._shard.crawl,
             "the next crawl starts again from start()" if self._shard.number == HOME

@@ -13,6 +13,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S
 from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
+from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -43,7 +44,13 @@ class Reclaimer:
         own_identity: dict[str, Any],
         max_attempts: int,
         reclaimed: Callable[[int], None],
+        label: str = "",
     ) -> None:
+        """
+        Args:
+            label: see `ShardLog`.
+        """
+        self._logger = ShardLog(logger, label)
         self._frontier = frontier
         self._own = own_identity
         self._max_attempts = max_attempts
@@ -87,11 +94,11 @@ class Reclaimer:
         shown = ascii(worker_id[:MOST_SHOWN])[1:-1]  # it may be untrusted data
         self._reclaims += 1
         level = logging.INFO if self._reclaims <= MOST_LINES or moved or buried else logging.DEBUG
-        logger.log(
+        self._logger.log(
             level, "Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried
         )
         if broken_start:
-            logger.log(
+            self._logger.log(
                 level,
                 "Worker %s died before its start() was complete: the run finishes when a worker with the "
                 "same arguments (%s) has completed its own",
@@ -146,4 +153,4 @@ class Reclaimer:
         try:
             await work
         except FrontierError as error:
-            logger.debug("A reclaim was interrupted and will be continued: %s", error)
+            self._logger.debug("A reclaim was interrupted and will be continued: %s", error)

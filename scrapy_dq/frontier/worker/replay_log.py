@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from math import inf
 
 from scrapy_dq.frontier.model import Put
+from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
@@ -17,10 +19,16 @@ class ReplayLog:
 
     An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
     been accepted; if the clock alone counted, a freeze followed by a rollback of Redis would lose it.
+
+    Args:
+        label: see `ShardLog`.
+        home: leases of start payloads, the parents of puts with `once`, are in this shard.
     """
 
-    def __init__(self, horizon_s: float) -> None:
+    def __init__(self, horizon_s: float, label: str = "", *, home: bool = True) -> None:
         self._horizon_s = horizon_s
+        self._home = home
+        self._logger = ShardLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
         # The newest exchange under the worker's present id with a retired put; with one without a parent.
         self._retired_seq = self._retired_parentless_seq = 0
@@ -31,6 +39,8 @@ class ReplayLog:
         """Ids of entries whose puts no other worker could repeat, and that this one will not repeat."""
         self.retired = 0
         """Number (`Put.number`) of the last put that has retired."""
+        self.certain_until = -inf
+        """No roll-back within the horizon takes back what was confirmed until this moment."""
 
     def __len__(self) -> int:
         return len(self._puts)
@@ -57,14 +67,14 @@ class ReplayLog:
         """Add a put that the exchange *seq* has confirmed."""
         put.source = None
         put.fresh = False
-        if put.once and put.parent:
+        if put.once and put.parent and self._home:
             put.parent = b""  # confirmed: only this log repeats it, whoever has its parent's lease now
         put.most = 0  # it was admitted; a repeat must not be refused
         self._puts.append((confirmed_at, seq, put))
         self._bytes += put.size
         while self._bytes > LOG_LIMIT_BYTES:
             if not self._warned:
-                logger.warning(
+                self._logger.warning(
                     "More than %d MiB of requests were stored within DQ_ROLLBACK_HORIZON: if Redis now loses "
                     "its newest data, the oldest of these would not be stored again. A shorter horizon "
                     "needs less memory",
@@ -75,6 +85,7 @@ class ReplayLog:
 
     def retire(self, sent_at: float) -> None:
         """Note that an exchange sent at *sent_at* was accepted."""
+        self.certain_until = sent_at - self._horizon_s
         while self._puts and self.covers(self._puts[0][0], sent_at):
             self._drop()
 
@@ -108,5 +119,5 @@ class ReplayLog:
         if put.parent is None:
             self._retired_parentless, self._retired_parentless_seq = True, seq
         self._bytes -= put.size
-        if put.once:
+        if put.once and not put.parent:  # else: see fed_tokens.py
             self.forgettable.append(put.entry_id)

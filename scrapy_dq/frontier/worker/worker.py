@@ -18,27 +18,31 @@ from scrapy_dq.frontier.model import (
     Block,
     Bury,
     Census,
+    Defer,
     Fail,
     FrontierError,
     Gone,
+    Hold,
     Joined,
-    Keep,
     Lease,
     Put,
     Release,
     Seeding,
     Status,
+    Words,
 )
 from scrapy_dq.frontier.worker import closing
-from scrapy_dq.frontier.worker.barrier import Barrier
-from scrapy_dq.frontier.worker.collect import Collect
+from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
+from scrapy_dq.frontier.worker.fed_tokens import FedTokens
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.worker.termination import TerminationDetector
 
 
 class Worker:
@@ -59,7 +63,7 @@ class Worker:
         """
         Args:
             frontiers: of all shards; the first one is home.
-            connect: returns a blocking `redis` client for the heartbeat thread of a shard.
+            connect: returns a client of `redis.asyncio` for the heartbeat in a shard; called in its thread.
             capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
             pace: returns what says when an exchange with a shard is due, and for how many leases.
@@ -69,14 +73,18 @@ class Worker:
         # Only home knows of start() methods, of runs with a name and of restarts.
         elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
         identity, gathered = own_identity(), _Gathered(self, listener)
+        self._heartbeat = Heartbeat(ttl_s=options.ttl_s, stall_timeout_s=options.stall_timeout_s)
         self.dialogues = [
             Dialogue(
                 frontier, elsewhere if shard else crawl, identity, options, gathered,
-                connect=partial(connect, shard), capacity=partial(self._share, shard), limit=limit,
-                pace=pace(shard), on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
+                heartbeat=self._heartbeat, connect=partial(connect, shard),
+                capacity=partial(self._share, shard), limit=limit, pace=pace(shard),
+                on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
+        for each in self.dialogues:
+            each.pace.spread(len(frontiers))
         self.home = self.dialogues[HOME]
         protocols = self._protocols = [each.protocol for each in self.dialogues]
         self._turns = deque(range(len(frontiers)))
@@ -91,9 +99,14 @@ class Worker:
         """How many entries wait in each shard."""
         self._waits = 0
         """Their sum."""
-        self._barrier = Barrier(protocols)
+        self._leaving = False
+        self._told_gone: dict[int, int] = {}
+        """What home was told under its present id, by shard; see `Gone`."""
+        self._told_as = ""
+        self._deferred = DeferredEnds(protocols)
+        self._fed = FedTokens(protocols)
         self._level = Level(protocols)
-        self._collect = Collect(protocols, self._ask) if len(protocols) > 1 else None
+        self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
         spread(protocols)
 
     @property
@@ -112,12 +125,18 @@ class Worker:
     @property
     def census(self) -> Census:
         """All counts, as of the last exchange with each shard."""
-        return sum((of.census for of in self._protocols[1:]), self.home.protocol.census)
+        return sum((each.census for each in self._protocols[1:]), self.home.protocol.census)
+
+    @property
+    def elsewhere(self) -> tuple[int, float]:
+        """What home cannot know: the dead letters in other shards, and their longest outage in seconds."""
+        dead = sum(each.protocol.census.dead for each in self.dialogues[1:])
+        return dead, max((each.longest_outage_s for each in self.dialogues[1:]), default=0.0)
 
     @property
     def composed(self) -> int:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
-        return max(of.composed for of in self._protocols)
+        return self.home.protocol.together.composed
 
     def composed_for(self, shard: int) -> int:
         """Return the number of the last one that was composed for a shard."""
@@ -126,7 +145,7 @@ class Worker:
     @property
     def applied(self) -> int:
         """The number, among composed exchanges from 1 on, up to which each shard has applied one."""
-        return min(of.applied for of in self._protocols)
+        return min(each.applied for each in self._protocols)
 
     def under_way(self, put: Put) -> bool:
         """Tell whether an exchange or a rejoin of the shard of *put* was composed and is not answered yet."""
@@ -140,7 +159,7 @@ class Worker:
     @property
     def unconfirmed_puts(self) -> int:
         """Number of puts that Redis has not confirmed."""
-        return sum(of.outbox.puts for of in self._protocols)
+        return sum(each.outbox.puts for each in self._protocols)
 
     @property
     def outage(self) -> str:
@@ -150,17 +169,17 @@ class Worker:
     @property
     def over(self) -> bool:
         """The run is finished for good: no more puts are accepted."""
-        return any(of.over for of in self._protocols)
+        return self.home.protocol.together.over
 
     @property
     def left_over(self) -> list[Put]:
         """Puts without a parent that the run, now over, may not have completed."""
-        return [put for of in self._protocols for put in of.left_over]
+        return [put for each in self._protocols for put in each.left_over]
 
     @property
     def lost(self) -> bool:
         """The frontier, or a shard of it, is gone; the crawl cannot continue."""
-        return any(of.lost for of in self._protocols)
+        return self.home.protocol.together.lost
 
     @property
     def on_hold(self) -> bool:
@@ -170,7 +189,7 @@ class Worker:
     @property
     def handed_in(self) -> bool:
         """It is leaving, and has stored what it had: what is put from now on would be lost."""
-        return any(each.handed_in for each in self.dialogues)
+        return self._leaving and any(each.handed_in for each in self.dialogues)
 
     @property
     def idle(self) -> bool:
@@ -180,12 +199,12 @@ class Worker:
     def idle_at_once(self) -> bool:
         """Tell whether at some moment nothing of the whole crawl was left: `idle` tells it of one shard each.
 
-        With several shards it takes two answers of each, with nothing new in between (see `collect.py`).
+        With several shards it takes two answers of each, with nothing new in between (see `termination.py`).
         """
         if not self.idle:
             self._witness = None
             return False
-        versions = [of.census.version for of in self._protocols]
+        versions = [each.census.version for each in self._protocols]
         if len(versions) == 1 or (self._witness and self._witness[0] < self.applied):
             was, self._witness = self._witness, None
             if was is None or was[1] == versions:
@@ -223,6 +242,16 @@ class Worker:
                 self._ask(HOME)
         return True
 
+    def note_fed(self, put: Put) -> None:
+        """Note that *put*, which was just put, was made from the start payload of its parent's lease.
+
+        All puts of that lease were made, so that its end, which follows, is the end of `Put.once` for them.
+        """
+        put.once = True
+        shard = self.shard_of(put.partition, put.token)
+        if shard != HOME and put.parent:
+            self._fed.put(put.parent, shard, put.entry_id)
+
     @property
     def shards(self) -> int:
         """How many shards the crawl has."""
@@ -246,6 +275,8 @@ class Worker:
             if lease is not None:
                 self._leased[lease.entry_id] = shard
                 return lease
+        for each in self.dialogues:
+            each.starves()
         return None
 
     def sent(self, entry_id: bytes) -> None:
@@ -315,7 +346,7 @@ class Worker:
     def _depends(self, entry_id: bytes, shard: int) -> None:
         of = self._leased.get(entry_id)
         if of is not None and of != shard:
-            self._barrier.depends(entry_id, shard)
+            self._deferred.depends(entry_id, shard)
 
     def _settle(self, move: Ack | Release | Fail | Bury) -> None:
         shard = self._leased.pop(move.entry_id, None)
@@ -323,12 +354,18 @@ class Worker:
             return
         ending = self.dialogues[shard].settled(move)
         if ending is None or isinstance(ending, Release):
-            self._barrier.forget(move.entry_id)
-        elif self._barrier.holds(shard, ending):
-            self.dialogues[shard].append(Keep(move.entry_id))
+            self._deferred.forget(move.entry_id)
+            self._fed.released(move.entry_id)
+        elif self._deferred.defers(shard, ending):
+            self.dialogues[shard].append(Defer(move.entry_id))
             return
         if ending is not None:
-            self.dialogues[shard].append(ending)
+            self._append(shard, ending)
+
+    def _append(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
+        self.dialogues[shard].append(ending)
+        if shard == HOME:
+            self._fed.ends(ending.entry_id)
 
     def _share(self, shard: int) -> int:
         """Return how many leases of a shard can run here at once: a part of what is free, by what waits."""
@@ -343,24 +380,44 @@ class Worker:
         waiting = self._protocols[shard].census.waiting
         self._waits += waiting - self._waiting[shard]
         self._waiting[shard] = waiting
-        if self._barrier:
-            self._let_pass()
-        if self._collect is not None:
+        if len(self._protocols) > 1:
+            self._look_beyond(shard)
+            if shard == HOME:
+                self._fed.exchanged(time.monotonic())
+        self._let_pass(shard)
+        if self._termination is not None:
             home = self.home.protocol
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
-            self._collect.step(quiet and not any(each.outbox or each.leases for each in self._protocols))
+            self._termination.step(shard, quiet)
         before, self._outlook = self._outlook, (self.pending, self.over)
         if self._outlook != before and not self._outlook[0]:
             self._listener.run_finished()
 
-    def _let_pass(self) -> None:
-        for shard, ending in self._barrier.opened():
+    def _look_beyond(self, shard: int) -> None:
+        """Pass on between the shards what concerns the whole crawl."""
+        if self.home.protocol.words.hold is Hold.PAUSED:  # only home hears of it
+            self.dialogues[shard].release_buffer()
+        if shard == HOME and self.home.id != self._told_as:
+            # It may have been rolled back. A shard that is in another run by now tells of that one.
+            self._told_as, self._told_gone = self.home.id, {}
+            shards: Iterable[int] = range(len(self._protocols))
+        else:
+            shards = (shard,)
+        for each in shards:
+            of = self._protocols[each]
+            gone = max(int(of.rolled_back), of.census.gone if each != HOME else 0)
+            if gone > self._told_gone.get(each, 0) and of.run == self.run:
+                self._told_gone[each] = gone
+                self.home.note(Gone(each, gone))
+
+    def _let_pass(self, retired: int) -> None:
+        for shard, ending in self._deferred.due(retired):
             self._end(shard, ending)
 
     def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
         # Otherwise the lease was lost since.
         if self.dialogues[shard].leases.ends(ending.entry_id):
-            self.dialogues[shard].append(ending)
+            self._append(shard, ending)
 
     # What a dialogue reports about all of them.
 
@@ -370,10 +427,10 @@ class Worker:
         Args:
             parentless: start() has to run again: the run must not finish.
         """
-        self._barrier.give_up()
+        self._deferred.give_up()
         if len(self._protocols) > 1:
-            for of in self._protocols:
-                of.forfeit()
+            for each in self._protocols:
+                each.forfeit()
         if parentless:
             self.home.protocol.seeding = Seeding.AGAIN
 
@@ -390,16 +447,15 @@ class Worker:
             return joined
         others = self.dialogues[1:]
         try:
-            home = Home(joined.epoch, joined.run, joined.complete)
+            home = Home(joined.epoch, joined.run, joined.shards_exist, self.home.epoch_now)
             joins = await asyncio.gather(*(each.join("", home) for each in others), return_exceptions=True)
             for answer in joins:
                 if isinstance(answer, BaseException):
                     raise answer
-            if others and not joined.complete:
-                await self.home.complete()
+            if others and not joined.shards_exist:
+                await self.home.note_shards()
         except FrontierError:
-            for each in self.dialogues:
-                each.end()  # the others take it for dead: it has no lease yet
+            self._end_all()  # the others take it for dead: it has no lease yet
             raise
         for each in self.dialogues:
             each.begin()
@@ -416,17 +472,18 @@ class Worker:
                 wait for.
         """
         deadline = time.monotonic() + deadline_s
-        everywhere = self.dialogues
+        everywhere, self._leaving = self.dialogues, True
         await asyncio.gather(*(each.cease() for each in everywhere))
         try:
             await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             if durable is None:
-                durable = bool(self._barrier) or any(of.vouches for of in self._protocols)
+                durable = bool(self._deferred) or any(each.vouches for each in self._protocols)
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
-            if self._barrier:
-                self._let_pass()
-                for shard, ending in self._barrier.give_up():
+            if self._deferred:
+                for shard in range(len(everywhere)):
+                    self._let_pass(shard)
+                for shard, ending in self._deferred.give_up():
                     self._end(shard, Release(ending.entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             others = everywhere[1:]
@@ -444,8 +501,13 @@ class Worker:
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await self.home.attempt(partial(self.home.leave, kept=kept), deadline)
         finally:
-            for each in everywhere:
-                each.end()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        self._leaving = True
+        self._heartbeat.stop()
+        for each in self.dialogues:
+            each.end()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
@@ -464,18 +526,20 @@ class _Gathered(Listener):
         self.frontier_lost = listener.frontier_lost  # type: ignore[method-assign]
         self.put_dropped = listener.put_dropped  # type: ignore[method-assign]
         self.put_refused = listener.put_refused  # type: ignore[method-assign]
-        self.told = listener.told  # type: ignore[method-assign]
         self.counted = listener.counted  # type: ignore[method-assign]
+
+    def told(self, before: Words, words: Words) -> None:
+        if words.hold is Hold.PAUSED:
+            for each in self._worker.dialogues:
+                each.release_buffer()
+        self._listener.told(before, words)
 
     def outbox_lost(self, parentless: bool) -> None:
         self._worker.spread_loss(parentless)
         self._listener.outbox_lost(parentless)
 
     def rolled_back(self, parentless: bool) -> None:
-        spread = len(self._worker.dialogues) > 1
-        if spread:
-            # Pages of other shards may be acked whose links are gone, and no start() brings these back.
-            self._worker.home.protocol.notes.append(Gone(1))
-        parentless = parentless or spread
+        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+        parentless = parentless or len(self._worker.dialogues) > 1
         self._worker.spread_loss(parentless)
         self._listener.rolled_back(parentless)

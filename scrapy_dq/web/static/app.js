@@ -293,9 +293,10 @@ function historyOf(crawl) {
   const choices = Object.entries(spans).map(([name, text]) => el("button", { type: "button", class: "small", "aria-pressed": "false", on: { click: () => { kind = name; load(); } } }, text));
   box.actions.append(...choices);
   box.node.hidden = true;
-  const load = repeated(crawl, () => kind, ({ points, events }) => {
+  const load = repeated(crawl, () => kind, ({ points, events, missing }) => {
     Object.keys(spans).forEach((name, at) => { choices[at].setAttribute("aria-pressed", String(name === kind)); choices[at].className = name === kind ? "small chosen" : "small"; });
     for (const each of charts) each.draw(points, events);
+    setText(box.said, missing.join("; "));
     box.node.hidden = points.length < 2;
   });
   return box.node;
@@ -312,10 +313,10 @@ async function eventsPage(crawl) {
   const box = card("Newest first", "", list.node, list.empty, paged.node);
   box.node.hidden = true;
   main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading("Events"), tabs(crawl, "events"), box.node);
-  const show = ({ events }) => {
+  const show = ({ events, missing }) => {
     box.node.hidden = false;
     paged.fill(events);
-    setText(box.said, events.length ? `the newest ${count(events.length)}` : "");
+    setText(box.said, [...(events.length ? [`the newest ${count(events.length)}`] : []), ...missing].join("; "));
   };
   const look = await once({ kind: "history", crawl });
   if (!look) return;
@@ -399,7 +400,7 @@ async function failuresPage(crawl, kind) {
     listBox.node.hidden = look.rows.length === 0;
     const kept = look.kept === look.total ? "" : `, ${count(look.kept)} kept`;
     const part = look.rows.length < look.kept ? `; grouped are ${kind === "failed" ? "the newest " : ""}${count(look.rows.length)}` : "";
-    setText(causeBox.said, `${count(look.total)} in this run${kept}${part}`);
+    setText(causeBox.said, [`${count(look.total)} in this run${kept}${part}`, ...look.missing].join("; "));
     setText(listBox.said, chosen ? "one group" : "");
   }
   async function load() {

@@ -1,8 +1,8 @@
 -- beats: a worker increments its heartbeat and reads the heartbeats of all workers. No clock is involved.
 -- USES     keys.MOST_MEMBERS, keys.key
 local PART, MOST_REMOVED = 1000, 1000
--- Returns what beat.lua returns, and whether the worker is a member.
-local function beat(worker_id, epoch)
+-- Returns what beat.lua returns, and whether the worker is a member. *looks*: see there.
+local function beat(worker_id, epoch, looks)
   local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
   if meta[1] ~= epoch then return { 'LOST' }, false end
   local words = tonumber(string.match(meta[2] or '', '^%d+') or 0)
@@ -17,7 +17,7 @@ local function beat(worker_id, epoch)
       error(text, 0)
     end
   end
-  if redis.call('SCARD', key.members) > 2 * MOST_MEMBERS then return { 'OK', {}, words }, is_one end
+  if looks ~= '1' or redis.call('SCARD', key.members) > 2 * MOST_MEMBERS then return { 'OK', {}, words }, is_one end
   local members, beats, known = redis.call('SMEMBERS', key.members), {}, {}
   for from = 1, #members, PART do
     local till = math.min(from + PART - 1, #members)

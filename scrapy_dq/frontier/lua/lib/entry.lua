@@ -8,9 +8,9 @@
 --   returned, quarantine  ZSET  partition 0 place(16) id(12) attempts(1) payload
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
---                                     +128 quarantine; KEPT before the partition: see keep.lua
+--                                     +128 quarantine; DEFERRED before the partition: see defer.lua
 -- USES     keys.MOST_NAME, keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
---          politeness.KEPT, politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
+--          politeness.DEFERRED, politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
 local rank_texts = {}
@@ -58,7 +58,7 @@ local function read_record(record)
   local partition, element = split(record, 10)
   element = whole(element, ELEMENT)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
-    partition = string.sub(partition, 1, MOST_NAME + #KEPT), payload = string.sub(element, 21) }
+    partition = string.sub(partition, 1, MOST_NAME + #DEFERRED), payload = string.sub(element, 21) }
 end
 local holds_suspect -- id of the lease from quarantine that the worker of this exchange holds; false: none
 -- Removes one lease from a worker; false if it does not hold it.
@@ -77,8 +77,8 @@ local function take_lease(worker_id, id)
   end
   state.in_flight = state.in_flight - 1
   lease_ended(lease.partition, id)
-  lease.kept = string.sub(lease.partition, 1, 1) == KEPT
-  if lease.kept then lease.partition = string.sub(lease.partition, 2) end
+  lease.deferred = string.sub(lease.partition, 1, 1) == DEFERRED
+  if lease.deferred then lease.partition = string.sub(lease.partition, 2) end
   return lease
 end
 local function come_back(set, id, lease)

@@ -5,13 +5,16 @@ local function is_over(of_run)
   if of_run < 0 or not state.epoch then return state.phase == 'finished' end
   return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'
 end
--- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*complete*) and is gone,
--- FINISHED if home's run is over here, else nothing; what it has of another crawl is deleted.
-local function follow_home(epoch, run, complete)
+-- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*exists*) and is gone,
+-- FINISHED if home's run is over here, OTHER if it has another crawl than *replaces*, else nothing. What *replaces* has
+-- is deleted. RACE: home was lost while a worker joined, and the other crawl is the new one: so a worker that found
+-- another crawl asks home once more, and replaces only what it had found before that.
+local function follow_home(epoch, run, exists, replaces)
   if run < 0 then return end
   if state.epoch == epoch then return state.run > run and 'FINISHED' or nil end
-  if complete then return 'LOST' end
+  if exists then return 'LOST' end
   if not state.epoch then return end
+  if state.epoch ~= replaces then return 'OTHER' end
   clear_run(false)
   redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits)
   load_state()

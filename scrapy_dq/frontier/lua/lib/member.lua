@@ -79,7 +79,8 @@ end
 -- Prepares the next run. The caller writes run and phase in one command: until then the last run is finished.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
-  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'hold', 'crawled', 'sampled')
+  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
+    'sampled')
   redis.call('HSET', key.meta, 'began', wall_ms())
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0

@@ -5,13 +5,14 @@
 --   release  2, id
 --   bury     3, id, reason
 --   fail     4, id, reason, label
---   keep     5, id
+--   defer    5, id
 -- USES     order.order_rank
-local PUT, ACK, RELEASE, BURY, FAIL, KEEP = 0, 1, 2, 3, 4, 5
+local PUT, ACK, RELEASE, BURY, FAIL, DEFER = 0, 1, 2, 3, 4, 5
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
--- order: tables with ids (consecutive acks), or with one id, its kind, and the fields of that kind.
+-- order: tables with ids (of acks, and of defers, without another kind in between: an ack may follow the defer of its
+-- lease, and then comes first or second, with the same result), or with one id, its kind, and the fields of that kind.
 local function read_moves(packed)
-  local puts, endings, acks = {}, {}, nil
+  local puts, endings, many = {}, {}, {}
   for i, move in ipairs(cmsgpack.unpack(packed)) do
     local kind = move[1]
     if kind == PUT then
@@ -21,15 +22,16 @@ local function read_moves(packed)
         new.wait_ms, new.not_before_ms, new.reason, new.known_as, new.most = unpack(move, 9, 13)
       end
       puts[#puts + 1] = new
-    elseif kind == ACK then
-      if not acks then
-        acks = {}
-        endings[#endings + 1] = { kind = ACK, ids = acks }
+    elseif kind == ACK or kind == DEFER then
+      local ids = many[kind]
+      if not ids then
+        ids = {}
+        many[kind], endings[#endings + 1] = ids, { kind = kind, ids = ids }
       end
-      acks[#acks + 1] = move[2]
+      ids[#ids + 1] = move[2]
     else
       endings[#endings + 1] = { kind = kind, id = move[2], reason = move[3], label = move[4] }
-      acks = nil
+      many = {}
     end
   end
   return puts, endings

@@ -5,7 +5,7 @@
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
 --   blocked   ZSET  partition, score: the end of a block that its site or a person has asked for
 -- USES     keys.key, state, state.CLAIMED, state.now_ms, state.touched, types.polite
-local KEPT = '\2' -- begins, in the record of a lease that is done (keep.lua), its partition: no limit applies to it
+local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: no limit applies to it
 local function parse_limits(text)
   local delay, concurrency = string.match(text or '', '^(%d*):(%d*)$')
   return tonumber(delay), tonumber(concurrency)
@@ -53,7 +53,7 @@ end
 local function lease_ended(partition, id)
   if not state.limited then return end
   count_busy(partition, -1)
-  if string.sub(partition, 1, 1) == KEPT then return end
+  if string.sub(partition, 1, 1) == DEFERRED then return end
   end_stint(partition, id, 0)
   touched[partition] = true
 end

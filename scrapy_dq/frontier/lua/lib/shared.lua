@@ -2,6 +2,7 @@
 -- as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
 -- USES     held.fields_of, keys.key
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
+local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
 local function note_shared()
   if stored_field('shared') ~= '' then return end

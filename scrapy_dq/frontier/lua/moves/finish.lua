@@ -1,13 +1,13 @@
 -- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
--- ARGS     ends (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this is
---          not home, and never finishes by itself; nil: any version)
+-- ARGS     finish_at (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this
+--          is not home, and never finishes by itself; nil: any version)
 -- RETURNS  workers that are seeding (level 1), incomplete start() methods (starts.lua); both computed only while
 --          nothing but delayed entries waits, else 0
 -- COST     O(1) while something waits, O(workers) else
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
 -- USES     damage.damaged, held.fields_of, held.leases_of, journal.note_event, keys.key, keys.worker_key,
 --          starts.incomplete_starts, state, state.wall_ms
-local function finish_if_done(ends)
+local function finish_if_done(finish_at)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   if waits and state.waiting > 0 then return 0, 0 end
   local seeding, busy, held = 0, false, false
@@ -27,7 +27,7 @@ local function finish_if_done(ends)
   if busy or held or redis.call('EXISTS', key.delayed) == 1 then return seeding, 0 end
   if state.delayed > 0 then damaged('entries') end
   local incomplete = incomplete_starts()
-  local may_finish = not ends or ends == state.sequence
+  local may_finish = not finish_at or finish_at == state.sequence
   if may_finish and state.damage == '' and incomplete == 0 and state.phase ~= 'finished' then
     state.phase = 'finished'
     redis.call('HSET', key.meta, 'ended', wall_ms())
@@ -38,9 +38,11 @@ end
 -- In a crawl of several shards, home is opened by a level of seeding that is raised for puts elsewhere, as by a put.
 -- The others are open if home is: they are finished only in order to be cleared.
 local ELSEWHERE = -2
-local function raises(ends, seeding) return ends == ELSEWHERE or ends and seeding ~= '0' and seeding ~= '3' end
-local function raise_level(ends, seeding, was)
-  if not raises(ends, seeding) then return end
+local function raises(finish_at, seeding)
+  return finish_at == ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'
+end
+local function raise_level(finish_at, seeding, was)
+  if not raises(finish_at, seeding) then return end
   state.phase = 'open'
   if was ~= seeding then state.sequence = state.sequence + 1 end -- nobody may finish the run by an older answer
 end

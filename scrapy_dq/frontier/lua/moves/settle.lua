@@ -3,14 +3,14 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
--- USES     ack, bury, fail, keep, moves.ACK, moves.BURY, moves.FAIL, moves.KEEP, moves.RELEASE, release
+-- USES     ack, bury, defer, fail, moves.ACK, moves.BURY, moves.DEFER, moves.FAIL, moves.RELEASE, release
 local function settle(worker_id, endings, keep_failed)
   for _, ending in ipairs(endings) do
     local kind = ending.kind
     if kind == ACK then ack(worker_id, ending.ids)
     elseif kind == RELEASE then release(worker_id, ending.id)
     elseif kind == BURY then bury(worker_id, ending.id, ending.reason)
-    elseif kind == KEEP then keep(worker_id, ending.id)
+    elseif kind == DEFER then defer(worker_id, ending.ids)
     elseif kind == FAIL then fail(worker_id, ending.id, ending.reason, ending.label, keep_failed)
     end
   end

@@ -10,6 +10,11 @@ local function rounds_of(buckets)
   local _, exponent = math.frexp(buckets / FIRST)
   return 2 ^ (exponent - 1)
 end
+-- Returns the number of the bucket of a member whose first bucket is *first*, and whose last nine digits are *last*.
+local function bucket_with(first, last, buckets, rounds)
+  local n = first + FIRST * (last % (2 * rounds))
+  return n >= buckets and n - FIRST * rounds or n
+end
 -- Returns the number of a token's bucket, and the member that is stored there.
 local sub, number, format, sha1hex = string.sub, tonumber, string.format, redis.sha1hex
 local function bucket_of(token, buckets, rounds)
@@ -17,10 +22,8 @@ local function bucket_of(token, buckets, rounds)
   local bits = number(sub(hex, 1, 4), 16) -- at most 8 digits at once: a C long may have 32 bits
   local last = number(sub(hex, 13, 20), 16) % 1000000000
   local first = bits % FIRST
-  local n = first + FIRST * (last % (2 * rounds))
-  if n >= buckets then n = n - FIRST * rounds end
-  return n, format('%s%d%09d%09d', bits >= 32768 and '-' or '', (bits - first) / FIRST % 8 + 1,
-    number(sub(hex, 5, 12), 16) % 1000000000, last)
+  return bucket_with(first, last, buckets, rounds), format('%s%d%09d%09d', bits >= 32768 and '-' or '',
+    (bits - first) / FIRST % 8 + 1, number(sub(hex, 5, 12), 16) % 1000000000, last)
 end
 -- *members*: all members of the bucket that is split next. Returns those that move to the new, last bucket.
 local function to_the_last(members, buckets, rounds)

@@ -8,8 +8,9 @@
 --   prepare(expected) announces how many tokens will be added
 --   some(name, most)  tokens of a key.seen that was renamed to *name*, and which of them count as new; a kind without
 --                     it cannot be converted, and is not in CONVERTIBLE
+--   arrive(items)     adds what a reshard has read in another shard: tokens, each after what else is known of it
 --   wrong             a key of this kind that has another type (as is_wrong() returns it)
--- The first three are required. key.seen exists if anything was seen; its type identifies the kind.
+-- The first three, and arrive, are required. key.seen exists if anything was seen; its type identifies the kind.
 -- USES     discarded.sweep_some, keys.key, state, state.is_there, state.seen_count, state.wrong_seen, types.is_wrong,
 --          types.size_of
 local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }

@@ -1,19 +1,20 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
 -- a HASH: generation (part of their names), buckets, count. For the interface of a kind see kinds.lua.
--- USES     buckets.FIRST, buckets.bucket_of, buckets.new_generation, buckets.rounds_of, buckets.to_the_last,
---          discarded.MOST_BUCKETS, discarded.discard, discarded.whole_number, keys.bucket_key, keys.key, kinds.KINDS,
---          midway, types.is_wrong
+-- USES     buckets.FIRST, buckets.bucket_of, buckets.bucket_with, buckets.new_generation, buckets.number,
+--          buckets.rounds_of, buckets.sub, buckets.to_the_last, discarded.MOST_BUCKETS, discarded.discard,
+--          discarded.whole_number, keys.bucket_key, keys.key, kinds.KINDS, midway, types.is_wrong
 function KINDS.compact()
   local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange need 23 splits
   local kind = {}
   local generation, buckets, rounds, count -- once they were read; generation is false: there is none
   local changed = false
   local function look()
-    if generation ~= nil then return end
+    if generation ~= nil then return generation end
     local stored = redis.call('HMGET', key.seen, 'generation', 'buckets', 'count')
     generation, count = stored[1], whole_number(stored[3], 0, LOAD * MOST_BUCKETS)
     buckets = whole_number(stored[2], FIRST, MOST_BUCKETS)
     rounds = rounds_of(buckets)
+    return generation
   end
   local function save()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
@@ -48,8 +49,7 @@ function KINDS.compact()
       redis.call('SREM', whole, unpack(moving, i, math.min(i + PART - 1, #moving)))
     end
   end
-  local function change(command, token, by)
-    local n, member = bucket_of(token, buckets, rounds)
+  local function change(command, by, n, member)
     local name = bucket_key(generation, n)
     local reply = redis.pcall(command, name, member)
     if is_refused(reply, name) then return end
@@ -57,13 +57,18 @@ function KINDS.compact()
     return reply
   end
   function kind.add(token)
-    look()
-    if not generation then begin(0) end
-    return change('SADD', token, 1) ~= 0 -- also if it could not be stored: crawling it again loses nothing
+    if not look() then begin(0) end
+    -- Also if it could not be stored: crawling it again loses nothing.
+    return change('SADD', 1, bucket_of(token, buckets, rounds)) ~= 0
   end
   function kind.remove(token)
-    look()
-    return generation and change('SREM', token, -1) or 0
+    return look() and change('SREM', -1, bucket_of(token, buckets, rounds)) or 0
+  end
+  function kind.arrive(items)
+    if not look() then begin(0) end
+    for i = 1, #items, 2 do
+      change('SADD', 1, bucket_with(items[i], number(sub(items[i + 1], -9)), buckets, rounds), items[i + 1])
+    end
   end
   function kind.size()
     look()
@@ -79,8 +84,7 @@ function KINDS.compact()
     changed = false
   end
   function kind.drop()
-    look()
-    if generation then discard(generation, buckets) end
+    if look() then discard(generation, buckets) end
     generation = nil -- read it again after key.seen is gone
   end
   kind.prepare = begin

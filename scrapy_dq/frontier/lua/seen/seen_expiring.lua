@@ -25,6 +25,9 @@ function KINDS.expiring()
       local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. seen_since(), 'LIMIT', 0, 200)
       if #old > 0 then redis.call('ZREM', key.seen, unpack(old)) end
     end,
+    arrive = function(items)
+      for i = 1, #items, 2 do redis.call('ZADD', key.seen, 'GT', items[i], items[i + 1]) end
+    end,
     some = function(name, most)
       local found, tokens, old = redis.call('ZRANGE', name, 0, most - 1, 'WITHSCORES'), {}, {}
       for i = 1, #found, 2 do

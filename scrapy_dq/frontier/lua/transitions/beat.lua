@@ -1,9 +1,9 @@
 -- beat: a worker increments its heartbeat and reads the heartbeats of all workers.
--- ARGS     worker_id, epoch
+-- ARGS     worker_id, epoch, looks (1: reads the heartbeats of all; else of none)
 -- RETURNS  OK, beats (flat array: worker id, count, ...: of the members, whatever else is stored; of none if there are
 --          so many that all other scripts refuse the crawl), number of words that were sent to all workers | LOST
--- COST     O(workers)
+-- COST     O(workers) if it looks, else O(1)
 -- CRASH    one beat more or less makes no difference
 -- USES     beats.beat
-local worker_id, epoch = ARGV[1], ARGV[2]
-return (beat(worker_id, epoch))
+local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
+return (beat(worker_id, epoch, looks))

@@ -28,7 +28,7 @@ for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) d
       'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
   elseif lease then
-    come_back(lease.kept and 'returned' or 'quarantine', id, lease)
+    come_back(lease.deferred and 'returned' or 'quarantine', id, lease)
     moved = moved + 1
   end
 end

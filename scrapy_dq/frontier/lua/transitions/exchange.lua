@@ -2,8 +2,8 @@
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop
---          from `admitted`, joined; ends: see finish.lua; calm: lease no suspect), moves (moves.lua), nonce (a repeat
---          has the same), registered (of the join; 0: any)
+--          from `admitted`, joined; finish_at: see finish.lua; no_suspects: lease no suspect), moves (moves.lua), nonce
+--          (a repeat has the same), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -44,9 +44,9 @@ if last_seq == seq then
 end
 
 local puts, endings = read_moves(moves)
-local ahead, most, here, notes, claims, forgotten, ends, calm = unpack(cmsgpack.unpack(terms))
+local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects = unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
-if state.phase == 'finished' and not puts[1] and not raises(ends, seeding) then
+if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) then
   remember_nothing(worker_id, seq, nonce)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
 end
@@ -57,7 +57,7 @@ if wrong then return wrong end
 if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end
 midway.worker, midway.seq, midway.nonce = worker_id, seq, nonce
 look_for_damage()
-raise_level(ends, seeding, me[7])
+raise_level(finish_at, seeding, me[7])
 
 -- Puts first: after its first write a script may exceed maxmemory, and an ack writes.
 local dropped = {}
@@ -70,7 +70,7 @@ local settled = state.done + state.failed
 -- Somebody else may have written it: then the worker would never get another one.
 holds_suspect = me[3] and me[3] ~= '' and redis.call('HEXISTS', in_flight_key(worker_id), me[3]) == 1 and me[3]
 settle(worker_id, endings, keep_failed)
-holds_suspect = holds_suspect or calm
+holds_suspect = holds_suspect or no_suspects
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 tidy_seen()
@@ -88,7 +88,7 @@ write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
 remember(worker_id, me, seq, nonce, seeding, dropped, settled)
-local others_seeding, incomplete = finish_if_done(ends)
+local others_seeding, incomplete = finish_if_done(finish_at)
 save_partitions()
 save_state()
 local leases, waits = granted()

@@ -1,15 +1,15 @@
 -- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
 --          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
---          epoch is new_epoch; -1: this is home), complete (1: home says that this shard exists), and those of
---          described.lua
+--          epoch is new_epoch; -1: this is home), exist (1: home says that this shard exists),
+--          replaces (the epoch of another crawl that home has replaced; empty: none), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
 --          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
---          complete (1: all other shards exist)
---          LOST (this shard existed, and is gone)
+--          exist (1: all other shards do)
+--          LOST (this shard existed, and is gone) | OTHER, epoch (of another crawl: see follow.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
 --          | TOO_MANY, key, members: nothing was changed
@@ -21,7 +21,7 @@
 --          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
 --          state.save_state, state.wall_ms, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local of_run, complete, ours = tonumber(ARGV[5]), ARGV[6] == '1', described(7)
+local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(8)
 local refused, words_of_redis = refused_commands()
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
@@ -30,8 +30,8 @@ if wrong then return wrong end
 if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then
   return { 'STRANGE', state.epoch }
 end
-local elsewhere = follow_home(new_epoch, of_run, complete)
-if elsewhere == 'LOST' then return { elsewhere } end
+local elsewhere = follow_home(new_epoch, of_run, exist, replaces)
+if elsewhere == 'LOST' or elsewhere == 'OTHER' then return { elsewhere, state.epoch or '' } end
 local over = is_over(of_run)
 local agree, differs = agreement(ours, over)
 if differs then return differs end
@@ -88,4 +88,4 @@ if resumed == 0 then note_event('began', worker_id, 1) end
 if joins then note_event('joined', worker_id, 1) end
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
   redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
-  registered_at(worker_id), stored_field('complete') == '1' and 1 or 0 }
+  registered_at(worker_id), stored_field('shards_exist') == '1' and 1 or 0 }

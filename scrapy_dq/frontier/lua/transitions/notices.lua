@@ -1,5 +1,5 @@
 -- notices: what has happened in this run that nobody was told of yet. What this call returns, it never returns again.
--- ARGS     none
+-- ARGS     dead (dead letters in other shards), outage_ms (the longest outage of one of them; 0: none)
 -- RETURNS  OK, run, census, kinds: of finished, dead, deaths (the third worker has died), outage (it took a minute)
 --          | ABSENT
 -- COST     O(events of the journal)
@@ -9,7 +9,7 @@ local DEATHS, OUTAGE_MS = 3, 60000
 local wrong = wrong_type()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
-local deaths, longest_ms = 0, 0
+local dead, longest_ms, deaths = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
 local events = redis.pcall('LRANGE', key.journal, -MOST_EVENTS, -1)
 for _, packed in ipairs(events.err and {} or events) do
   local read, event = pcall(cmsgpack.unpack, packed)
@@ -27,7 +27,7 @@ local function notice(kind, has_happened)
   kinds[#kinds + 1], noticed = kind, noticed .. kind .. ' '
 end
 notice('finished', state.phase == 'finished')
-notice('dead', counts[4] > 0)
+notice('dead', counts[4] + dead > 0)
 notice('deaths', deaths >= DEATHS)
 notice('outage', longest_ms >= OUTAGE_MS)
 if kinds[1] then redis.call('HSET', key.meta, 'noticed', noticed) end

@@ -4,7 +4,7 @@
 --          the last part), names: those of this part
 -- COST     O(look + in flight); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
--- USES     entry.partition_of, entry.split, held.lease_records_of, keys.key
+-- USES     entry.partition_of, entry.split, held.lease_records_of, keys.key, politeness.DEFERRED
 local partition, cursor, look = ARGV[1], ARGV[2], tonumber(ARGV[3])
 for _, set in ipairs({ 'rotation', 'suspects', 'resting', 'saturated', 'earliest', 'blocked' }) do
   if redis.call('ZSCORE', key[set], partition) then return { 1, '0', {} } end
@@ -19,7 +19,8 @@ end
 if cursor == '0' then
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(lease_records_of(worker_id)) do
-      if string.find(record, '\0', 10, true) then tell(partition_of(record)) end -- else not ours
+      -- Without the mark of a lease whose end is deferred. A record without a name is not ours.
+      if string.find(record, '\0', 10, true) then tell((string.gsub(partition_of(record), '^' .. DEFERRED, ''))) end
     end
   end
   for _, member in ipairs(redis.call('ZRANGE', key.delayed, 0, look - 1)) do

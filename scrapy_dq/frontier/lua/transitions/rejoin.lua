@@ -2,20 +2,21 @@
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
 --          2 logged), seeding (1, or 4: start() runs again), and those of described.lua (if Redis has an earlier run)
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), words, registered
---          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone) | LOST
---          | CONVERTING, from>to (nothing changed)
+--          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone)
+--          | LOST (also: resharded) | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 -- USES     described, described.describe, journal.note_event, keys.in_flight_key, keys.key, keys.worker_key,
 --          kinds.drop_seen, kinds.unfit, member.keeps_seen, member.next_run, member.register, member.registered_at,
 --          member.remove_member, member.seen_stays, midway, partition.classify_touched, politeness.save_partitions,
---          release, shared.note_shared, shared.stored_field, starts.AGAIN, starts.forget_done_starts,
---          starts.start_goes_on, state, state.is_member, state.save_state, types.wrong_type, words, words.tell
+--          release, shared.note_shared, shared.stored_field, shared.stored_shards, starts.AGAIN,
+--          starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state, types.wrong_type,
+--          words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
-if not state.epoch or state.epoch ~= epoch then return { 'LOST' } end
+if not state.epoch or state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' } end
 if is_member(new_id) then
   redis.pcall('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from scrapy_dq.frontier.model import UNFINISHED
+from scrapy_dq.frontier.worker.closing import works
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
@@ -24,8 +25,8 @@ class _Stage(IntEnum):
     """Home was asked to finish, if it has not changed."""
 
 
-class Collect:
-    """Of one worker. The questions are ordinary exchanges.
+class TerminationDetector:
+    """Of one worker. The questions are ordinary exchanges, after each of which a step costs O(1).
 
     Args:
         protocols: of all its dialogues; the first one is that with home.
@@ -37,36 +38,45 @@ class Collect:
         self._ask = ask
         self._stage = _Stage.WORKING
         self._versions: list[int] = []
-        self._asked: list[int] = [0] * len(protocols)
-        """By shard, the exchanges that were composed when it was asked: a later one answers."""
+        self._left = set(range(len(protocols)))
+        """The shards that are lost, or that were not empty when they answered last."""
+        self._asked: dict[int, int] = {}
+        """By shard that has not answered, the exchanges that were composed when it was asked."""
 
-    def step(self, quiet: bool) -> None:
-        """Go on after an exchange, or begin anew; *quiet*: this worker has nothing to do or to seed."""
-        home, *others = self._protocols
-        if not quiet or home.finished or not all(of.census.empty and not of.lost for of in self._protocols):
+    def step(self, shard: int, quiet: bool) -> None:
+        """Go on after an exchange with *shard*, or begin anew; *quiet*: nothing here keeps the run open."""
+        home, of = self._protocols[0], self._protocols[shard]
+        (self._left.add if of.lost or not of.census.empty else self._left.discard)(shard)
+        if of.applied > self._asked.get(shard, of.applied):
+            del self._asked[shard]
+        if self._left or not quiet or home.finished or self._has_changed(shard):
+            self._begin_anew()
+        elif self._asked:
+            return
+        elif works(self._protocols):
             self._begin_anew()
         elif self._stage is _Stage.WORKING:
-            self._versions = [of.census.version for of in self._protocols]
+            self._versions = [each.census.version for each in self._protocols]
             self._next(_Stage.HOME, 0)
-        elif any(of.census.version != was for of, was in zip(others, self._versions[1:], strict=True)):
-            self._begin_anew()
-        elif self._stage is _Stage.HOME and self._answered(0):
+        elif self._stage is _Stage.HOME:
             self._versions[0] = home.census.version
             self._next(_Stage.AGAIN, *range(1, len(self._protocols)))
-        elif self._stage is _Stage.AGAIN and all(map(self._answered, range(1, len(self._protocols)))):
-            home.ends = self._versions[0]
+        elif self._stage is _Stage.AGAIN:
+            home.finish_at = self._versions[0]
             self._next(_Stage.FINISHING, 0)
-        elif self._stage is _Stage.FINISHING and self._answered(0):
+        else:
             self._begin_anew()  # home has changed meanwhile, or somebody listens
 
+    def _has_changed(self, shard: int) -> bool:
+        version = self._protocols[shard].census.version
+        return shard > 0 and self._stage is not _Stage.WORKING and version != self._versions[shard]
+
     def _begin_anew(self) -> None:
-        self._stage, self._protocols[0].ends = _Stage.WORKING, UNFINISHED
+        self._stage, self._protocols[0].finish_at = _Stage.WORKING, UNFINISHED
+        self._asked.clear()
 
     def _next(self, stage: _Stage, *shards: int) -> None:
         self._stage = stage
         for shard in shards:
             self._asked[shard] = self._protocols[shard].composed
             self._ask(shard)
-
-    def _answered(self, shard: int) -> bool:
-        return self._protocols[shard].applied > self._asked[shard]

@@ -1,4 +1,4 @@
--- complete: home notes that all other shards of the crawl exist.
+-- shards: home notes that all other shards of the crawl exist.
 -- ARGS     epoch, run
 -- RETURNS  OK | LOST | RESYNC | FINISHED
 -- COST     O(1)
@@ -8,5 +8,5 @@ local epoch, run = ARGV[1], ARGV[2]
 load_state()
 local answer = stale(epoch, tonumber(run))
 if answer then return { answer } end
-redis.call('HSET', key.meta, 'complete', 1)
+redis.call('HSET', key.meta, 'shards_exist', 1)
 return { 'OK' }

@@ -1,0 +1,146 @@
+"""The shards of a crawl as a program sees them from outside: where each is, and which of them answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError, ResponseError
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import is_answer, moved_to
+from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.frontier.worker.routing import shard_of
+
+T = TypeVar("T")
+_SHARDS = re.compile(rb"(\d{1,9})(?:>(\d{1,9}))?")
+_MOST_TRIES = 4
+"""In a cluster: a node that does not answer, two that name another one, and that."""
+
+
+class Shards:
+    """The shards of a crawl, home first, each with a blocking client for its keys."""
+
+    def __init__(
+        self, crawl: str, count: int, connect: Callable[[int], Any], *, strict: bool = False
+    ) -> None:
+        """
+        Args:
+            connect: returns the client for the keys of a shard.
+            strict: an error of any shard is raised, where the caller of `each` does not say otherwise.
+        """
+        self._shards = [(connect(number), Shard(crawl, number)) for number in range(count)]
+        self._strict = strict
+        self.unreachable: set[int] = set()
+        """Those that did not answer. They are not asked again: that could take a time-out each time."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Shard]]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def of_partition(self, partition: str) -> tuple[Any, Shard]:
+        """Return the shard in which a partition lives, with its client."""
+        return self._shards[shard_of(partition.encode(), b"", len(self))]
+
+    def ask_all(self) -> None:
+        """Ask those again that did not answer."""
+        self.unreachable.clear()
+
+    def each(self, call: Callable[[Any, Shard], T], *, strict: bool | None = None) -> Iterator[T]:
+        """Yield what *call* returns for each shard that answers, home first; note the others.
+
+        In a cluster, *call* is repeated if it has asked a node that is not that of the shard.
+
+        Args:
+            strict: raise what any shard raises; None: as the object was made.
+        Raises:
+            redis.exceptions.RedisError: home does not answer; or another shard has answered with an error.
+        """
+        strict = self._strict if strict is None else strict
+        for client, shard in self._shards:
+            if shard.number in self.unreachable and not strict:
+                continue
+            try:
+                found = _called(call, client, shard)
+            except (RedisError, OSError) as error:
+                if strict or shard.number == HOME or is_answer(error):
+                    raise
+                self.unreachable.add(shard.number)
+            else:
+                yield found
+
+
+def shards_of(client: Any, crawl: str) -> Shards:
+    """Return the shards of a crawl, as many as it has; blocking.
+
+    Args:
+        client: a `redis` client that decodes nothing, for all shards; Shards are returned as they are.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    if isinstance(client, Shards):
+        return client
+    return Shards(crawl, count_of(client, crawl) or 1, lambda number: client, strict=True)
+
+
+def count_of(client: Any, crawl: str) -> int:
+    """Return how many shards a crawl has, as it is stored; 0 if it is absent, or unreadable; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+
+    def read(client: Any, shard: Shard) -> Any:
+        return client.hmget(keys.meta(shard), "epoch", "shards")
+
+    try:
+        epoch, stored = at_home(client, crawl, read)
+    except ResponseError as error:
+        if str(error).startswith("WRONGTYPE"):
+            return 0  # what reads the rest says so
+        raise
+    if epoch is None:
+        return 0
+    return max(before_and_after(stored))
+
+
+def before_and_after(stored: bytes | None) -> tuple[int, int]:
+    """Return the numbers of shards before and after a reshard; the same one twice: none is under way.
+
+    Args:
+        stored: `meta.shards`; somebody else may have written it.
+    """
+    found = _SHARDS.fullmatch(stored or b"1")
+    before, after = (int(n or 0) for n in found.groups()) if found else (1, 0)
+    return min(before, keys.MOST_SHARDS), min(after or before, keys.MOST_SHARDS)
+
+
+def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
+    """Return what *call* returns for home, as `Shards.each` would; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    if isinstance(client, Shards):
+        client, _ = next(iter(client))
+    return _called(call, client, Shard(crawl, HOME))
+
+
+def _called(call: Callable[[Any, Shard], T], client: Any, shard: Shard) -> T:
+    in_cluster = hasattr(getattr(client, "connection_pool", None), "route")  # backend/cluster.py
+    failed = False
+    for last in (False,) * (_MOST_TRIES - 1) + (True,):
+        try:
+            return call(client, shard)
+        except ResponseError as error:
+            if last or not in_cluster or moved_to(error) is None:  # else the client knows the node now
+                raise
+        except (RedisError, OSError):
+            # The first one that was asked may be another shard's node: now the client asks the next.
+            if last or failed or not in_cluster:
+                raise
+            failed = True
+    raise AssertionError("the last try returns or raises")

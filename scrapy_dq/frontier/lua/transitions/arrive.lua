@@ -1,0 +1,75 @@
+-- arrive: what a reshard moves is stored in its new shard; it is still in its old one, too.
+-- ARGS     epoch, change (see reshard.lua), from (its old shard), label (backlog, failed: in this order; returned,
+--          quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums), rank, partition
+--          (of a backlog), first (of a list: how many elements of any list have arrived from there before), items
+--          (msgpack: elements, members or tokens; with a time before each: delayed, earliest, blocked, an expiring
+--          seen; field and value: dead, limits; the first bucket and the member: a compact seen; done, failed, gone:
+--          the sums of a shard that will be no more)
+-- RETURNS  OK | CHANGED (another reshard) | GAP (elements are missing that had arrived: this shard was rolled back)
+--          | WRONG_TYPE, key, actual, expected
+-- COST     O(items)
+-- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
+-- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, partition.classify_touched,
+--          shared.stored_field, state, state.save_state, state.touched, types.polite, types.wrong_type
+local epoch, change, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local rank, partition, first, items = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8])
+local wrong = wrong_type()
+if wrong then return wrong end
+if state.epoch ~= epoch or stored_field('shards') ~= change then return { 'CHANGED' } end
+local PART = 1000
+local function in_parts(command, name)
+  local added = 0
+  for i = 1, #items, PART do
+    added = added + redis.call(command, name, unpack(items, i, math.min(i + PART - 1, #items)))
+  end
+  return added
+end
+local function touch(member) touched[string.sub(member, 1, string.find(member, '\0', 1, true) - 1)] = true end
+if label == 'backlog' or label == 'failed' then
+  local field = 'reshard:from ' .. from
+  local had = tonumber(stored_field(field)) or 0
+  if had < first then return { 'GAP' } end
+  for _ = 1, math.min(had - first, #items) do table.remove(items, 1) end
+  if #items == 0 then return { 'OK' } end
+  if label == 'failed' then
+    in_parts('RPUSH', key.failed)
+    state.failed = state.failed + #items
+  else
+    local list = list_of(rank, partition)
+    local is_new = redis.call('EXISTS', list) == 0
+    in_parts('RPUSH', list)
+    state.waiting, touched[partition] = state.waiting + #items, true
+    if is_new then add_band(partition, rank) end
+  end
+  redis.call('HSET', key.meta, field, string.format('%.0f', had + #items))
+elseif label == 'returned' or label == 'quarantine' then
+  local scored = {}
+  for _, member in ipairs(items) do
+    scored[#scored + 1], scored[#scored + 2] = 0, member
+    touch(member)
+  end
+  items = scored
+  state.waiting = state.waiting + in_parts('ZADD', key[label])
+elseif label == 'delayed' then
+  state.delayed = state.delayed + in_parts('ZADD', key.delayed)
+elseif label == 'earliest' or label == 'blocked' then
+  polite = true
+  in_parts('ZADD', key[label])
+  for i = 2, #items, 2 do touched[items[i]] = true end
+elseif label == 'dead' or label == 'limits' then
+  in_parts('HSET', key[label])
+elseif label == 'sums' then
+  if stored_field('reshard:sums ' .. from) == '' then
+    redis.call('HSET', key.meta, 'reshard:sums ' .. from, 1)
+    state.done, state.failed = state.done + items[1], state.failed + items[2]
+    if items[3] > 0 then redis.call('HSET', key.meta, 'gone', string.format('%.0f', state.gone + items[3])) end
+  end
+elseif label == 'seen' then
+  seen().arrive(items)
+  tidy_seen()
+else
+  in_parts('SADD', key[label])
+end
+classify_touched(0)
+save_state()
+return { 'OK' }

@@ -1,0 +1,64 @@
+-- depart: what has arrived in another shard during a reshard, and is on its disk, leaves its old one.
+-- ARGS     epoch, change (see reshard.lua), label (see arrive.lua), rank, partition (of a backlog), count, stay (of a
+--          list: how many elements from its head on were read, and msgpack: the positions, from 1 on, of those that
+--          stay here: they go to its tail), left (how many are still to be read, before the list was read once), sent
+--          (msgpack: shard, elements that went there, ...), items (msgpack: members, fields or tokens)
+-- RETURNS  OK | CHANGED (another reshard) | WRONG_TYPE, key, actual, expected
+-- COST     O(count + items)
+-- CRASH    before: they are in both shards: the repeat of the reshard moves none of them twice; after: nothing to do
+-- USES     bands.list_of, bands.remove_best_band, entry.rank_bytes, keys.key, kinds.seen, partition.classify_touched,
+--          shared.stored_field, state, state.save_state, state.touched, types.wrong_type
+local epoch, change, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local count, stay, left = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7]), ARGV[8]
+local sent, items = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[10])
+local wrong = wrong_type()
+if wrong then return wrong end
+if state.epoch ~= epoch or stored_field('shards') ~= change then return { 'CHANGED' } end
+local PART = 1000
+local function in_parts(command, name)
+  local gone = 0
+  for i = 1, #items, PART do
+    gone = gone + redis.call(command, name, unpack(items, i, math.min(i + PART - 1, #items)))
+  end
+  return gone
+end
+if label == 'backlog' or label == 'failed' then
+  local list = label == 'failed' and key.failed or list_of(rank, partition)
+  local read = #stay > 0 and redis.call('LRANGE', list, 0, count - 1) or {}
+  for _, position in ipairs(stay) do items[#items + 1] = read[position] end
+  redis.call('LTRIM', list, count, -1)
+  in_parts('RPUSH', list)
+  for i = 1, #sent, 2 do redis.call('HINCRBY', key.meta, 'reshard:to ' .. sent[i], sent[i + 1]) end
+  local at = label == 'failed' and label or ARGV[4]
+  redis.call('HSET', key.meta, 'reshard:at', at .. ':' .. partition, 'reshard:left', left)
+  if label == 'failed' then
+    state.failed = math.max(0, state.failed - count + #stay)
+  else
+    state.waiting, touched[partition] = math.max(0, state.waiting - count + #stay), true
+    if redis.call('EXISTS', list) == 0 then
+      local band = rank_bytes(rank)
+      if redis.call('HGET', key.bands, partition) == band then remove_best_band(partition)
+      else redis.call('ZREM', key.more_bands, partition .. '\0' .. band) end
+    end
+  end
+elseif label == 'returned' or label == 'quarantine' then
+  state.waiting = math.max(0, state.waiting - in_parts('ZREM', key[label]))
+  for _, member in ipairs(items) do
+    touched[string.sub(member, 1, string.find(member, '\0', 1, true) - 1)] = true
+  end
+elseif label == 'delayed' then
+  state.delayed = math.max(0, state.delayed - in_parts('ZREM', key.delayed))
+elseif label == 'earliest' or label == 'blocked' then
+  in_parts('ZREM', key[label])
+elseif label == 'dead' or label == 'limits' then
+  in_parts('HDEL', key[label])
+elseif label == 'seen' then
+  in_parts(seen().remove, key.seen)
+elseif label == 'tokens' then
+  redis.call('HSET', key.meta, 'reshard:tokens', 1) -- all were copied
+else
+  in_parts('SREM', key[label])
+end
+classify_touched(0)
+save_state()
+return { 'OK' }

@@ -1,0 +1,1 @@
+"""Changes the number of shards of a crawl at rest."""

@@ -1,0 +1,163 @@
+"""Moves parts of a crawl from shard to shard, so that they are on disk there before they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import msgpack
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.frontier import Frontier, schema_of
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierRefused, Order
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import id_text, refuse
+from scrapy_dq.frontier.worker.durability import written
+
+PART = 1_000
+"""Most elements, members or tokens in one call."""
+WINDOW_BYTES = 32 * 1024 * 1024
+"""How much is copied before the disks are waited for."""
+DISK_S = 60.0
+"""The longest wait for a disk; after that the move goes on, with a doubt."""
+SAME_CLOCK_MS = 1_000
+_CHANGED = "crawl {!r} has changed meanwhile: nothing more was moved"
+
+
+class Transfer:
+    """Of one reshard.
+
+    Args:
+        frontiers: of all shards, those that were and those that will be; home first.
+        epoch: of the crawl.
+        change: the numbers of shards: `b"<before>><after>"`.
+    """
+
+    def __init__(self, frontiers: Sequence[Frontier], epoch: bytes, change: bytes) -> None:
+        self.frontiers = frontiers
+        self.moved = 0
+        """Entries that have left their old shard."""
+        self.doubts: list[str] = []
+        """Why it is not certain that what was moved is on disk; a sentence without a full stop each."""
+        self.clocks: dict[int, float] = {}
+        """By shard: its time in ms, less that of this process."""
+        self._of = epoch, change
+        self._owed: list[tuple[int, int, list[Any]]] = []
+        """What has arrived and has to leave: its old shard, how many entries, arguments of depart.lua."""
+        self._touched: set[int] = set()
+        """The shards where something has arrived since the last wait for their disks."""
+        self._bytes = 0
+
+    async def call(self, frontier: Frontier, transition: str, *args: Any) -> Any:
+        """Run a script of this reshard on a shard, and return its answer."""
+        packed = (msgpack.packb(arg, use_bin_type=False) if isinstance(arg, list) else arg for arg in args)
+        with as_unavailable():
+            script = Script(transition, Order.FIFO)  # no entry gets a new place, whatever the order
+            reply = await script.call(frontier.client, keys.fixed(frontier.name), *self._of, *packed)
+        refuse(reply)
+        if reply[0] == b"CHANGED":
+            raise FrontierRefused(_CHANGED.format(frontier.crawl))
+        return reply
+
+    async def change(
+        self, number: int, after: int, *, begins: bool, sequence: int = 0,
+        described: Sequence[bytes] = (), on: Frontier | None = None,
+    ) -> int:  # fmt: skip
+        """Begin or end the reshard in one shard, and return its time in ms.
+
+        Args:
+            after: how many shards there will be.
+            sequence, described: see transitions/reshard.lua.
+            on: the frontier to use.
+        """
+        frontier = on or self.frontiers[number]
+        reply = await self.call(
+            frontier, "reshard", int(number == HOME), int(begins), sequence, schema_of(after), list(described)
+        )
+        if reply[0] == b"LIVE":
+            raise FrontierRefused(f"worker {id_text(reply[1])} has joined meanwhile: nothing was moved")
+        if reply[0] != b"OK":
+            raise FrontierRefused(_CHANGED.format(frontier.crawl))
+        return int(reply[1])
+
+    async def arrive(
+        self, to: int, of: int, label: str, items: list[Any], rank: int = 0, partition: bytes = b"",
+        first: int = 0, *, on: Frontier | None = None,
+    ) -> None:  # fmt: skip
+        """Store *items* of shard *of* in shard *to*. Source: transitions/arrive.lua
+
+        Args:
+            on: the frontier to use.
+        """
+        reply = await self.call(on or self.frontiers[to], "arrive", of, label, rank, partition, first, items)
+        if reply[0] == b"GAP":
+            raise FrontierRefused(
+                f"the Redis of shard {to} was rolled back while it received requests of shard {of}: what it "
+                f"had received last is lost. `scrapy dq clear` deletes the crawl, so that it starts again"
+            )
+        self._touched.add(to)
+        self._bytes += sum(len(item) for item in items if isinstance(item, bytes))
+
+    async def depart(
+        self, of: int, label: str, items: Sequence[bytes] = (), *, entries: int = 0, rank: int = 0,
+        partition: bytes = b"", count: int = 0, stay: Sequence[int] = (), left: int = 0,
+        sent: Sequence[int] = (),
+    ) -> bool:  # fmt: skip
+        """Have what has arrived elsewhere leave a shard, as soon as it is on the disks there.
+
+        Args:
+            entries: how many entries that are.
+            rank, partition, count, stay, left, sent: see transitions/depart.lua.
+        Returns:
+            whether it, and all before it, has left.
+        """
+        args = [label, rank, partition, count, stay, left, sent, items]
+        self._owed.append((of, entries, args))
+        if self._bytes < WINDOW_BYTES and len(self._owed) < PART:
+            return False
+        await self.complete()
+        return True
+
+    async def complete(self) -> None:
+        """Wait for the disks, and have everything leave that has arrived."""
+        if self._touched:
+            await self.on_disk(sorted(self._touched))
+        for of, entries, args in self._owed:
+            await self._depart_now(of, *args)
+            self.moved += entries
+        self._owed, self._touched, self._bytes = [], set(), 0
+
+    async def _depart_now(
+        self, of: int, label: str, rank: int = 0, partition: bytes = b"", count: int = 0,
+        stay: Sequence[int] = (), left: int = 0, sent: Sequence[int] = (), items: Sequence[bytes] = (),
+    ) -> None:  # fmt: skip
+        """Source: transitions/depart.lua"""
+        frontier = self.frontiers[of]
+        await self.call(
+            frontier, "depart", label, rank, partition, count, list(stay), left, list(sent), list(items)
+        )
+
+    async def on_disk(self, shards: Iterable[int]) -> None:
+        """Wait until what these shards have stored is on disk, and on their replicas."""
+
+        async def wait(number: int) -> None:
+            await self.written(number, lambda alone: self.arrive(number, HOME, "seeds", [], on=alone))
+
+        await asyncio.gather(*map(wait, shards))
+
+    async def written(self, number: int, write: Callable[[Frontier], Awaitable[object]]) -> None:
+        """Write to a shard with *write*, and wait until it is on disk, and on its replicas."""
+        doubt = await written(self.frontiers[number], write, time.monotonic() + DISK_S)
+        if doubt and doubt not in self.doubts:
+            self.doubts.append(doubt)
+
+    def in_time_of(self, to: int, of: int, items: list[Any]) -> list[Any]:
+        """Return items, of a time and a member in turn, with the times of another shard's clock."""
+        ahead = round(self.clocks[to] - self.clocks[of])
+        if abs(ahead) <= SAME_CLOCK_MS:
+            return items
+        return [item + ahead if isinstance(item, int) else item for item in items]

@@ -1,0 +1,225 @@
+"""`scrapy dq` on a crawl of which one shard does not answer: the rest is shown and done, and it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from scrapy.settings import Settings
+
+from commands.conftest import PASSWORD, Dq
+from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable, Terms
+from scrapy_dq.inspection import measures
+from scrapy_dq.inspection.curves import read_curves
+from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.metrics import Metrics
+from scrapy_dq.inspection.place import opened
+from scrapy_dq.settings import Config
+from scrapy_dq.web.commands import obey
+from support.clusters import Cluster
+from support.live_frontier import HandWorker, LiveFrontier, fail, numbers
+from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
+from support.redis_server import RedisServer
+
+SILENT = 1
+QUICK = {"DQ_REDIS_TIMEOUT": 0.3}
+UNANSWERED = f"no answer from shard {SILENT}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Yield one whose replicas do not take over."""
+    with Cluster(password=PASSWORD, timeout_ms=600_000) as cluster:
+        yield cluster
+
+
+class Spread:
+    """A crawl whose shards are on three nodes, with a worker."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+        def nodes(crawl: str) -> list[RedisServer]:
+            return [cluster.owner(keys.meta(keys.Shard(crawl, shard))) for shard in range(SHARDS)]
+
+        self.crawl = next(name for n in count() if len({*nodes(name := f"crawl {n}")}) == SHARDS)
+        self.nodes = nodes(self.crawl)
+        live = stack.enter_context(closing(LiveFrontier(self.nodes[0].url, self.crawl)))
+        home = HandWorker(live, "host-1-00000000000a", SPREAD)
+        others = [
+            stack.enter_context(closing(Other(self.nodes[shard].url, home, shard)))
+            for shard in range(1, SHARDS)
+        ]
+        self.workers = [
+            home,
+            *(HandWorker(other, f"host-1-00000000000{n}", SPREAD) for n, other in enumerate(others)),
+        ]
+
+    def fail_all(self) -> None:
+        fill(self.workers)
+        for number, worker in enumerate(self.workers):
+            ends = Terms(finish_at=-2 if number else -1)
+            while taken := numbers(worker.exchange(want=9, terms=ends)):
+                worker.exchange(*map(fail, taken), terms=ends)
+
+    def kept(self, shard: int) -> int:
+        name = keys.prefix(keys.Shard(self.crawl, shard)) + "failed"
+        return self.workers[shard].live.redis.llen(name)
+
+    @contextmanager
+    def silent(self, shard: int = SILENT) -> Iterator[None]:
+        self.nodes[shard].suspend()
+        try:
+            yield
+        finally:
+            self.nodes[shard].resume()
+
+
+@pytest.fixture
+def crawl(cluster: Cluster) -> Iterator[Spread]:
+    with ExitStack() as stack:
+        yield Spread(cluster, stack)
+
+
+@pytest.fixture
+def dq(crawl: Spread, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Dq:
+    dq = Dq(cluster.url, crawl.crawl, capsys)
+    dq.may_say = True
+    return dq
+
+
+def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
+    """By each command that only looks, in a bounded time."""
+    crawl.fail_all()
+    elsewhere = len(HOSTS) - crawl.kept(SILENT)
+    assert 0 < elsewhere < len(HOSTS)
+    with crawl.silent():
+        assert len(dq.found("failed", "-n", "100", **QUICK)) == elsewhere
+        assert dq.said == [f"scrapy dq: {UNANSWERED}: what is there is not shown or counted"]
+        assert f"{elsewhere} failed requests." in dq.text("failed", "-n", "100", **QUICK)
+        for name in ("dead", "peek", "history", "events", "workers"):
+            dq.found(name, **QUICK)
+            assert any(UNANSWERED in line for line in dq.said), name
+        assert any(UNANSWERED in line for line in dq.lines("status", "--no-rate", **QUICK))
+        found = dq.found("report", **QUICK)
+        assert found["status"]["unreachable_shards"] == [SILENT]
+        assert any(UNANSWERED in line for line in dq.lines("report", **QUICK))
+    assert len(dq.found("failed", "-n", "100", **QUICK)) == len(HOSTS)
+    assert dq.said == []
+
+
+def test_a_retry_does_the_rest_and_fails(dq: Dq, crawl: Spread) -> None:
+    """A second one does what was left."""
+    crawl.fail_all()
+    there = crawl.kept(SILENT)
+    with crawl.silent():
+        found = dq.found("retry", "--all", "--yes", **QUICK)
+    assert (found["failed"], found["left"]) == (len(HOSTS) - there, 0)
+    assert found["unreachable_shards"] == [SILENT]
+    assert dq.status == 1
+    assert any(f"{UNANSWERED}: what was chosen there may be left" in line for line in dq.said)
+    found = dq.found("retry", "--all", "--yes", **QUICK)
+    assert (found["failed"], dq.status) == (there, 0)
+
+
+def test_one_that_is_not_found_may_be_there(dq: Dq, crawl: Spread) -> None:
+    with crawl.silent(), pytest.raises(CommandError, match=f"has no failed request .*{UNANSWERED}"):
+        dq.text("failed", "0" * 24, **QUICK)
+
+
+def test_the_page_names_it(crawl: Spread, cluster: Cluster) -> None:
+    """Where it shows failures and events, and when a retry has left something."""
+    crawl.fail_all()
+    config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
+    there = crawl.kept(SILENT)
+    with opened(config) as place:
+        with crawl.silent():
+            found = read_failures(place, "failed", 100)
+            assert len(found["rows"]) == found["kept"] == len(HOSTS) - there
+            assert found["missing"] == [f"{UNANSWERED}: what is there is not shown or counted"]
+            assert read_curves(place, minutes=False)["missing"] == found["missing"]
+            with pytest.raises(FrontierUnavailable, match=UNANSWERED):
+                read_failure(place, "failed", b"no such id!!")
+            done = obey(place, Settings(), {"action": "retry", "kind": "failed", "all": True})
+            assert done.endswith(f" No answer from shard {SILENT}: retry again later.")
+        assert read_failure(place, "failed", b"no such id!!") is None
+        with crawl.silent():
+            assert place.overview().unreachable == (SILENT,)
+        assert read_curves(place, minutes=False)["missing"] == []
+        with crawl.silent():
+            assert place.overview().unreachable == (SILENT,)
+        assert place.overview().unreachable == ()
+        assert read_failures(place, "failed", 100)["kept"] == there
+
+
+def test_draining_is_not_over_while_it_is_unknown_what_is_in_flight_there(dq: Dq, crawl: Spread) -> None:
+    with crawl.silent(), pytest.raises(CommandError, match=f"still registered; {UNANSWERED}"):
+        dq.text("drain", "--wait", "0.1", **QUICK)
+    dq.lines("drain", "--wait", "5", **QUICK)
+    assert dq.status == 0
+
+
+def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:
+    with crawl.silent():
+        found = by_what(dq.found("doctor", "--audit", **QUICK))
+    assert found["crawl"][0].endswith(f"; shard {SILENT} could not be examined")
+    assert dq.status == 1
+
+
+@pytest.mark.parametrize("name", ["failed", "status", "retry"])
+def test_without_home_there_is_one_clear_error(dq: Dq, crawl: Spread, name: str) -> None:
+    words = ("--all", "--yes") if name == "retry" else ()
+    with crawl.silent(0), pytest.raises(FrontierError, match=r"reached|answer"):
+        dq.text(name, *words, **QUICK)
+
+
+def test_metrics_count_the_rest_and_never_fall(
+    crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prometheus takes a count that falls, and rises again, for new ones."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    crawl.fail_all()
+    config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
+    metrics = Metrics(crawl.crawl)
+
+    def counts() -> tuple[float, float]:
+        found = {each["name"]: each["value"] for each in metrics.samples(place)}
+        return found["dq_requests_failed_total"], found["dq_unreachable_shards"]
+
+    with opened(config) as place:
+        assert counts() == (len(HOSTS), 0)
+        with crawl.silent():
+            assert counts() == (len(HOSTS), 1)
+        assert counts() == (len(HOSTS), 0)
+
+
+def test_doctor_examines_each_node_and_names_it(dq: Dq, crawl: Spread) -> None:
+    """A finding that all nodes have is there once."""
+    found = by_what(dq.found("doctor"))
+    assert found["version"] == found["version"][:1]
+    assert found["persistence"] == found["persistence"][:1]
+    node = crawl.nodes[SILENT]
+    client = crawl.workers[SILENT].live.redis
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        found = by_what(dq.found("doctor"))
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+    ok, bad = sorted(found["eviction"], key=lambda text: "allkeys-lru" in text)
+    assert dq.status == 1
+    assert bad.startswith(f"127.0.0.1:{node.port} (shard {SILENT}): Redis at ")
+    assert "(shard 0)" in ok
+    assert "(shard 2)" in ok
+    with crawl.silent():
+        found = by_what(dq.found("doctor", **QUICK))
+    assert found["shards"] == [f"{UNANSWERED}: what is there is not shown or counted"]
+
+
+def by_what(found: Any) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for each in found["findings"]:
+        texts.setdefault(each["what"], []).append(each["text"])
+    return texts

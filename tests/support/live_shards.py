@@ -1,0 +1,36 @@
+"""A crawl of several shards, each a `LiveFrontier`, and what lies in each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.model import Terms
+from scrapy_dq.frontier.worker.routing import shard_of
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
+
+SHARDS = 3
+SPREAD = replace(IDENTITY, shards=SHARDS, partition_by="slot")
+HOSTS = [b"%s.example" % name for name in (b"books", b"news", b"shop", b"wiki", b"maps", b"mail")]
+
+
+class Other(LiveFrontier):
+    """Another shard than home."""
+
+    def __init__(self, url: str, home: HandWorker, shard: int) -> None:
+        super().__init__(url, home.live.crawl, home.live.order)
+        self.frontier = Frontier(self._client, self.crawl, self.order, shard=shard)
+        at_home = Frontier(self._client, self.crawl, self.order)
+        self._home = Home(home.epoch, home.run, False, at_home.epoch)
+
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
+        return super().call(method, *args, *((self._home,) if method == "join" else ()), **named)
+
+
+def fill(workers: list[HandWorker]) -> None:
+    """Put an entry of each host into its shard; all shards get some."""
+    for number, host in enumerate(HOSTS):
+        worker = workers[shard_of(host, b"", SHARDS)]
+        worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(finish_at=-1))
+    assert {shard_of(host, b"", SHARDS) for host in HOSTS} == set(range(SHARDS))
