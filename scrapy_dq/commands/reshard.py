@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
 
+_CONTINUE = "If it has begun to move, no worker can join until the same command (--to {}) is complete"
+
+
 class Reshard(Subcommand):
     """Moves a crawl at rest into another number of shards; its setting is DQ_SHARDS."""
 
@@ -40,6 +43,7 @@ class Reshard(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.frontier.model import FrontierUnavailable
 
         to: int = options.to
         with looking.place_of(settings, options) as place:
@@ -58,9 +62,9 @@ class Reshard(Subcommand):
                         )
                     )  # fmt: skip
                 except KeyboardInterrupt:
-                    raise CommandError(
-                        f"interrupted: until the same command (--to {to}) is complete, no worker can join"
-                    ) from None
+                    raise CommandError(f"interrupted. {_CONTINUE.format(to)}") from None
+                except FrontierUnavailable as error:
+                    raise CommandError(f"{error}. {_CONTINUE.format(to)}") from None
         if options.json:
             print_json(
                 {

@@ -301,6 +301,9 @@ def refuse(reply: Any) -> None:
             f"the stored crawl has an epoch that no worker wrote ({reply[1][:40]!r}). Find out who else "
             f"writes to this Redis; `scrapy dq clear` deletes the crawl, DQ_CRAWL selects another one"
         )
+    if reply[0] == b"MOVING":
+        before, _, after = reply[1].decode("utf-8", "replace").partition(">")
+        raise FrontierRefused(half_moved(before, after))
     if reply[0] == b"CONVERTING":
         from_, _, to = reply[1].decode("utf-8", "replace").partition(">")
         raise FrontierRefused(
@@ -314,10 +317,7 @@ def refuse(reply: Any) -> None:
             way = "Give all its workers the same DQ_SIGNING_KEYS, "
         if field == "shards" and ">" in stored:
             before, _, after = stored.partition(">")
-            raise FrontierRefused(
-                f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to "
-                f"{after}` completes that"
-            )
+            raise FrontierRefused(half_moved(before, after))
         if field == "shards":
             way = f"Set DQ_SHARDS = {stored}, or move it with `scrapy dq reshard <spider> --to {ours}`, "
         if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
@@ -328,6 +328,14 @@ def refuse(reply: Any) -> None:
             f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. {way}"
             f"choose another crawl name with DQ_CRAWL, or start from scratch with SCHEDULER_FLUSH_ON_START"
         )
+
+
+def half_moved(before: str, after: str) -> str:
+    """Return the message about a crawl whose reshard is not complete."""
+    return (
+        f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to {after}` "
+        f"completes that"
+    )
 
 
 def _wrong_type(reply: Any) -> str:

@@ -177,7 +177,7 @@ BLOCKING_CALLS: dict[str, Any] = {
 
 
 RESHARDING_CALLS: dict[str, Any] = {
-    "reshard": lambda transfer: transfer.change(0, 2, begins=True),
+    "reshard": lambda transfer: transfer.change(0, 2, "begin"),
     "arrive": lambda transfer: transfer.arrive(0, 1, "seen", []),
     "depart": lambda transfer: transfer._depart_now(0, "seen"),
 }
@@ -188,7 +188,9 @@ def test_a_call_of_a_reshard_passes_the_arguments_that_its_script_states(name: s
     """As a transition does."""
     client = _NoReply()
     with pytest.raises(FrontierUnavailable):
-        asyncio.run(RESHARDING_CALLS[name](Transfer([Frontier(client, "a crawl", Order.FIFO)], b"e", b"1>2")))
+        asyncio.run(
+            RESHARDING_CALLS[name](Transfer([Frontier(client, "a crawl", Order.FIFO)], b"e", b"1>2", 0, True))
+        )
     ((_, number, *rest),) = client.sent
     declared, args = rest[:number], rest[number:]
     assert declared == [*keys.fixed("a crawl")]

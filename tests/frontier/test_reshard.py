@@ -14,7 +14,9 @@ import msgpack
 import pytest
 import redis
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import forget, keys, peek
+from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.keys import Shard
@@ -26,6 +28,7 @@ from scrapy_dq.frontier.model import (
     FrontierUnavailable,
     Order,
     Seen,
+    Status,
     Terms,
 )
 from scrapy_dq.frontier.resharding import transfer
@@ -265,6 +268,7 @@ def test_a_reshard_that_is_killed_again_and_again_loses_and_doubles_nothing(
 ) -> None:  # fmt: skip
     """At each of its steps once; meanwhile no worker can join."""
     monkeypatch.setattr("scrapy_dq.frontier.resharding.source.PART", 25)
+    monkeypatch.setattr(transfer, "WINDOW_BYTES", 600)  # so that some has left when some has not arrived
     crawl = crawl_of(Seen.EXACT, partitioned)
     filled(crawl, before)
     entries, kills = crawl.entries(), 0
@@ -308,7 +312,7 @@ def test_a_shard_that_was_rolled_back_meanwhile_is_reported(
             break
     stored.roll_back(crawl.redis, there, before)
     killed_at(0, False)
-    with pytest.raises(FrontierRefused, match="the Redis of shard 1 was rolled back while it received"):
+    with pytest.raises(FrontierRefused, match="the Redis of shard 1 was rolled back, or emptied"):
         crawl.reshard(3)
 
 
@@ -318,3 +322,155 @@ def test_what_is_moved_is_on_disk_before_it_leaves(crawl_of: Callable[..., Crawl
     filled(crawl, 2)
     assert crawl.reshard(3).doubts == []
     crawl.check(3)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_of_two_that_move_a_crawl_at_once_one_is_refused(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, partitioned: bool
+) -> None:
+    """Somebody repeats a command that is still running: what one has read must not leave for the other."""
+    monkeypatch.setattr(transfer, "WINDOW_BYTES", 600)
+    crawl = crawl_of(Seen.EXACT, partitioned)
+    filled(crawl, 1)
+    entries, call = crawl.entries(), Script.call
+    begun = []
+
+    async def second(self: Script, *args: Any) -> Any:
+        if not begun and b"reshard:to 1" in crawl.redis.hkeys(keys.meta(crawl.name)):
+            begun.append(1)
+            await reshard([Frontier(args[0], crawl.name, Order.FIFO, shard=number) for number in range(3)], 3)
+        return await call(self, *args)
+
+    monkeypatch.setattr(Script, "call", second)
+    with pytest.raises(FrontierRefused, match="or the same command runs elsewhere"):
+        crawl.reshard(3)
+    assert begun
+    assert crawl.entries() == entries
+    crawl.check(3)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("left", ["begun", "empty"])
+def test_what_was_lost_while_it_was_moved_is_reported(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Of sets, too, when nothing more is to arrive there; and if nothing of the new shard is left."""
+    monkeypatch.setattr(transfer, "WINDOW_BYTES", 600)
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    there, stay = Shard(crawl.name, 1), {host for host in HOSTS if not shard_of(host, b"", 2)}
+    begun: stored.Dump = {}
+    call = Script.call
+
+    async def killed_when_all_is_moved(self: Script, *args: Any) -> Any:
+        reply = await call(self, *args)
+        if not begun and crawl.redis.exists(keys.meta(there)):
+            begun.update(stored.dump(crawl.redis, there))
+        if set(crawl.redis.hkeys(keys.prefix(crawl.name) + "bands")) <= stay:
+            raise ConnectionError
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Script, "call", killed_when_all_is_moved)
+        with pytest.raises(FrontierUnavailable):
+            crawl.reshard(2)
+    stored.roll_back(crawl.redis, there, begun if left == "begun" else {})
+    with pytest.raises(FrontierRefused, match="the Redis of shard 1 was rolled back, or emptied"):
+        crawl.reshard(2)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_a_reshard_that_home_has_forgotten_is_begun_anew(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None]
+) -> None:
+    """Home was rolled back to before it: no old count hides what is new."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    before = stored.dump(crawl.redis, crawl.name)
+    killed_at(60, True)
+    with pytest.raises(FrontierUnavailable):
+        crawl.reshard(3)
+    killed_at(0, False)
+    stored.roll_back(crawl.redis, crawl.name, before)
+    entries = at_home(crawl)
+    crawl.reshard(3)
+    assert crawl.entries() == entries
+    crawl.check(3)
+
+
+def at_home(crawl: Crawl) -> Counter[tuple[str, bytes]]:
+    """Return where each entry of home is."""
+    others = [(Shard(crawl.name, n), stored.dump(crawl.redis, Shard(crawl.name, n))) for n in range(1, MOST)]
+    for shard, _ in others:
+        stored.roll_back(crawl.redis, shard, {})
+    try:
+        return crawl.entries()
+    finally:
+        for shard, dump in others:
+            stored.roll_back(crawl.redis, shard, dump)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_limits_set_by_hand_hold_in_the_new_shard(crawl_of: Callable[..., Crawl]) -> None:
+    """Though the settings have none."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    host = next(host for host in HOSTS if shard_of(host, b"", 2))
+    crawl.workers[0].live.call("limit", host, delay_s=5.0, concurrency=1)
+    crawl.reshard(2)
+    crawl.join(2)
+    assert crawl.workers[1].live.call("limit", host)[:2] == (5.0, 1)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("cleared", [True, False])
+def test_a_shard_that_is_a_run_behind_begins_that_of_home(
+    crawl_of: Callable[..., Crawl], cleared: bool
+) -> None:
+    """What it has of the run before is not moved, and what is moved there is not deleted by the next join."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    entries = at_home(crawl)
+    if cleared:
+        crawl.redis.hset(keys.meta(Shard(crawl.name, 1)), "cleared", 1)
+    else:
+        crawl.redis.hset(keys.meta(crawl.name), "run", 1)
+    crawl.reshard(3)
+    assert crawl.entries() == entries
+    crawl.join(3)
+    assert crawl.entries() == entries
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_what_cannot_be_done_meanwhile_is_refused(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None]
+) -> None:
+    """A retry would take records out of a list that is half moved."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    killed_at(30, True)
+    with pytest.raises(FrontierUnavailable):
+        crawl.reshard(3)
+    killed_at(0, False)
+    home = Shard(crawl.name, 0)
+    overview = peek(crawl.redis, crawl.name)
+    for change in (
+        lambda: retry_records(crawl.redis, home, overview, (), [b"x" * 12]),
+        lambda: crawl.workers[0].live.call("limit", HOSTS[0]),
+        lambda: convert_some(crawl.redis, home, Seen.COMPACT, []),
+        lambda: forget(crawl.redis, crawl.name, [(b"x" * 20, b"-")]),
+    ):
+        with pytest.raises(FrontierRefused, match="half moved from 1 to 3 shards"):
+            change()
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_a_worker_that_was_away_is_told_that_its_crawl_was_moved(crawl_of: Callable[..., Crawl]) -> None:
+    """It would take entries for those of other shards."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    crawl.reshard(3)
+    for worker in crawl.workers:
+        answer = worker.rejoin("again")
+        assert (answer.status, answer.shards) == (Status.LOST, "3")

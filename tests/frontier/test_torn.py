@@ -561,7 +561,7 @@ def commands_in_lua() -> set[str]:
     no_commands = {
         "LOST", "RESYNC", "FINISHED", "ABSENT", "LIVE", "DIFFERS", "CONVERTING", "KIND", "TORN", "DENIED",
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
-        "OTHER", "CHANGED", "GAP",
+        "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
     }  # fmt: skip
     return found - no_commands - {"INFO"}  # a user without it has samples without the memory
 

@@ -24,8 +24,6 @@ MOST_ARGUMENTS = 4000
 SIZES_S = 0.06
 MAX_BYTES = 4_194_304
 _STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
-_KEPT = b"\x02"
-"""Begins the partition of a lease that is done, and whose end waits. Source: lua/lib/politeness.lua"""
 _COUNT_ONLY = Order.FIFO
 """Any order will do: the number of entries does not depend on it."""
 
@@ -153,7 +151,7 @@ def names_beside(
     cursor, names, name = b"0", set[bytes](), partition.encode()
     while True:
         known, cursor, some = script.call_blocking(client, keys.fixed(shard), name, cursor, PART)
-        names.update(each.removeprefix(_KEPT) for each in some)
+        names.update(some)
         if known or name in names:
             return None
         if cursor == b"0" or len(names) >= most or time.monotonic() >= until:

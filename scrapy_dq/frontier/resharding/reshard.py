@@ -11,6 +11,7 @@ copy of the tokens of every old one from which it gets partitions.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Seen
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.source import Source
-from scrapy_dq.frontier.resharding.transfer import Transfer
+from scrapy_dq.frontier.resharding.transfer import ROLLED_BACK, Transfer
 from scrapy_dq.frontier.worker.audit import audit
 
 _OF_HOME = (
@@ -102,14 +103,17 @@ def _refuse_if_one_is_lost(crawl: str, metas: Sequence[dict[bytes, bytes]], befo
 
 
 async def _end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, bytes]]) -> None:
-    """End a complete reshard in shards that were rolled back since."""
+    """End a complete reshard in shards that were rolled back since, or where its last steps are missing."""
     epoch = metas[HOME][b"epoch"]
     for number, meta in enumerate(metas):
-        stored = meta.get(b"shards", b"")
-        if b">" in stored and meta.get(b"epoch") == epoch:
-            after = before_and_after(stored)[1]
-            transfer = Transfer(frontiers, epoch, stored)
-            await transfer.change(number, after, begins=False)
+        stored = meta.get(b"shards", b"1")
+        marked = b">" in stored or any(name.startswith(b"reshard:") for name in meta)
+        if number != HOME and marked and meta.get(b"epoch") == epoch:
+            before, after = before_and_after(stored)
+            run = int(metas[HOME][b"run"])
+            transfer = Transfer(frontiers, epoch, b"%d>%d" % (before, after), run, False)
+            for step in ("begin", "end", "tidy"):
+                await transfer.change(number, after, step)
 
 
 async def _meta_of(frontier: Frontier) -> dict[bytes, bytes]:
@@ -124,8 +128,9 @@ class _Reshard:
         self, frontiers: Sequence[Frontier], before: int, after: int, home: dict[bytes, bytes]
     ) -> None:
         self._frontiers, self._before, self._after = frontiers, before, after
-        self.transfer = Transfer(frontiers, home[b"epoch"], b"%d>%d" % (before, after))
         self._epoch, self._run = home[b"epoch"], int(home[b"run"])
+        is_open = home.get(b"phase") == b"open"
+        self.transfer = Transfer(frontiers, self._epoch, b"%d>%d" % (before, after), self._run, is_open)
         self._described = [part for name in _OF_HOME if name in home for part in (name, home[name])]
         kind = Seen.EXACT
         with suppress(ValueError):
@@ -140,11 +145,22 @@ class _Reshard:
             if number < self._after or meta.get(b"epoch") == self._epoch:
                 sent = time.monotonic()
                 now_ms = await self.transfer.change(
-                    number, self._after, begins=True, sequence=sequence,
+                    number, self._after, "begin", added=number >= self._before, sequence=sequence,
                     described=[*self._described, b"phase", b"open"],
                 )  # fmt: skip
                 clocks[number] = now_ms - sent * 1000
+        await self._refuse_if_one_was_rolled_back()
         await self.transfer.on_disk(clocks)
+
+    async def _refuse_if_one_was_rolled_back(self) -> None:
+        """What has left a shard must have arrived in its new one."""
+        metas = [await _meta_of(each) for each in self._frontiers]
+        for number, meta in enumerate(metas[: self._before]):
+            for name, gave in meta.items():
+                if name.startswith(b"reshard:gave ") and meta.get(b"epoch") == self._epoch:
+                    to = int(name.rpartition(b" ")[2])
+                    if int(metas[to].get(b"reshard:got %d" % number, 0)) < int(gave):
+                        raise FrontierRefused(ROLLED_BACK.format(to, number))
 
     async def move(self, progress: Callable[[int], object]) -> list[Source]:
         sources = []
@@ -163,17 +179,22 @@ class _Reshard:
 
     async def end(self) -> None:
         """Delete the shards that are no more; from the last step on, workers can join."""
+        await self._refuse_if_one_was_rolled_back()
         for number in range(self._after, self._before):
             if number in self.transfer.clocks:
-                await self._delete(number)
+                await self._keep_sums(number)
+            await self._delete(number)
         await self.transfer.on_disk(range(self._after))
         for number in range(1, self._after):
-            await self.transfer.change(number, self._after, begins=False)
+            await self.transfer.change(number, self._after, "end")
         await self.transfer.written(
-            HOME, lambda home: self.transfer.change(HOME, self._after, begins=False, on=home)
+            HOME, lambda home: self.transfer.change(HOME, self._after, "end", on=home)
         )
+        for number in range(1, self._after):
+            await self.transfer.change(number, self._after, "tidy")
 
-    async def _delete(self, number: int) -> None:
+    async def _keep_sums(self, number: int) -> None:
+        """Add the sums of a shard that will be no more to those of home, if nothing else is left in it."""
         frontier = self._frontiers[number]
         meta, prefix = await _meta_of(frontier), keys.prefix(frontier.name)
         with as_unavailable():
@@ -184,11 +205,17 @@ class _Reshard:
                 f"({', '.join(left)}): it was not deleted, and no worker can join"
             )
         done, failed = _counts(meta)[3:5]
-        gone = meta.get(b"gone", b"0")
-        sums = [max(0, done), max(0, failed), int(gone) if gone.isdigit() else 0]
+        told = (await _meta_of(self._frontiers[HOME])).get(b"gone_elsewhere", b"")
+        known = {int(of): int(count) for of, count in re.findall(rb"(\d{1,9}):(\d{1,15}) ", told)}
+        gone = int(meta[b"gone"]) if meta.get(b"gone", b"").isdigit() else 0
+        sums = [max(0, done), max(0, failed), max(0, gone - known.get(number, 0))]
         await self.transfer.arrive(HOME, number, "sums", sums)
         await self.transfer.on_disk([HOME])
-        await flush_under_workers(frontier)
+
+    async def _delete(self, number: int) -> None:
+        """Delete what is left of a shard, also of one that an interrupted call has deleted in part."""
+        while (await flush_under_workers(self._frontiers[number])).left:
+            pass
 
 
 def _counts(meta: dict[bytes, bytes]) -> list[int]:

@@ -16,8 +16,8 @@ from scrapy_dq.frontier.model import Seen
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.transfer import PART, Transfer
 
-_PLACE_AND_ID = slice(16, 28)
-"""The id in a member of `returned`, behind its partition."""
+_ENTRY_ID = slice(16, 28)
+"""In a member of `returned`, behind its partition."""
 _FIRST_BUCKETS = 1024
 _TIMED = ("delayed", "earliest", "blocked")
 _OF_PARTITIONS = ("limits", "earliest", "blocked")
@@ -176,7 +176,7 @@ class Source:
             partition, entry_id = _field(items[1], 6), member
         else:
             partition, _, rest = member.partition(b"\0")
-            entry_id = rest[_PLACE_AND_ID]
+            entry_id = rest[_ENTRY_ID]
         return self._routes.of_entry(partition, entry_id)
 
     # Lists

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import msgpack
 
@@ -25,7 +26,11 @@ WINDOW_BYTES = 32 * 1024 * 1024
 DISK_S = 60.0
 """The longest wait for a disk; after that the move goes on, with a doubt."""
 SAME_CLOCK_MS = 1_000
-_CHANGED = "crawl {!r} has changed meanwhile: nothing more was moved"
+_CHANGED = "crawl {!r} has changed meanwhile, or the same command runs elsewhere: this one moves nothing more"
+ROLLED_BACK = (
+    "the Redis of shard {} was rolled back, or emptied, while it received what was in shard {}: what it had "
+    "received last is lost. `scrapy dq clear` deletes the crawl, so that it starts again"
+)
 
 
 class Transfer:
@@ -35,9 +40,12 @@ class Transfer:
         frontiers: of all shards, those that were and those that will be; home first.
         epoch: of the crawl.
         change: the numbers of shards: `b"<before>><after>"`.
+        run, is_open: of home.
     """
 
-    def __init__(self, frontiers: Sequence[Frontier], epoch: bytes, change: bytes) -> None:
+    def __init__(
+        self, frontiers: Sequence[Frontier], epoch: bytes, change: bytes, run: int, is_open: bool
+    ) -> None:
         self.frontiers = frontiers
         self.moved = 0
         """Entries that have left their old shard."""
@@ -45,7 +53,13 @@ class Transfer:
         """Why it is not certain that what was moved is on disk; a sentence without a full stop each."""
         self.clocks: dict[int, float] = {}
         """By shard: its time in ms, less that of this process."""
-        self._of = epoch, change
+        # RACE: the same command is running elsewhere, or its last call is still on its way: whoever has begun
+        # last owns each shard, and all others are refused.
+        self._of = epoch, change, uuid4().hex
+        self._id = uuid4().hex.encode()
+        self._run, self._is_open = run, is_open
+        self._got: dict[tuple[int, int], int] = {}
+        """By old and new shard: how often something has arrived."""
         self._owed: list[tuple[int, int, list[Any]]] = []
         """What has arrived and has to leave: its old shard, how many entries, arguments of depart.lua."""
         self._touched: set[int] = set()
@@ -64,24 +78,36 @@ class Transfer:
         return reply
 
     async def change(
-        self, number: int, after: int, *, begins: bool, sequence: int = 0,
+        self, number: int, after: int, step: str, *, added: bool = False, sequence: int = 0,
         described: Sequence[bytes] = (), on: Frontier | None = None,
     ) -> int:  # fmt: skip
-        """Begin or end the reshard in one shard, and return its time in ms.
+        """Take a step of the reshard in one shard, and return its time in ms.
 
         Args:
             after: how many shards there will be.
+            step: begin, end or tidy.
+            added: there was no such shard before.
             sequence, described: see transitions/reshard.lua.
             on: the frontier to use.
         """
         frontier = on or self.frontiers[number]
         reply = await self.call(
-            frontier, "reshard", int(number == HOME), int(begins), sequence, schema_of(after), list(described)
-        )
+            frontier, "reshard", self._id, int(number == HOME), step, int(added), self._run,
+            int(self._is_open), sequence, schema_of(after), list(described),
+        )  # fmt: skip
         if reply[0] == b"LIVE":
-            raise FrontierRefused(f"worker {id_text(reply[1])} has joined meanwhile: nothing was moved")
+            raise FrontierRefused(
+                f"worker {id_text(reply[1])} has joined shard {number} of crawl {frontier.crawl!r} "
+                f"meanwhile: stop it, and repeat the command: until that is complete, no worker can join"
+            )
+        if reply[0] == b"LATER":
+            raise FrontierRefused(
+                f"shard {number} of crawl {frontier.crawl!r} is in a later run than home, whose Redis was "
+                f"rolled back: `scrapy dq clear` deletes the crawl, so that it starts again"
+            )
         if reply[0] != b"OK":
             raise FrontierRefused(_CHANGED.format(frontier.crawl))
+        self._id = reply[2]
         return int(reply[1])
 
     async def arrive(
@@ -95,10 +121,9 @@ class Transfer:
         """
         reply = await self.call(on or self.frontiers[to], "arrive", of, label, rank, partition, first, items)
         if reply[0] == b"GAP":
-            raise FrontierRefused(
-                f"the Redis of shard {to} was rolled back while it received requests of shard {of}: what it "
-                f"had received last is lost. `scrapy dq clear` deletes the crawl, so that it starts again"
-            )
+            raise FrontierRefused(ROLLED_BACK.format(to, of))
+        if items:  # else it was only something to wait for (`on_disk`)
+            self._got[of, to] = int(reply[1])
         self._touched.add(to)
         self._bytes += sum(len(item) for item in items if isinstance(item, bytes))
 
@@ -137,8 +162,9 @@ class Transfer:
     ) -> None:  # fmt: skip
         """Source: transitions/depart.lua"""
         frontier = self.frontiers[of]
+        gave = [number for (source, to), got in self._got.items() if source == of for number in (to, got)]
         await self.call(
-            frontier, "depart", label, rank, partition, count, list(stay), left, list(sent), list(items)
+            frontier, "depart", label, rank, partition, count, list(stay), left, list(sent), list(items), gave
         )
 
     async def on_disk(self, shards: Iterable[int]) -> None:

@@ -293,5 +293,4 @@ class Heartbeat:
                 for pulse in self.due():
                     pulse.begin()
         finally:
-            for pulse in self._pulses:
-                await pulse.end()
+            await asyncio.gather(*(pulse.end() for pulse in self._pulses), return_exceptions=True)

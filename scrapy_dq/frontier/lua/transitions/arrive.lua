@@ -1,21 +1,24 @@
 -- arrive: what a reshard moves is stored in its new shard; it is still in its old one, too.
--- ARGS     epoch, change (see reshard.lua), from (its old shard), label (backlog, failed: in this order; returned,
---          quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums), rank, partition
---          (of a backlog), first (of a list: how many elements of any list have arrived from there before), items
---          (msgpack: elements, members or tokens; with a time before each: delayed, earliest, blocked, an expiring
---          seen; field and value: dead, limits; the first bucket and the member: a compact seen; done, failed, gone:
---          the sums of a shard that will be no more)
--- RETURNS  OK | CHANGED (another reshard) | GAP (elements are missing that had arrived: this shard was rolled back)
---          | WRONG_TYPE, key, actual, expected
+-- ARGS     epoch, change, owner (see reshard.lua), from (its old shard), label (backlog, failed: in this order;
+--          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums),
+--          rank, partition (of a backlog), first (of a list: how many elements of any list have arrived from there
+--          before), items (msgpack: elements, members or tokens; with a time before each: delayed, earliest, blocked,
+--          an expiring seen; field and value: dead, limits; the first bucket and the member: a compact seen; done,
+--          failed, gone: the sums of a shard that will be no more)
+-- RETURNS  OK, how often something has arrived from there | CHANGED (another process, or reshard) | GAP (elements are
+--          missing that had arrived: this shard was rolled back) | WRONG_TYPE, key, actual, expected
 -- COST     O(items)
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
--- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, partition.classify_touched,
---          shared.stored_field, state, state.save_state, state.touched, types.polite, types.wrong_type
-local epoch, change, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local rank, partition, first, items = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8])
+-- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit,
+--          partition.classify_touched, shared.stored_field, state, state.save_state, state.touched, types.polite,
+--          types.wrong_type
+local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local rank, partition, first, items = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), cmsgpack.unpack(ARGV[9])
 local wrong = wrong_type()
 if wrong then return wrong end
-if state.epoch ~= epoch or stored_field('shards') ~= change then return { 'CHANGED' } end
+if state.epoch ~= epoch or stored_field('shards') ~= change or stored_field('reshard:owner') ~= owner then
+  return { 'CHANGED' }
+end
 local PART = 1000
 local function in_parts(command, name)
   local added = 0
@@ -24,13 +27,12 @@ local function in_parts(command, name)
   end
   return added
 end
-local function touch(member) touched[string.sub(member, 1, string.find(member, '\0', 1, true) - 1)] = true end
+local function touch(member) touched[string.match(member, '^[^%z]*')] = true end
 if label == 'backlog' or label == 'failed' then
   local field = 'reshard:from ' .. from
   local had = tonumber(stored_field(field)) or 0
   if had < first then return { 'GAP' } end
   for _ = 1, math.min(had - first, #items) do table.remove(items, 1) end
-  if #items == 0 then return { 'OK' } end
   if label == 'failed' then
     in_parts('RPUSH', key.failed)
     state.failed = state.failed + #items
@@ -57,11 +59,15 @@ elseif label == 'earliest' or label == 'blocked' then
   in_parts('ZADD', key[label])
   for i = 2, #items, 2 do touched[items[i]] = true end
 elseif label == 'dead' or label == 'limits' then
+  if label == 'limits' and items[1] then begin_to_limit() end
   in_parts('HSET', key[label])
 elseif label == 'sums' then
   if stored_field('reshard:sums ' .. from) == '' then
     redis.call('HSET', key.meta, 'reshard:sums ' .. from, 1)
     state.done, state.failed = state.done + items[1], state.failed + items[2]
+    -- What home was told of that shard (notes.lua) is in its sum, and would hide what a new one loses.
+    local others = string.gsub(stored_field('gone_elsewhere'), '%f[%d]' .. from .. ':%d+ ', '')
+    redis.call('HSET', key.meta, 'gone_elsewhere', others)
     if items[3] > 0 then redis.call('HSET', key.meta, 'gone', string.format('%.0f', state.gone + items[3])) end
   end
 elseif label == 'seen' then
@@ -72,4 +78,4 @@ else
 end
 classify_touched(0)
 save_state()
-return { 'OK' }
+return { 'OK', redis.call('HINCRBY', key.meta, 'reshard:got ' .. from, 1) }

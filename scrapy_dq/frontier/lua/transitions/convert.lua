@@ -6,10 +6,10 @@
 --          | ONE_WAY, from (this kind cannot be converted) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: repeating the call continues with what is left
--- USES     keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
+-- USES     half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
 --          kinds.tidy_seen, kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local wrong = wrong_type()
+local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 seen()

@@ -1,19 +1,23 @@
 -- depart: what has arrived in another shard during a reshard, and is on its disk, leaves its old one.
--- ARGS     epoch, change (see reshard.lua), label (see arrive.lua), rank, partition (of a backlog), count, stay (of a
---          list: how many elements from its head on were read, and msgpack: the positions, from 1 on, of those that
---          stay here: they go to its tail), left (how many are still to be read, before the list was read once), sent
---          (msgpack: shard, elements that went there, ...), items (msgpack: members, fields or tokens)
--- RETURNS  OK | CHANGED (another reshard) | WRONG_TYPE, key, actual, expected
+-- ARGS     epoch, change, owner (see reshard.lua), label (see arrive.lua), rank, partition (of a backlog), count,
+--          stay (of a list: how many elements from its head on were read, and msgpack: the positions, from 1 on, of
+--          those that stay here: they go to its tail), left (how many are still to be read, before the list was read
+--          once), sent (msgpack: shard, elements that went there, ...), items (msgpack: members, fields or tokens),
+--          gave (msgpack: shard, how often something has arrived there from here, ...)
+-- RETURNS  OK | CHANGED (another process, or reshard) | WRONG_TYPE, key, actual, expected
 -- COST     O(count + items)
 -- CRASH    before: they are in both shards: the repeat of the reshard moves none of them twice; after: nothing to do
 -- USES     bands.list_of, bands.remove_best_band, entry.rank_bytes, keys.key, kinds.seen, partition.classify_touched,
 --          shared.stored_field, state, state.save_state, state.touched, types.wrong_type
-local epoch, change, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local count, stay, left = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7]), ARGV[8]
-local sent, items = cmsgpack.unpack(ARGV[9]), cmsgpack.unpack(ARGV[10])
+local epoch, change, owner, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local count, stay, left = tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8]), ARGV[9]
+local sent, items, gave = cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[12])
 local wrong = wrong_type()
 if wrong then return wrong end
-if state.epoch ~= epoch or stored_field('shards') ~= change then return { 'CHANGED' } end
+if state.epoch ~= epoch or stored_field('shards') ~= change or stored_field('reshard:owner') ~= owner then
+  return { 'CHANGED' }
+end
+for i = 1, #gave, 2 do redis.call('HSET', key.meta, 'reshard:gave ' .. gave[i], gave[i + 1]) end
 local PART = 1000
 local function in_parts(command, name)
   local gone = 0
@@ -29,7 +33,7 @@ if label == 'backlog' or label == 'failed' then
   redis.call('LTRIM', list, count, -1)
   in_parts('RPUSH', list)
   for i = 1, #sent, 2 do redis.call('HINCRBY', key.meta, 'reshard:to ' .. sent[i], sent[i + 1]) end
-  local at = label == 'failed' and label or ARGV[4]
+  local at = label == 'failed' and label or ARGV[5]
   redis.call('HSET', key.meta, 'reshard:at', at .. ':' .. partition, 'reshard:left', left)
   if label == 'failed' then
     state.failed = math.max(0, state.failed - count + #stay)
@@ -44,7 +48,7 @@ if label == 'backlog' or label == 'failed' then
 elseif label == 'returned' or label == 'quarantine' then
   state.waiting = math.max(0, state.waiting - in_parts('ZREM', key[label]))
   for _, member in ipairs(items) do
-    touched[string.sub(member, 1, string.find(member, '\0', 1, true) - 1)] = true
+    touched[string.match(member, '^[^%z]*')] = true
   end
 elseif label == 'delayed' then
   state.delayed = math.max(0, state.delayed - in_parts('ZREM', key.delayed))

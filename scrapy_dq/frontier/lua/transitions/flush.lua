@@ -32,7 +32,10 @@ for _, id in ipairs({ torn.registering or torn.removing }) do
   if type(id) == 'string' then redis.call('UNLINK', worker_key(id), in_flight_key(id)) end
 end
 local waiting, in_flight, seen = state.waiting, state.in_flight, wrong_seen() and 0 or seen_count()
-local shards = math.max(1, digits(redis.call('HGET', key.meta, 'shards') or '', MOST_SHARDS))
+local shards = 1 -- the larger one of two: see reshard.lua
+for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do
+  shards = math.max(shards, digits(number, MOST_SHARDS))
+end
 clear_run(false)
 redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.torn, key.samples, key.minutes,
   key.journal)

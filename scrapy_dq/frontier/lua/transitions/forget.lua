@@ -5,10 +5,10 @@
 --          | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
--- USES     journal.note_event, keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state,
+-- USES     half_moved, journal.note_event, keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state,
 --          types.wrong_type, words.tell
 local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
-local wrong = wrong_type() or unfit()
+local wrong = wrong_type() or unfit() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local function remove_seen(fingerprint)

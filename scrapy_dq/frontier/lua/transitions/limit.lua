@@ -4,12 +4,13 @@
 -- RETURNS  OK, delay_ms, concurrency, block_ms (the new values) | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
--- USES     block, journal.note_event, keys.key, limits.begin_to_limit, limits.set_own_limits, partition.classify,
---          politeness.blocked_until, politeness.earliest_of, politeness.limits_of, politeness.own_limits,
---          politeness.set_earliest, state, state.now_ms, state.save_state, types.wrong_type, words.tell
+-- USES     block, half_moved, journal.note_event, keys.key, limits.begin_to_limit, limits.set_own_limits,
+--          partition.classify, politeness.blocked_until, politeness.earliest_of, politeness.limits_of,
+--          politeness.own_limits, politeness.set_earliest, state, state.now_ms, state.save_state, types.wrong_type,
+--          words.tell
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local by = ARGV[5]
-local wrong = wrong_type()
+local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local function changed(own, given)

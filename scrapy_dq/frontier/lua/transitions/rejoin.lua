@@ -3,7 +3,7 @@
 --          2 logged), seeding (1, or 4: start() runs again), and those of described.lua (if Redis has an earlier run)
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), words, registered
 --          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone)
---          | LOST (also: resharded) | CONVERTING, from>to (nothing changed)
+--          | LOST | LOST, shards (resharded) | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 -- USES     described, described.describe, journal.note_event, keys.in_flight_key, keys.key, keys.worker_key,
@@ -16,7 +16,8 @@ local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4],
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
-if not state.epoch or state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' } end
+local shards = state.epoch == epoch and stored_shards()
+if shards ~= ours.shards then return { 'LOST', shards } end
 if is_member(new_id) then
   redis.pcall('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
@@ -28,8 +29,8 @@ if state.run < run then
   -- and belong to this run from now on. But its seen set and completed starts would hide what this run has yet to
   -- crawl; its end would have dropped them, unless both runs keep them.
   local keep = ours.keep_seen ~= '0' and keeps_seen('')
-  for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do
-    if ours[field] ~= '' and stored_field(field) ~= ours[field] then keep = false end -- changed since, and rolled back
+  for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do -- changed since, and rolled back
+    keep = keep and (ours[field] == '' or stored_field(field) == ours[field])
   end
   if state.phase == 'finished' then
     next_run(keep)
@@ -48,8 +49,7 @@ if state.run < run then
 end
 local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined')
 local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5] }
--- A member without a record: Redis was not rolled back, the record was deleted.
-if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end
+if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not rolled back: the record was deleted
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, new_id) or -1) or -1

@@ -5,13 +5,13 @@
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
--- USES     entry.come_back, journal.note_event, keys.key, midway.moving, partition.classify_touched, state,
+-- USES     entry.come_back, half_moved, journal.note_event, keys.key, midway.moving, partition.classify_touched, state,
 --          state.load_state, state.save_state, state.stale, types.wrong_type, words.tell
 local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 load_state()
 local answer = stale(epoch, tonumber(run))
 if answer then return { answer } end
-local wrong = wrong_type()
+local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
 local function text(value, length) return type(value) == 'string' and (not length or #value == length) end
 -- Returns the fields of a record and the lease that it holds from field *from* on; nothing if the record is invalid.
