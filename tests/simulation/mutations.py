@@ -66,7 +66,7 @@ MUTATIONS = (
     )),
     Mutation("4", "the epoch is not compared", (
         (LUA + "lib/state.lua", "not state.epoch or state.epoch ~= epoch", "not state.epoch"),
-        (LUA + "transitions/rejoin.lua", "not state.epoch or state.epoch ~= epoch", "not state.epoch"),
+        (LUA + "transitions/rejoin.lua", "state.epoch == epoch and", "state.epoch and"),
     )),
     Mutation("5", "an earlier run is not noticed", (
         (LUA + "lib/state.lua", "if state.run < run or state.run > run", "if state.run > run"),

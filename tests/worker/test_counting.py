@@ -73,12 +73,12 @@ class Reported:
     def on(self, client: Any) -> Reported:
         return self
 
-    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         self.beats += 1
         return {}, 0
 
     async def report(
-        self, worker_id: str, epoch: str, counted: Figures, ended_s: float
+        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float
     ) -> tuple[dict[str, int], int]:
         self.reports.append((counted, ended_s))
         if len(self.reports) == 1:

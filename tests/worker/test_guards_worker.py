@@ -112,7 +112,7 @@ class Beating:
     def on(self, client: Any) -> Beating:
         return self
 
-    async def beat(self, worker_id: str, epoch: str) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         self.looks += 1
         if self.looks == self.fails_at:
             raise ValueError("an answer that nobody expects")
