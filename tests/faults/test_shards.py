@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
+import redis
 
 from scrapy_dq.frontier import keys
 from support.clusters import Cluster
 from support.fault_crawl import FaultCrawl, assert_whole
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
+from support.waiting import wait_until
 
 SHARDS = 12
 HORIZON_S = 2
@@ -120,6 +123,12 @@ def test_a_master_and_a_worker_are_killed_at_the_same_instant(
     assert verdict.leases_left == 0
 
 
+def answers(crawl: FaultCrawl) -> bool:
+    with suppress(redis.RedisError):
+        return not crawl.overview().unreachable
+    return False
+
+
 @pytest.mark.soak
 def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
     cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
@@ -128,6 +137,8 @@ def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
     crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)
     live = crawl.start(4)
     may_repeat = 0
+    crawl.wait_for_part(0.05, 120)
+    cluster.reshard()
     masters = [each for each in cluster.servers if cluster.run(each, "ROLE")[0] == b"master"]
     for number, master in enumerate(masters):
         crawl.wait_for_part(0.1 + 0.25 * number, 120)
@@ -137,10 +148,9 @@ def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
         may_repeat += crawl.leases() - crawl.done.total()
         master.kill()
         crawl.wait_for_part(0.25 + 0.25 * number, 120)
-        may_repeat += crawl.leases() + crawl.done.total()
         master.start()
-        if number == 0:
-            cluster.reshard()
+        wait_until(lambda: answers(crawl), "all nodes answer again", 60)
+        may_repeat += crawl.leases() + crawl.done.total()
     crawl.wait_for(crawl.pages, 300)
     all_done = time.monotonic()
     verdict = crawl.end(120)
