@@ -10,23 +10,13 @@
 -- COST     O(items)
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
 -- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit,
---          partition.classify_touched, shared.stored_field, state, state.save_state, state.touched, types.polite,
---          types.wrong_type
+--          partition.classify_touched, resharding.in_parts, resharding.is_owned, shared.stored_field, state,
+--          state.save_state, state.touched, types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, partition, first, items = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), cmsgpack.unpack(ARGV[9])
 local wrong = wrong_type()
 if wrong then return wrong end
-if state.epoch ~= epoch or stored_field('shards') ~= change or stored_field('reshard:owner') ~= owner then
-  return { 'CHANGED' }
-end
-local PART = 1000
-local function in_parts(command, name)
-  local added = 0
-  for i = 1, #items, PART do
-    added = added + redis.call(command, name, unpack(items, i, math.min(i + PART - 1, #items)))
-  end
-  return added
-end
+if not is_owned(epoch, change, owner) then return { 'CHANGED' } end
 local function touch(member) touched[string.match(member, '^[^%z]*')] = true end
 if label == 'backlog' or label == 'failed' then
   local field = 'reshard:from ' .. from
@@ -34,12 +24,12 @@ if label == 'backlog' or label == 'failed' then
   if had < first then return { 'GAP' } end
   for _ = 1, math.min(had - first, #items) do table.remove(items, 1) end
   if label == 'failed' then
-    in_parts('RPUSH', key.failed)
+    in_parts('RPUSH', key.failed, items)
     state.failed = state.failed + #items
   else
     local list = list_of(rank, partition)
     local is_new = redis.call('EXISTS', list) == 0
-    in_parts('RPUSH', list)
+    in_parts('RPUSH', list, items)
     state.waiting, touched[partition] = state.waiting + #items, true
     if is_new then add_band(partition, rank) end
   end
@@ -51,16 +41,16 @@ elseif label == 'returned' or label == 'quarantine' then
     touch(member)
   end
   items = scored
-  state.waiting = state.waiting + in_parts('ZADD', key[label])
+  state.waiting = state.waiting + in_parts('ZADD', key[label], items)
 elseif label == 'delayed' then
-  state.delayed = state.delayed + in_parts('ZADD', key.delayed)
+  state.delayed = state.delayed + in_parts('ZADD', key.delayed, items)
 elseif label == 'earliest' or label == 'blocked' then
   polite = true
-  in_parts('ZADD', key[label])
+  in_parts('ZADD', key[label], items)
   for i = 2, #items, 2 do touched[items[i]] = true end
 elseif label == 'dead' or label == 'limits' then
   if label == 'limits' and items[1] then begin_to_limit() end
-  in_parts('HSET', key[label])
+  in_parts('HSET', key[label], items)
 elseif label == 'sums' then
   if stored_field('reshard:sums ' .. from) == '' then
     redis.call('HSET', key.meta, 'reshard:sums ' .. from, 1)
@@ -74,7 +64,7 @@ elseif label == 'seen' then
   seen().arrive(items)
   tidy_seen()
 else
-  in_parts('SADD', key[label])
+  in_parts('SADD', key[label], items)
 end
 classify_touched(0)
 save_state()

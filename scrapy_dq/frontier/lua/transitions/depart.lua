@@ -8,30 +8,21 @@
 -- COST     O(count + items)
 -- CRASH    before: they are in both shards: the repeat of the reshard moves none of them twice; after: nothing to do
 -- USES     bands.list_of, bands.remove_best_band, entry.rank_bytes, keys.key, kinds.seen, partition.classify_touched,
---          shared.stored_field, state, state.save_state, state.touched, types.wrong_type
+--          resharding.in_parts, resharding.is_owned, state, state.save_state, state.touched, types.wrong_type
 local epoch, change, owner, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local count, stay, left = tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8]), ARGV[9]
 local sent, items, gave = cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[12])
 local wrong = wrong_type()
 if wrong then return wrong end
-if state.epoch ~= epoch or stored_field('shards') ~= change or stored_field('reshard:owner') ~= owner then
-  return { 'CHANGED' }
-end
+if not is_owned(epoch, change, owner) then return { 'CHANGED' } end
 for i = 1, #gave, 2 do redis.call('HSET', key.meta, 'reshard:gave ' .. gave[i], gave[i + 1]) end
-local PART = 1000
-local function in_parts(command, name)
-  local gone = 0
-  for i = 1, #items, PART do
-    gone = gone + redis.call(command, name, unpack(items, i, math.min(i + PART - 1, #items)))
-  end
-  return gone
-end
 if label == 'backlog' or label == 'failed' then
   local list = label == 'failed' and key.failed or list_of(rank, partition)
   local read = #stay > 0 and redis.call('LRANGE', list, 0, count - 1) or {}
   for _, position in ipairs(stay) do items[#items + 1] = read[position] end
+  -- First added, then removed: if the script is stopped in between, they are there twice, and none is lost.
+  in_parts('RPUSH', list, items)
   redis.call('LTRIM', list, count, -1)
-  in_parts('RPUSH', list)
   for i = 1, #sent, 2 do redis.call('HINCRBY', key.meta, 'reshard:to ' .. sent[i], sent[i + 1]) end
   local at = label == 'failed' and label or ARGV[5]
   redis.call('HSET', key.meta, 'reshard:at', at .. ':' .. partition, 'reshard:left', left)
@@ -46,22 +37,22 @@ if label == 'backlog' or label == 'failed' then
     end
   end
 elseif label == 'returned' or label == 'quarantine' then
-  state.waiting = math.max(0, state.waiting - in_parts('ZREM', key[label]))
+  state.waiting = math.max(0, state.waiting - in_parts('ZREM', key[label], items))
   for _, member in ipairs(items) do
     touched[string.match(member, '^[^%z]*')] = true
   end
 elseif label == 'delayed' then
-  state.delayed = math.max(0, state.delayed - in_parts('ZREM', key.delayed))
+  state.delayed = math.max(0, state.delayed - in_parts('ZREM', key.delayed, items))
 elseif label == 'earliest' or label == 'blocked' then
-  in_parts('ZREM', key[label])
+  in_parts('ZREM', key[label], items)
 elseif label == 'dead' or label == 'limits' then
-  in_parts('HDEL', key[label])
+  in_parts('HDEL', key[label], items)
 elseif label == 'seen' then
-  in_parts(seen().remove, key.seen)
+  in_parts(seen().remove, key.seen, items)
 elseif label == 'tokens' then
   redis.call('HSET', key.meta, 'reshard:tokens', 1) -- all were copied
 else
-  in_parts('SREM', key[label])
+  in_parts('SREM', key[label], items)
 end
 classify_touched(0)
 save_state()
