@@ -33,6 +33,7 @@ from scrapy_dq.frontier.model import (
     Parentless,
     Receipt,
     Rejoined,
+    RunOver,
     Seeding,
     Seen,
     StartKeys,
@@ -48,6 +49,7 @@ from scrapy_dq.frontier.wire import (
     id_text,
     limit_args,
     ms,
+    number_of,
     pack_limits,
     parse_audit,
     parse_beats,
@@ -73,6 +75,15 @@ SCHEMA = "5"
 """Version of the stored format. Workers with another schema are refused: they would misread the keys."""
 
 
+class Standing(NamedTuple):
+    """What a frontier has stored of its run."""
+
+    epoch: str
+    """Empty: nothing is stored."""
+    run: int
+    open: bool
+
+
 class Home(NamedTuple):
     """Where the home shard of a crawl stands, for the others to follow."""
 
@@ -80,8 +91,8 @@ class Home(NamedTuple):
     run: int
     shards_exist: bool
     """All other shards exist: one that is absent, or of another epoch, was lost."""
-    epoch_now: Callable[[], Awaitable[str]]
-    """Asks home for its epoch."""
+    standing: Callable[[], Awaitable[Standing]]
+    """Asks home where it stands by now."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +182,9 @@ class Frontier:
             new_epoch: a fresh uuid, used only if the frontier is absent.
             of: of home, for another shard, which follows it; None: this is home.
         Raises:
+            RunOver: the run of *of* has ended meanwhile.
             FrontierRefused: among others, if *of* says that this shard existed, and it is gone; or if it is
-                in a later run than *of*.
+                in a later run than home.
         Source: transitions/join.lua
         """
         replaces = b""
@@ -182,12 +194,23 @@ class Frontier:
                 ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
                 replaces, *self._said_of(crawl),
             )  # fmt: skip
-            if reply[0] != b"OTHER" or of is None:
+            if of is None or reply[0] not in (b"OTHER", b"LATER"):
                 break
-            if await of.epoch_now() != of.epoch:
+            now = await of.standing()
+            if now.epoch != of.epoch:
                 raise FrontierRefused(
                     f"crawl {self.crawl!r} was lost while this worker joined it (FLUSHALL? an empty replica "
                     f"promoted?): start it again"
+                )
+            if now.run > of.run or not now.open:
+                raise RunOver(
+                    f"run {of.run} of crawl {self.crawl!r} has ended while this worker joined it: start again"
+                )
+            if reply[0] == b"LATER":
+                raise FrontierRefused(
+                    f"shard {self.name.number} of crawl {self.crawl!r} is in run {int(reply[1])}, and home "
+                    f"in run {now.run}: the Redis of home was rolled back. `scrapy dq clear` deletes the "
+                    f"crawl, so that it starts again"
                 )
             replaces = reply[1]
         if reply[0] == b"LOST":
@@ -200,12 +223,6 @@ class Frontier:
             status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
             crawled, forgotten, registered, shards_exist,
         ) = reply  # fmt: skip
-        if of and status == b"FINISHED":
-            raise FrontierRefused(
-                f"shard {self.name.number} of crawl {self.crawl!r} is in run {int(run)}, and home was in run "
-                f"{of.run}. If a run has just begun, start this again; else the Redis of home was rolled "
-                f"back, and `scrapy dq clear` deletes the crawl, so that it starts again"
-            )
         return Joined(
             Status(status.decode()),
             parse_epoch(epoch),
@@ -223,10 +240,11 @@ class Frontier:
             bool(shards_exist),
         )
 
-    async def epoch(self) -> str:
-        """Return the epoch that is stored; empty: none."""
+    async def standing(self) -> Standing:
+        """Return what is stored of the run."""
         with as_unavailable():
-            return parse_epoch(await self.client.hget(keys.meta(self.name), "epoch") or b"")
+            epoch, run, phase = await self.client.hmget(keys.meta(self.name), "epoch", "run", "phase")
+        return Standing(parse_epoch(epoch or b""), number_of(run or b""), phase != b"finished")
 
     async def note_shards(self, epoch: str, run: int) -> None:
         """Note, at home, that all other shards exist; without effect if the run is over, or home another one.

@@ -34,6 +34,10 @@ class FrontierRefused(FrontierError):
     """The frontier cannot be used as configured; nothing in Redis was changed."""
 
 
+class RunOver(FrontierRefused):
+    """The run has ended while a worker joined it."""
+
+
 class SpillLost(Exception):
     """Moves on disk cannot be read."""
 
@@ -479,7 +483,8 @@ class Joined:
     """Fingerprints of another scheduler were adopted: `Put.known_as` is looked up."""
     words: Words = Words()
     ended_s: float | None = None
-    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched."""
+    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched, or it
+    has ended while this worker joined it."""
     crawled: bool = False
     """Another worker with a start() has taken part in this run: its items may exist elsewhere."""
     forgotten: int = field(default=0, compare=False)

@@ -215,7 +215,7 @@ def parse_words(packed: bytes) -> Words:
         return Words()
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
     # lua/lib/words.lua begins again at 2^52: what is beyond must be below what comes next.
-    count, stops, forgets, limitings = (_number(text.encode()) % 2**52 for text in counts)
+    count, stops, forgets, limitings = (number_of(text.encode()) % 2**52 for text in counts)
     # With an invalid hold nothing is leased either; `scrapy dq resume` removes it.
     return Words(count, stops, forgets, limitings, Hold(hold))
 
@@ -224,7 +224,7 @@ def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/transitions/overview.lua's answer."""
     found = []
     for id_, said, fenced, in_flight, beat, since, done in zip(*[iter(flat)] * 7, strict=True):
-        counts = (in_flight, beat, _number(since) / 1000, _number(done))
+        counts = (in_flight, beat, number_of(since) / 1000, number_of(done))
         found.append(Member(id_text(id_), _identity(said), fenced == b"1", *counts))
     return found
 
@@ -253,7 +253,8 @@ def id_text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
 
 
-def _number(text: bytes) -> int:
+def number_of(text: bytes) -> int:
+    """Return a stored number; 0: it is invalid."""
     # It may be untrusted, or missing in the record of an older version.
     return int(text) if text.isdigit() and len(text) < 17 else 0
 
@@ -263,7 +264,7 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
     if reply[0] != b"OK":
         return {}, 0
     flat = reply[1]
-    return {id_text(flat[i]): _number(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
+    return {id_text(flat[i]): number_of(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
 def denied(words: str, start_keys: Sequence[str] = ()) -> str:

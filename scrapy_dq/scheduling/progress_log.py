@@ -96,7 +96,9 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     """Log whether the run is new, finished or resumed, how many workers it has, and how settings differ."""
     census = joined.census
     if joined.status is Status.FINISHED:
-        if joined.ended_s is None:
+        if joined.ended_s is None and not config.run_name:
+            what = f"run {joined.run} has ended while this worker joined it: nothing to do"
+        elif joined.ended_s is None:
             what = f"run {config.run_name!r} is finished: nothing to do. Another DQ_RUN_NAME starts a new run"
         else:
             left_s = config.restart_window_s - joined.ended_s

@@ -50,7 +50,7 @@ class Part(LiveFrontier):
     def __init__(self, url: str, home: LiveFrontier, seen: Seen, shard: int, of: tuple[Any, ...]) -> None:
         super().__init__(url, home.crawl, home.order)
         self.frontier = Frontier(self._client, self.crawl, self.order, seen=seen, shard=shard)
-        self._of = Home(*of, Frontier(self._client, self.crawl, self.order).epoch)
+        self._of = Home(*of, Frontier(self._client, self.crawl, self.order).standing)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return super().call(method, *args, *((self._of,) if method == "join" else ()), **named)

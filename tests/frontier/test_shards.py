@@ -20,6 +20,8 @@ from scrapy_dq.frontier.model import (
     Gone,
     Joined,
     Release,
+    RunOver,
+    Seeding,
     Status,
     Terms,
 )
@@ -52,7 +54,7 @@ class Other:
         self.frontier = Frontier(live.frontier.client, live.crawl, live.order, shard=2)
 
     def join(self, home: Joined, *, complete: bool = False, worker_id: str = "a", **changed: Any) -> Joined:
-        of = Home(home.epoch, home.run, complete, self._live.frontier.epoch)
+        of = Home(home.epoch, home.run, complete, self._live.frontier.standing)
         crawl = replace(SPREAD, **changed)
         return self._live.run(self.frontier.join(worker_id, {"host": worker_id}, "", crawl, of))
 
@@ -103,6 +105,28 @@ def test_a_worker_that_joined_a_crawl_that_is_lost_since_clears_nothing(
     assert other.meta("epoch") != lost.epoch.encode()
 
 
+def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFrontier, other: Other) -> None:
+    """Its shard is cleared: what is put there now would all be new, and be crawled again."""
+    home = HandWorker(live, "a", SPREAD)
+    other.join(home.joined)
+    home.exchange(seeding=Seeding.DONE, terms=ends(home.exchange(seeding=Seeding.DONE).census.version))
+    live.run(other.frontier.leave("a", home.joined.epoch, 0, None, version=2**52))
+    assert other.meta("cleared") == b"1"
+    with pytest.raises(RunOver, match=r"run 0 of crawl .* has ended while this worker joined it"):
+        other.join(home.joined, worker_id="b")
+    assert not live.redis.exists(keys.prefix(other.name) + "members")
+
+
+def test_a_shard_that_was_cleared_is_begun_again_if_home_goes_on(live: LiveFrontier, other: Other) -> None:
+    """A late put has opened home since."""
+    home = HandWorker(live, "a", SPREAD)
+    other.join(home.joined)
+    live.run(other.frontier.leave("a", home.joined.epoch, 0, None, version=2**52))
+    assert other.meta("cleared") == b"1"
+    joined = other.join(home.joined, worker_id="b")
+    assert (joined.status, joined.run, other.meta("cleared")) == (Status.OK, 0, b"0")
+
+
 def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -> None:
     """Home was deleted, and begun anew."""
     old = HandWorker(live, "a", SPREAD).joined
@@ -117,7 +141,7 @@ def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier,
     home = HandWorker(live, "a", SPREAD).joined
     other.join(home)
     assert other.join(replace(home, run=1), worker_id="b").run == 1
-    with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is in run 1, and home was in run 0"):
+    with pytest.raises(FrontierRefused, match=r"shard 2 of crawl .* is in run 1, and home in run 0"):
         other.join(home, worker_id="c")
 
 

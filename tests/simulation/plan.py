@@ -19,8 +19,6 @@ SAME_SCRIPTS = 100
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
 SHARDED = 1_000_000_000
 """The first seed of a crawl of several shards."""
-OVER_SHARDS = ("pause", "drain", "stop", "feed", "push", "queue")
-"""Commands that a crawl of several shards knows."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
     "exchange": 40,
@@ -145,8 +143,7 @@ def _over_shards(seed: int) -> Plan:
         else each
         for each in plan.strikes
     )
-    commands = tuple(each for each in plan.commands if each[1] in OVER_SHARDS)
-    return replace(plan, setup=setup, strikes=strikes, commands=commands)
+    return replace(plan, setup=setup, strikes=strikes)
 
 
 def _drawn(seed: int) -> Plan:

@@ -22,7 +22,7 @@ class Other(LiveFrontier):
         super().__init__(url, home.live.crawl, home.live.order)
         self.frontier = Frontier(self._client, self.crawl, self.order, shard=shard)
         at_home = Frontier(self._client, self.crawl, self.order)
-        self._home = Home(home.epoch, home.run, False, at_home.epoch)
+        self._home = Home(home.epoch, home.run, False, at_home.standing)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return super().call(method, *args, *((self._home,) if method == "join" else ()), **named)

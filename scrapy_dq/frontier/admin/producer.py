@@ -146,7 +146,7 @@ class Producer(Listener):
                 self._heartbeat.stop()
 
     async def _join_others(self, others: Sequence[_Part], joined: Joined) -> None:
-        of = Home(joined.epoch, joined.run, joined.shards_exist, self._parts[HOME].driver.frontier.epoch)
+        of = Home(joined.epoch, joined.run, joined.shards_exist, self._parts[HOME].driver.frontier.standing)
         for part in others:
             await self.patiently(partial(part.driver.join, "", of))
             part.beat()

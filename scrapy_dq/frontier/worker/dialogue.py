@@ -267,10 +267,6 @@ class Dialogue:
             self._pulse.start(self.id, self.protocol.epoch)
         return joined
 
-    async def epoch_now(self) -> str:
-        """Return the epoch that is stored in this shard; empty: none."""
-        return await self._frontier.epoch()
-
     async def note_shards(self) -> None:
         """Note, at home, that all other shards exist."""
         deadline = time.monotonic() + JOIN_PATIENCE_S

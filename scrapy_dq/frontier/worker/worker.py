@@ -27,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Lease,
     Put,
     Release,
+    RunOver,
     Seeding,
     Status,
     Words,
@@ -68,6 +69,7 @@ class Worker:
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
             pace: returns what says when an exchange with a shard is due, and for how many leases.
         """
+        self._frontier = frontiers[HOME]
         self._listener = listener
         self._capacity = capacity
         # Only home knows of start() methods, of runs with a name and of restarts.
@@ -439,6 +441,8 @@ class Worker:
     async def start(self, new_epoch: str) -> Joined:
         """Join the crawl, reclaim the leases of dead workers of this machine, and start exchanging.
 
+        Returns:
+            FINISHED: this worker does not take part; call `stop`. Its run may have ended while it joined.
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started.
         """
@@ -447,18 +451,22 @@ class Worker:
             return joined
         others = self.dialogues[1:]
         try:
-            home = Home(joined.epoch, joined.run, joined.shards_exist, self.home.epoch_now)
+            home = Home(joined.epoch, joined.run, joined.shards_exist, self._frontier.standing)
             joins = await asyncio.gather(*(each.join("", home) for each in others), return_exceptions=True)
             for answer in joins:
                 if isinstance(answer, BaseException):
                     raise answer
             if others and not joined.shards_exist:
                 await self.home.note_shards()
+        except RunOver:
+            joined = replace(joined, status=Status.FINISHED)
+            self.home.protocol.joined(joined, time.monotonic())
         except FrontierError:
             self._end_all()  # the others take it for dead: it has no lease yet
             raise
         for each in self.dialogues:
-            each.begin()
+            if each.protocol.epoch:
+                each.begin()  # `stop` leaves it
         return joined
 
     async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:

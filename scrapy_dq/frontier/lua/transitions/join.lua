@@ -2,14 +2,14 @@
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
 --          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
 --          epoch is new_epoch; -1: this is home), exist (1: home says that this shard exists),
---          replaces (the epoch of another crawl that home has replaced; empty: none), and those of described.lua
+--          replaces (the epoch of what home goes on without; empty: none; see follow.lua), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
 --          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
 --          exist (1: all other shards do)
---          LOST (this shard existed, and is gone) | OTHER, epoch (of another crawl: see follow.lua)
+--          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
 --          | TOO_MANY, key, members: nothing was changed
@@ -30,8 +30,8 @@ if wrong then return wrong end
 if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then
   return { 'STRANGE', state.epoch }
 end
-local elsewhere = follow_home(new_epoch, of_run, exist, replaces)
-if elsewhere == 'LOST' or elsewhere == 'OTHER' then return { elsewhere, state.epoch or '' } end
+local apart = follow_home(new_epoch, of_run, exist, replaces)
+if apart then return { apart, apart == 'LATER' and state.run or state.epoch or '' } end
 local over = is_over(of_run)
 local agree, differs = agreement(ours, over)
 if differs then return differs end
@@ -43,8 +43,8 @@ if not state.epoch then
   state.epoch, state.run, state.phase = new_epoch, math.max(0, of_run), 'open'
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
-elseif elsewhere or over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  local ended_ms = elsewhere and -1 or of_run < 0 and over_for(ours, restart_ms)
+elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
+  local ended_ms = of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0, 0 }
   end
