@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.keys import HOME
 from simulation import faults
 from simulation.crawler import FEED, Visit
 from simulation.site import Page
@@ -300,6 +301,10 @@ def _stored(schedule: Schedule, shard: int) -> None:
         raise Violation(f"a worker has more than one suspect: {dict(suspects)}")
 
 
+def _epoch(schedule: Schedule, shard: int) -> Any:
+    return schedule.store.run("HGET", keys.meta(keys.Shard(CRAWL, shard)), "epoch")
+
+
 def keys_left(schedule: Schedule) -> None:
     """Check that nothing is left of a finished run that should not be."""
     # A worker that dies when nothing is left stays a member until the next run begins.
@@ -315,8 +320,10 @@ def keys_left(schedule: Schedule) -> None:
     names = schedule.store.names(0)
     for shard in range(1, schedule.setup.shards):
         of_shard = schedule.store.names(shard)
-        # Rolled back after the end, it may have a dead member, and what is done: the next run clears it.
-        if not (rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard):
+        # Rolled back after the end, it may have a dead member, and what is done; and if home was lost, all of
+        # another crawl: the next run clears it.
+        dead = rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard
+        if not dead and _epoch(schedule, shard) == _epoch(schedule, HOME):
             names |= of_shard
     left = {key.rpartition(b"}:")[2] for key in names} - KEPT - {FEED.encode()}
     left -= {b"members", *(b"worker:" + each.encode() for each in members)} if members else set()
