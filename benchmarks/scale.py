@@ -53,7 +53,7 @@ LOCAL_SEEN = 100_000
 OF_SITE = 20
 """Pages of a site to which its others link."""
 SOME_PAGES = 20
-"""How many a worker does before the others of its process have their turn."""
+"""How many a worker does before the others of its process have their turn, if it does as many as it can."""
 
 
 @dataclass
@@ -118,8 +118,9 @@ class Pages:
 class Crawler(Listener):
     """A worker with an engine that does nothing but to follow links."""
 
-    def __init__(self, urls: Sequence[str], shards: int, seed: int, away: float) -> None:
+    def __init__(self, urls: Sequence[str], shards: int, seed: int, away: float, page_s: float) -> None:
         self._pages = Pages(seed, away)
+        self._page_s, self._at_a_time = page_s, 1 if page_s else SOME_PAGES
         self._sent: OrderedDict[bytes, int] = OrderedDict()
         self._ids = entry_ids()
         self._wake = asyncio.Event()
@@ -155,15 +156,16 @@ class Crawler(Listener):
         for page in self._pages.starts():
             self._put(page, None)
         self.worker.seeded()
+        began = time.monotonic()
         while time.monotonic() < until:
             self._wake.clear()
             leases = []
-            while len(leases) < SOME_PAGES and (lease := self.worker.take()) is not None:
+            while len(leases) < self._at_a_time and (lease := self.worker.take()) is not None:
                 leases.append(lease)
             for lease in leases:
                 self._crawl(lease)
             if leases:
-                await asyncio.sleep(0)
+                await asyncio.sleep(max(0.0, began + self.done * self._page_s - time.monotonic()))
             else:
                 await self._wake.wait()
 
@@ -230,7 +232,7 @@ def child(options: dict[str, Any]) -> None:
     began, until = options["begin"], options["until"]
     if options["shards"]:
         given = options["urls"], options["shards"]
-        crawlers = [Crawler(*given, seed, options["away"]) for seed in options["seeds"]]
+        crawlers = [Crawler(*given, seed, options["away"], options["page_s"]) for seed in options["seeds"]]
         asyncio.run(_children(crawlers, began, until))
     (seed,) = options["seeds"]
     peer = Peer(options["urls"][0], seed, options["away"])
@@ -270,7 +272,8 @@ def measure(what: str, shards: int, servers: int, repetition: int, options: argp
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.scale", "--child", json.dumps({
                     "urls": [each.url for each in redises], "shards": shards, "seeds": mine,
-                    "away": options.away, "begin": began, "until": until,
+                    "away": options.away, "page_s": options.workers / options.rate,
+                    "begin": began, "until": until,
                 })],
                 stdout=subprocess.PIPE, text=True,
             )
@@ -314,7 +317,8 @@ def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
         ])  # fmt: skip
     return (
         f"{markdown(head, rows)}\n\nMedians (lowest–highest) of {options.repetitions} repetitions of "
-        f"{options.seconds:g} s; {options.workers} workers in {options.processes} processes, without Scrapy; "
+        f"{options.seconds:g} s; {options.workers} workers in {options.processes} processes, without Scrapy, "
+        f"{'as fast as they can' if options.rate == float('inf') else f'{options.rate:g} pages/s'}; "
         f"{LINKS} links a page, {KNOWN:.0%} known, {options.away:.0%} to another "
         f"one of {HOSTS:,} sites.\n\n"
         f"{measured_on(('redis',), 'AOF everysec')}."
@@ -329,6 +333,10 @@ def main() -> None:
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 1, 1, 1], metavar="N", help="for each")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--rate", type=float, default=float("inf"), metavar="PAGES",
+        help="a second, of all workers together: what a page costs Redis depends on how busy it is, too",
+    )  # fmt: skip
     parser.add_argument(
         "--away", type=float, default=0.1, metavar="SHARE", help="of the links, those to another site"
     )

@@ -12,8 +12,9 @@ from scrapy_dq.frontier.model import MAX_LEASES
 
 LINGER_S = 0.015
 """How long a move waits for others, unless the engine is starving: batching keeps Redis's cost low."""
-LINGER_MOST_S = 0.25
-"""The longest linger, however many shards there are."""
+SPREAD_S, SPREAD_MOST_S = 0.025, 0.5
+"""How much longer for each further shard, and the most: each shard gets a part of the moves, and an exchange
+has a fixed cost."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
@@ -51,9 +52,9 @@ class Pace:
         self._called = False
 
     def spread(self, shards: int) -> None:
-        """Adapt to the number of shards: each gets a part of the moves, and an exchange has a fixed cost."""
-        self._linger_s = min(LINGER_S * shards, LINGER_MOST_S)
-        self._idle_first_s = min(IDLE_FIRST_S * shards, LINGER_MOST_S)
+        """Adapt to the number of shards."""
+        longer_s = min(SPREAD_S * (shards - 1), SPREAD_MOST_S)
+        self._linger_s, self._idle_first_s = LINGER_S + longer_s, IDLE_FIRST_S + longer_s
 
     @property
     def ahead(self) -> int:
