@@ -1,8 +1,8 @@
-"""Moves a scrapy-redis crawl into the frontier: first its dupefilter, then its queue.
+"""Moves a crawl of another scheduler into the frontier: first its dupefilter, then its queue.
 
 This order makes a kill harmless. A worker that starts between the two steps lacks requests, which the next
-adoption adds; in the other order it would crawl again what scrapy-redis had finished. Adopted requests are
-not checked against the adopted fingerprints: scrapy-redis recorded each as seen when it was queued.
+adoption adds; in the other order it would crawl again what was finished. Adopted requests are not checked
+against the adopted fingerprints: each was recorded as seen when it was queued.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from functools import partial
 from typing import Any, Protocol
 
 from scrapy_dq.adoption.reader import Reader
-from scrapy_dq.adoption.source import Found, Source
+from scrapy_dq.adoption.source import Found
 from scrapy_dq.frontier.admin.liveness import find_alive
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Put
-from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 MAX_REASONS = 1_000
+
+
+class Readable(Protocol):
+    """What is adopted: `source.Source`, `jobdir.JobDir`."""
+
+    def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]: ...
+    def fingerprints(self, key: str) -> AsyncIterator[tuple[list[bytes], int]]: ...
+    async def mark(self, queue: Found) -> Any: ...
 
 
 class Progress(Protocol):
@@ -74,7 +81,7 @@ class Adopter:
         self,
         frontiers: Sequence[Frontier],
         crawl: Identity,
-        source: Source,
+        source: Readable,
         progress: Progress,
         *,
         connect: Callable[[int], Any],
@@ -115,34 +122,36 @@ class Adopter:
         async with self._producer.joined():
             yield
 
-    async def adopt_fingerprints(self, found: Found) -> None:
+    async def adopt_fingerprints(self, found: Found, *, scrapys: bool) -> None:
         """Copy a dupefilter; from then on, workers that join check against it.
 
+        Args:
+            scrapys: see `Frontier.adopt`.
         Raises:
             FrontierRefused: a worker joined before the fingerprints were stored, and does not check against
                 them.
         """
         self._progress.begin("fingerprints", found.size)
         number, producer = 0, self._producer
-        async for members in self._source.fingerprints(found.key):
+        async for plain, others in self._source.fingerprints(found.key):
             number += 1
-            self.counts.fingerprints += len(members)
-            plain = [fingerprint for fingerprint in map(_unhex, members) if fingerprint]
-            self.counts.invalid_fingerprints += len(members) - len(plain)
+            self.counts.fingerprints += len(plain) + others
+            self.counts.invalid_fingerprints += others
             # In each shard: of its partition, which decides, a fingerprint tells nothing.
             for frontier, worker_id in producer.members:
-                adopt = partial(frontier.adopt, producer.epoch, producer.run, worker_id, number, plain)
+                call = producer.epoch, producer.run, worker_id, number, plain
+                adopt = partial(frontier.adopt, *call, scrapys=scrapys)
                 new, intact = await producer.patiently(adopt)
                 producer.disturbed = producer.disturbed or not intact
             self.counts.new_fingerprints += new
-            self._progress.advance(len(members))
+            self._progress.advance(len(plain) + others)
             if number == 1:
                 await self._refuse_live_workers()
 
     async def adopt_requests(
         self, queue: Found, reader: Reader, *, tail_first: bool, newest_first: bool
     ) -> None:
-        """Put every request of a queue, to be served in the order that scrapy-redis would have used.
+        """Put every request of a queue, to be served in the order that its scheduler would have used.
 
         Args:
             tail_first: the queue is a LIST that scrapy-redis serves from its tail.
@@ -171,7 +180,7 @@ class Adopter:
         if alive:
             raise FrontierRefused(
                 f"worker {alive} of crawl {self._frontier.crawl!r} is alive, and would crawl again "
-                f"what scrapy-redis has seen: stop it first"
+                f"what was seen: stop it first"
             )
         del others[own]
         self._dead = others
@@ -181,11 +190,3 @@ class Adopter:
         if put.reason:
             self.counts.dead -= 1
             self.counts.dead_before += 1
-
-
-def _unhex(member: bytes) -> bytes | None:
-    try:
-        fingerprint = bytes.fromhex(member.decode("ascii"))
-    except ValueError:
-        return None
-    return fingerprint if len(fingerprint) == FINGERPRINT_BYTES else None

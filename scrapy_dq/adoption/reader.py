@@ -1,4 +1,4 @@
-"""A member of scrapy-redis's queue -> a put: untrusted, so it is checked and written as our own entry."""
+"""A member of another scheduler's queue -> a put: untrusted, so it is checked, and stored as our own."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ class Reader:
         fingerprint: Callable[[Request], bytes],
         partition_of: Callable[[Request], bytes],
         max_bytes: int,
+        *,
+        filters: bool,
     ) -> None:
         """
         Args:
             key: of the queue.
             loads: a member's bytes -> a request's dict.
             max_bytes: how much of an unreadable member is kept (DQ_MAX_ENTRY_BYTES).
+            filters: requests are admitted by their fingerprints; not if these were adopted as seen.
         """
         self._key = key.encode()
         self._loads = loads
@@ -40,6 +43,7 @@ class Reader:
         self._fingerprint = fingerprint
         self._partition_of = partition_of
         self._max_bytes = max_bytes
+        self._filters = filters
         self._equal: Counter[bytes] = Counter()
 
     def put_of(self, member: bytes, unique: bool) -> Put:
@@ -52,12 +56,13 @@ class Reader:
             unique: no other member is equal to this one.
         """
         try:
-            request = self._codec.from_dict(self._loads(member))
+            request = self.request_of(member)
             payload = self._codec.encode(request)
             partition = self._partition_of(request)
-            fingerprint = None if request.dont_filter else self._fingerprint(request)
+            filtered = self._filters and not request.dont_filter
+            fingerprint = self._fingerprint(request) if filtered else None
         except Exception as error:  # a serializer or a fingerprinter may raise anything
-            return self._dead(member, unique, _reason(error))
+            return self._dead(member, unique, reason_of(error))
         # Never as a start request: those are served after others, which would change the queue's order.
         if fingerprint is not None:
             entry_id = self._id(member, 0)
@@ -66,6 +71,14 @@ class Reader:
             )
         entry_id = self._id(member, 0 if unique else self._ordinal(member))
         return Put(entry_id, Admission.ID, entry_id, request.priority, False, payload, partition=partition)
+
+    def request_of(self, member: bytes) -> Request:
+        """Return the request of *member*.
+
+        Raises:
+            Exception: any; `reason_of` says why it has none.
+        """
+        return self._codec.from_dict(self._loads(member))
 
     def _dead(self, member: bytes, unique: bool, reason: str) -> Put:
         entry_id = self._id(member, 0 if unique else self._ordinal(member))
@@ -86,7 +99,8 @@ class Reader:
         return blake2b(name.digest(), digest_size=ENTRY_ID_BYTES).digest()
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why a member cannot be adopted, for logs."""
     if isinstance(error, (CannotDecode, CannotEncode, NotPlain, BadPartition)):
         text = str(error)
     else:

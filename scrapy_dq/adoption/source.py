@@ -16,6 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
@@ -88,15 +89,17 @@ class Source:
             start = stop
             pace.saw(members)
 
-    async def fingerprints(self, key: str) -> AsyncIterator[list[bytes]]:
-        """Yield all members of a SET, some perhaps twice, in batches of at most FINGERPRINTS."""
+    async def fingerprints(self, key: str) -> AsyncIterator[tuple[list[bytes], int]]:
+        """Yield batches of all fingerprints of a SET, some twice, and how many others are beside them."""
         cursor, process = 0, await self._process(key)
         while True:
             cursor, members = await self._read(
                 key, partial(self.client.sscan, key, cursor, count=FINGERPRINTS)
             )
             for i in range(0, len(members), FINGERPRINTS):
-                yield members[i : i + FINGERPRINTS]
+                found = [_unhex(member) for member in members[i : i + FINGERPRINTS]]
+                plain = [each for each in found if each]
+                yield plain, len(found) - len(plain)
             if not cursor:
                 # A cursor is meaningless to another process of Redis: it may have skipped members.
                 last, process = process, await self._process(key)
@@ -130,3 +133,11 @@ class Source:
                 if time.monotonic() >= deadline:
                     raise FrontierUnavailable(explain(error)) from error
                 await asyncio.sleep(0.2)
+
+
+def _unhex(member: bytes) -> bytes | None:
+    try:
+        fingerprint = bytes.fromhex(member.decode("ascii"))
+    except ValueError:
+        return None
+    return fingerprint if len(fingerprint) == FINGERPRINT_BYTES else None

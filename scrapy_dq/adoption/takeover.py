@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.adoption import plain_pickle
-from scrapy_dq.adoption.adopter import Adopter, AdoptionCounts, Progress
-from scrapy_dq.adoption.reader import Reader
+from scrapy_dq.adoption.adopter import Adopter, AdoptionCounts, Progress, Readable
+from scrapy_dq.adoption.jobdir import JobDir
+from scrapy_dq.adoption.reader import Reader, reason_of
 from scrapy_dq.adoption.source import BadSource, Found, Source
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.codec import Codec
+from scrapy_dq.codec import CannotDecode, Codec
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of
 from scrapy_dq.frontier.model import Order
@@ -22,25 +24,31 @@ from scrapy_dq.settings import Config, peers
 from scrapy_dq.start_urls.spiders import RedisMixin
 
 if TYPE_CHECKING:
-    from scrapy import Spider
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
 _NEWEST_FIRST = (Order.PRIORITY_LIFO, Order.LIFO)
 FITTING_ORDERS = {
     "priority": (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO),
+    "priority-lifo": (Order.PRIORITY_LIFO,),
+    "priority-fifo": (Order.PRIORITY_FIFO,),
     "fifo": (Order.FIFO,),
     "lifo": (Order.LIFO,),
 }
-"""The values of DQ_ORDER that serve as scrapy-redis would have, by its kind of queue."""
+"""The values of DQ_ORDER that serve as the other scheduler would have, by its kind of queue."""
+_SAMPLE = 100
+"""So many requests of a JOBDIR have to show whose it is."""
 
 
 @dataclass(frozen=True)
 class Options:
     """The user's options of an adoption."""
 
+    jobdir: str = ""
+    """A folder of Scrapy's own scheduler; empty: a crawl of scrapy-redis is adopted."""
     trust_pickle: bool = False
     queue: str = ""
-    """How a LIST is served: fifo or lifo; empty: as SCHEDULER_QUEUE_CLASS says."""
+    """How a LIST, or an SQLite queue, is served: fifo or lifo; empty: as the settings say."""
     queue_key: str = ""
     dupefilter_key: str = ""
     delete_source: bool = False
@@ -56,11 +64,13 @@ class Report:
     dupefilter: Found
     start_urls: list[Found]
     served: str = ""
-    """priority, fifo or lifo; empty: there is no queue."""
+    """One of FITTING_ORDERS; empty: there is no queue."""
     counts: AdoptionCounts = field(default_factory=AdoptionCounts)
     changed: bool = False
     """The queue changed during the adoption."""
     disturbed: bool = False
+    jobdir: JobDir | None = None
+    """What was adopted; None: a crawl of scrapy-redis."""
     deleted: list[str] = field(default_factory=list)
 
     @property
@@ -75,7 +85,7 @@ class Report:
 async def take_over(
     crawler: Crawler, options: Options, progress: Progress, say: Callable[[str], None]
 ) -> Report:
-    """Adopt the scrapy-redis crawl of *crawler*'s spider; doing it again stores only what is missing.
+    """Adopt the crawl of *crawler*'s spider; doing it again stores only what is missing.
 
     Args:
         crawler: with its spider and its fingerprinter; without an engine.
@@ -89,13 +99,29 @@ async def take_over(
     codec = codec_of(config, crawler)
     connection = Connection(config, data_dir())
     try:
-        source = Source(await connection.open(quiet=True))
-        report = await _look(source, connection.target, config, crawler, options)
+        client = await connection.open(quiet=True)
+        source: Readable
+        if options.jobdir:
+            source = jobdir = JobDir(options.jobdir, crawler.settings, options.queue)
+            report = _look_into(jobdir, connection.target, config)
+            loads: Callable[[bytes], Any] = partial(_unpacked, max_bytes=config.max_entry_bytes)
+        else:
+            source = peers = Source(client)
+            report = await _look(peers, connection.target, config, crawler, options)
+            loads = _loads(report, codec, options)
         if report.nothing:
             return report
-        loads = _loads(report, codec, options)
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
+        partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
+        fingerprint = fingerprinter.fingerprint
+        # Not the path: the folder may have another one when it is adopted again.
+        key = "jobdir" if options.jobdir else report.queue.key
+        reader = Reader(
+            key, loads, codec, fingerprint, partition_of, config.max_entry_bytes, filters=not options.jobdir
+        )
+        if options.jobdir:
+            await _refuse_another(jobdir, reader, fingerprint, spider.name)
         adopter = Adopter(
             await frontiers_of(config, connection),
             identity_of(config, crawler),
@@ -107,12 +133,9 @@ async def take_over(
             max_bytes=config.max_entry_bytes,
         )
         report.counts = adopter.counts
-        partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
-        fingerprint = fingerprinter.fingerprint
-        reader = Reader(report.queue.key, loads, codec, fingerprint, partition_of, config.max_entry_bytes)
         before = await source.mark(report.queue)
         async with adopter.joined():
-            await adopter.adopt_fingerprints(report.dupefilter)
+            await adopter.adopt_fingerprints(report.dupefilter, scrapys=bool(options.jobdir))
             await adopter.adopt_requests(
                 report.queue,
                 reader,
@@ -124,11 +147,53 @@ async def take_over(
         if options.delete_source and report.complete and not report.counts.has_dead:
             keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
             say(f"Everything is stored. Deleting {' and '.join(map(repr, keys))}")
-            await source.delete(keys)
+            await peers.delete(keys)
             report.deleted = keys
         return report
     finally:
         await connection.close()
+
+
+def _look_into(jobdir: JobDir, target: str, config: Config) -> Report:
+    return Report(
+        target, config, jobdir.requests, jobdir.seen, [],
+        served=jobdir.served and f"priority-{jobdir.served}", jobdir=jobdir,
+    )  # fmt: skip
+
+
+async def _refuse_another(
+    jobdir: JobDir, reader: Reader, fingerprint: Callable[[Request], bytes], spider: str
+) -> None:
+    """Refuse a JOBDIR none of whose first requests fits this spider, or its fingerprinter."""
+    reason, fit, filtered = "", 0, set[bytes]()
+    async for members in jobdir.members(jobdir.requests, tail_first=False, backwards=False):
+        for member in members[:_SAMPLE]:
+            try:
+                request = reader.request_of(member)
+                if not request.dont_filter:
+                    filtered.add(fingerprint(request))
+                fit += 1
+            except Exception as error:  # a fingerprinter may raise anything
+                reason = reason or reason_of(error)
+        break
+    if reason and not fit:
+        raise BadSource(
+            f"{str(jobdir.folder)!r} is not the JOBDIR of spider {spider!r}: none of its first requests fits "
+            f"it ({reason}). Nothing was adopted"
+        )
+    if filtered and jobdir.seen.size and not jobdir.has_some_of(filtered):
+        raise BadSource(
+            f"{jobdir.seen.key!r} has no fingerprint of the first requests that wait: it was written "
+            f"with another REQUEST_FINGERPRINTER_CLASS, or DUPEFILTER_CLASS. Set that of the crawl. Nothing "
+            f"was adopted"
+        )
+
+
+def _unpacked(member: bytes, max_bytes: int) -> Any:
+    """Return what Scrapy's disk queues have pickled or marshalled; what a pickle names is not looked up."""
+    if len(member) > max_bytes:
+        raise CannotDecode(f"it has {len(member):,} bytes, more than DQ_MAX_ENTRY_BYTES")
+    return plain_pickle.loads(member, max_bytes) if member[:1] == b"\x80" else marshal.loads(member)
 
 
 async def _look(source: Source, target: str, config: Config, crawler: Crawler, options: Options) -> Report:

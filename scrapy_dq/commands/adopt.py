@@ -1,4 +1,4 @@
-"""`scrapy dq adopt`: take over a scrapy-redis crawl where it is."""
+"""`scrapy dq adopt`: take over a crawl of scrapy-redis where it is, or one of Scrapy from its JOBDIR."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scrapy_dq.adoption.takeover import Report
 
 MOST_REASONS = 5
+_OF_SCRAPY_REDIS = ("trust_pickle", "queue_key", "dupefilter_key", "delete_source")
 
 
 class Adopt(Subcommand):
@@ -28,11 +29,11 @@ class Adopt(Subcommand):
 
     name = "adopt"
     arguments = "<spider>"
-    summary = "take over a crawl of scrapy-redis"
+    summary = "take over a crawl of scrapy-redis, or from a JOBDIR"
     description = (
-        "Takes over the crawl that scrapy-redis has started for a spider: the requests of its queue, and "
-        "what its dupefilter has seen. Stop its workers first. The source is not changed; a second adoption "
-        "stores only what is missing."
+        "Takes over the crawl that scrapy-redis has started for a spider, or Scrapy itself with a JOBDIR: "
+        "the requests of its queue, and what its dupefilter has seen. Stop its workers first. The source is "
+        "not changed; a second adoption stores only what is missing."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -42,12 +43,16 @@ class Adopt(Subcommand):
             help="set spider argument (may be repeated), as with `scrapy crawl`",
         )  # fmt: skip
         parser.add_argument(
+            "--jobdir", default="", metavar="DIR", help="take over what Scrapy's own scheduler has left there"
+        )
+        parser.add_argument(
             "--trust-pickle", action="store_true",
             help="read pickles, as plain data only: nothing that they refer to is imported or called",
         )  # fmt: skip
         parser.add_argument(
             "--queue", choices=("fifo", "lifo"), default="",
-            help="order of a queue that is a LIST (default: that of SCHEDULER_QUEUE_CLASS)",
+            help="order of a queue that is a LIST, or in SQLite (default: that of SCHEDULER_QUEUE_CLASS, or "
+            "of SCHEDULER_DISK_QUEUE)",
         )  # fmt: skip
         parser.add_argument(
             "--queue-key", default="", metavar="KEY", help="the queue (default: SCHEDULER_QUEUE_KEY)"
@@ -68,9 +73,11 @@ class Adopt(Subcommand):
         from scrapy_dq.commands.input.crawlers import prepared_crawler
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 
+        if options.jobdir and (given := [name for name in _OF_SCRAPY_REDIS if getattr(options, name)]):
+            raise CommandError(f"--{given[0].replace('_', '-')} is for scrapy-redis, and not for a JOBDIR")
         crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
         chosen = Options(
-            options.trust_pickle, options.queue, options.queue_key, options.dupefilter_key,
+            options.jobdir, options.trust_pickle, options.queue, options.queue_key, options.dupefilter_key,
             options.delete_source,
         )  # fmt: skip
         try:
@@ -113,7 +120,7 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
         yield "dead letters", counts.dead
         yield "fingerprints", counts.fingerprints
     if counts.invalid_fingerprints:
-        yield "skipped, not fingerprints of scrapy-redis 0.9", counts.invalid_fingerprints
+        yield "skipped, not fingerprints", counts.invalid_fingerprints
     for found in report.start_urls:
         if found.size:
             yield f"start URLs, left in {found.key}", found.size
@@ -131,15 +138,25 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
             yield f"{count_of(count, 'dead letter')}: {reason}"
     if report.nothing:
         yield f"There is nothing to adopt: neither {report.queue.key} nor {report.dupefilter.key} exists."
-        if config.embedded:
+        if config.embedded and not report.jobdir:
             yield (
                 "This project names no Redis, so its embedded one was searched; scrapy-redis would have "
                 "used localhost:6379. -s REDIS_URL=redis://localhost:6379 searches there."
             )
     if report.changed:
         yield (
-            f"{report.queue.key} changed meanwhile: a scrapy-redis worker is running. Stop it, and run this "
+            f"{report.queue.key} changed meanwhile: a worker of its crawl is running. Stop it, and run this "
             f"again: some requests are missing."
+        )
+    if report.jobdir and not report.jobdir.closed:
+        yield (
+            "The crawl of this JOBDIR did not end by itself: what it was downloading is missing, and some of "
+            "what was adopted may be done."
+        )
+    if report.jobdir and report.jobdir.has_state:
+        yield (
+            "spider.state is not adopted, because workers share none: with JOBDIR set, a worker still loads "
+            "it from there, and stores it."
         )
     if report.disturbed:
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
@@ -155,7 +172,7 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         )
     if report.served and config.order not in FITTING_ORDERS[report.served]:
         yield (
-            f"scrapy-redis served this queue {report.served}, but DQ_ORDER is {config.order.value!r}: the "
+            f"This queue was served {report.served}, but DQ_ORDER is {config.order.value!r}: the "
             f"requests are served in a different order."
         )
     if any(found.size for found in report.start_urls) and not is_fed(spider):

@@ -361,7 +361,14 @@ class Frontier:
             )
 
     async def adopt(
-        self, epoch: str, run: int, worker_id: str, number: int, fingerprints: Sequence[bytes]
+        self,
+        epoch: str,
+        run: int,
+        worker_id: str,
+        number: int,
+        fingerprints: Sequence[bytes],
+        *,
+        scrapys: bool = False,
     ) -> tuple[int, bool]:
         """Store fingerprints that another scheduler has seen, in that scheduler's format.
 
@@ -369,13 +376,15 @@ class Frontier:
             worker_id: the member that makes the call.
             number: of this call, from 1 on; a repeat has the same number.
             fingerprints: 20 bytes each, at most 1,000.
+            scrapys: they are those that the fingerprinter of this crawl gives: they count as seen.
         Returns:
             the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
         Raises:
             FrontierRefused: the run is over, or the frontier is a different one.
         Source: transitions/adopt.lua
         """
-        reply = await self._call("adopt", epoch, run, worker_id, number, b"".join(fingerprints))
+        packed = msgpack.packb(fingerprints, use_bin_type=False)
+        reply = await self._call("adopt", epoch, run, worker_id, number, int(scrapys), packed)
         if reply[0] != b"OK":
             raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
         return int(reply[1]), reply[2] == 1

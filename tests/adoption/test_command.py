@@ -149,7 +149,7 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
     assert client.exists(f"{project.name}:requests")  # what cannot be read can only be repaired from there
     for row in (
         "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,201",
-        "skipped, not fingerprints of scrapy-redis 0.9 1",
+        "skipped, not fingerprints 1",
         f"start URLs, left in {project.name}:start_urls 2",
     ):  # fmt: skip
         assert row in [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -174,7 +174,7 @@ def test_what_is_not_as_it_should_be_is_told(redis_url: str) -> None:
     report = Report("here", config_of(crawler), queue, Found("books:dupefilter", "set", 3), [], "priority")
     report.changed, report.disturbed, report.counts.cut = True, True, 7
     told = " ".join(_advice(report, crawler, ""))
-    assert "books:requests changed meanwhile: a scrapy-redis worker is running. Stop it" in told
+    assert "books:requests changed meanwhile: a worker of its crawl is running. Stop it" in told
     assert "Redis lost its newest data meanwhile" in told
     assert "Of 7 dead letters, only the beginning is kept." in told
     case.client.close()

@@ -1,17 +1,19 @@
-"""A crawl that scrapy-redis has begun is taken over, and ends complete."""
+"""A crawl that scrapy-redis or Scrapy itself has begun is taken over, and ends complete."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from support.project import Project
+from support.project import PLAIN, Project
 from support.redis_server import RedisServer
-from support.scrapy_redis_crawl import MeshSpider, interrupt_under_scrapy_redis, run_dq
+from support.scrapy_redis_crawl import SCRAPY_REDIS, MeshSpider, interrupt, run_dq
 from support.tree_site import TreeSite
 from support.tree_spider import spider_source
+from support.waiting import wait_until
 
 PAGES = 150
 
@@ -32,7 +34,7 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     spider = spider_source(MeshSpider)
     settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}"}
     project = make_project([site.start_url], redis_url=redis.url, spider=spider, settings=settings)
-    interrupt_under_scrapy_redis(project, site, queue, 0.4)
+    interrupt(project, site, SCRAPY_REDIS, 0.4)
     half = project.count("done")
     with redis.client() as client:
         keys = [f"{project.name}:requests", f"{project.name}:dupefilter"]
@@ -43,11 +45,53 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
         assert adopted.returncode == 0, adopted.stdout + adopted.stderr
         assert re.search(r"^dead letters +0$", adopted.stdout, re.MULTILINE)
         assert [client.dump(key) for key in keys] == before  # the source is as it was
+    assert_ends_complete(project, site, half, starts=2)
+
+
+@pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "MarshalFifoSQLiteQueue"])
+def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
+    queue: str,
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+) -> None:
+    """The same, after a crawl of Scrapy's own scheduler; while it runs, it is not adopted."""
+    site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
+    redis = start_redis(appendonly=True)
+    settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
+    spider = spider_source(MeshSpider)
+    project = make_project([site.start_url], redis_url=redis.url, spider=spider, settings=settings)
+    jobdir = project.folder / "job"
+    alone = {**PLAIN, "JOBDIR": str(jobdir)}
+    interrupt(project, site, alone, 0.2)
+    before = project.count("done")
+
+    again = project.start_worker(settings=alone)
+    wait_until(lambda: len(project.count("done")) > len(before) + 20, "more pages", 30)
+    again.suspend()  # so that it is not done before the command has looked
+    refused = run_dq(project, "adopt", project.name, "--jobdir", str(jobdir))
+    assert refused.returncode != 0
+    assert f"process {again.pid} uses" in refused.stderr
+    assert "stop its crawl with one Ctrl-C" in refused.stderr
+    again.terminate()
+    again.resume()
+    again.wait(30)
+    half = project.count("done")
+
+    adopted = run_dq(project, "adopt", project.name, "--jobdir", str(jobdir))
+    assert adopted.returncode == 0, adopted.stdout + adopted.stderr
+    assert re.search(r"^dead letters +0$", adopted.stdout, re.MULTILINE)
+    assert_ends_complete(project, site, half, starts=3)
+
+
+def assert_ends_complete(project: Project, site: TreeSite, half: Counter[str], starts: int) -> None:
+    """Let two workers do the rest; assert that all was done once, but the start page, once by each crawl."""
+    first = len(project.workers)
     project.start_workers(2)
-    reasons = project.wait(60)[1:]
+    reasons = project.wait(60)[first:]
     assert reasons == ["finished", "finished"]
     done = project.count("done")
-    assert PAGES * 0.4 <= len(half) < PAGES
+    assert PAGES * 0.2 <= len(half) < PAGES
     assert set(done) == site.paths
-    assert {path: times for path, times in done.items() if times > 1} == {"/p/0": 2}
-    assert {path: times for path, times in site.hits().items() if times > 1} == {"/p/0": 2}
+    for counts in (done, site.hits()):
+        assert {path: times for path, times in counts.items() if times > 1} == {"/p/0": starts}

@@ -95,7 +95,10 @@ def test_each_event_is_told_once_and_the_address_is_in_no_log(
         [start_site(pages=30).start_url],
         redis_url=redis_url,
         spider=SPIDER,
-        settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{webhook.server.server_port}/hook/s3cret"},
+        settings={
+            "DQ_NOTIFY_URL": f"http://127.0.0.1:{webhook.server.server_port}/hook/s3cret",
+            "DQ_RUN_NAME": "once",  # else a worker that starts when the other is done begins another run
+        },
     )
     workers = project.start_workers(2)
     assert set(project.wait(60)) <= {"finished", "run_over"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scrapy.http import Response
@@ -34,11 +34,9 @@ class MeshSpider(TreeSpider):
         yield response.follow(f"/p/{max(1, number - 1)}", self.parse, priority=number % 3)
 
 
-def interrupt_under_scrapy_redis(project: Project, site: TreeSite, queue: str, part: float) -> None:
-    """Crawl with scrapy-redis until *part* of the site is done, and stop it as Ctrl-C does."""
-    worker = project.start_worker(
-        settings=SCRAPY_REDIS | {"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}"}
-    )
+def interrupt(project: Project, site: TreeSite, settings: Mapping[str, Any], part: float) -> None:
+    """Crawl with *settings* until *part* of the site is done, and stop it as Ctrl-C does."""
+    worker = project.start_worker(settings=settings)
     goal = int(len(site.paths) * part)
     wait_until(lambda: len(project.count("done")) >= goal or not worker.running, f"{goal} pages", 30)
     worker.terminate()

@@ -1,20 +1,28 @@
--- adopt: fingerprints that another scheduler has seen -> adopted, in that scheduler's format.
--- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), fingerprints (20 bytes each, joined;
---          at most 1,000)
+-- adopt: fingerprints that another scheduler has seen -> adopted, in its format; if they are those of Scrapy, seen.
+-- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), scrapys (1: its fingerprints are those
+--          of this crawl), fingerprints (msgpack array; at most 1,000)
 -- RETURNS  OK, new ones, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC | FINISHED
---          | WRONG_TYPE, key, actual, expected
+--          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: repeating it changes nothing
--- USES     keys.key, keys.worker_key, state.is_member, state.load_state, state.stale, types.wrong_type
+-- USES     keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, state.is_member, state.load_state,
+--          state.save_state, state.stale, types.wrong_type
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end
-local wrong = wrong_type()
+local wrong = wrong_type() or unfit()
 if wrong then return wrong end
-local worker_id, number, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local each = {}
-for i = 1, #fingerprints, 20 do each[#each + 1] = string.sub(fingerprints, i, i + 19) end
-local new = #each > 0 and redis.call('SADD', key.adopted, unpack(each)) or 0
+local worker_id, number, scrapys, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', cmsgpack.unpack(ARGV[6])
+local new = 0
+if scrapys then
+  for _, fingerprint in ipairs(fingerprints) do
+    if seen().add(fingerprint) then new = new + 1 end
+  end
+  tidy_seen()
+  save_state()
+elseif #fingerprints > 0 then
+  new = redis.call('SADD', key.adopted, unpack(fingerprints))
+end
 if not is_member(worker_id) then return { 'OK', new, 0 } end
 local last = tonumber(redis.call('HGET', worker_key(worker_id), 'adopted') or 0)
 redis.call('HSET', worker_key(worker_id), 'adopted', number) -- only after its fingerprints are stored
