@@ -35,6 +35,7 @@ from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.report import Report
 from scrapy_dq.commands.reshard import Reshard
 from scrapy_dq.commands.retry import Retry
+from scrapy_dq.commands.search import Search
 from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
@@ -47,9 +48,9 @@ from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Crawl(), Status(), Workers(), Peek(), FailedRequests(), DeadLetters(), Events(), History(), Report(),
-    Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(), SeenOf(),
-    Reshard(), Clear(), Adopt(), Web(), PrometheusMetrics(),
+    Crawl(), Status(), Workers(), Peek(), Search(), FailedRequests(), DeadLetters(), Events(), History(),
+    Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(),
+    SeenOf(), Reshard(), Clear(), Adopt(), Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

@@ -171,7 +171,7 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     (project.folder / "scrapy.cfg").unlink()
     before = sorted(project.folder.rglob("*"))
     words = {
-        "limit": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"],
+        "limit": ["x", "y"], "search": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"],
         "seen": ["convert", "x"], "reshard": ["x", "--to", "2"],
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]

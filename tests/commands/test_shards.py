@@ -52,6 +52,13 @@ def test_what_waits_is_shown_of_all_shards(dq: Any, workers: list[HandWorker]) -
     assert shown == {host.decode() for host in HOSTS}
 
 
+def test_a_search_looks_into_all_shards(dq: Any, workers: list[HandWorker]) -> None:
+    fill(workers)
+    found = dq.found("search", "unreadable")
+    assert {each["partition"] for each in found["entries"]} == {host.decode() for host in HOSTS}
+    assert (found["looked_at"], found["complete"]) == (len(HOSTS), True)
+
+
 def test_a_limit_is_set_where_the_partition_lives(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
     for host in HOSTS:

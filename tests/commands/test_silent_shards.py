@@ -103,6 +103,8 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
         for name in ("dead", "peek", "history", "events", "workers"):
             dq.found(name, **QUICK)
             assert any(UNANSWERED in line for line in dq.said), name
+        assert dq.found("search", "unreadable", **QUICK)["looked_at"] == elsewhere
+        assert any(UNANSWERED in line for line in dq.said)
         assert any(UNANSWERED in line for line in dq.lines("status", "--no-rate", **QUICK))
         found = dq.found("report", **QUICK)
         assert found["status"]["unreachable_shards"] == [SILENT]
