@@ -103,6 +103,7 @@ def test_a_search_ends_after_so_many_entries(dq: Any, live: LiveFrontier) -> Non
     assert not found["complete"]
     assert 100 <= found["looked_at"] < 900
     assert "of 900 entries: --most looks at more" in dq.text("search", "nowhere", "--most", "100")
+    assert dq.found("search", "nowhere", "--most", "900")["complete"]
 
 
 @pytest.mark.parametrize("order", Order)

@@ -89,13 +89,13 @@ def look_at_entries(
     def count(number: int) -> None:
         found.entries += number
         looked(number)
-        if found.entries >= most:
-            raise _Enough
 
     def look(client: Any, shard: keys.Shard) -> None:
         reader = _Reader(client, shard, partition)
         for each in where:
             for entries, number in getattr(reader, each.replace(" ", "_"))():
+                if number and found.entries >= most:
+                    raise _Enough
                 for entry in entries:
                     if partition in (None, entry.partition) and not see(entry):
                         raise _Enough
