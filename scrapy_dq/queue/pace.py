@@ -46,7 +46,7 @@ class OnDemand(Pace):
         self._surplus = buffered > 0 and capacity <= 0
         return max(0, min(capacity, MAX_LEASES) - buffered)
 
-    def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
+    def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
         if self._urgent() or full or self._surplus:
             return 0.0
         pause = IDLE_LONGEST_S

@@ -14,6 +14,7 @@ from scrapy_dq.frontier.worker.pace import (
     IDLE_LONGEST_S,
     LINGER_S,
     QUIET_LONGEST_S,
+    SLOW_MOST_S,
     OneByOne,
     Pace,
 )
@@ -103,6 +104,53 @@ def test_a_worker_that_wants_nothing_looks_in_twice_a_second(pace: Pace, clock: 
 def test_an_exchange_without_leases_counts_only_if_leases_were_wanted(pace: Pace, clock: Clock) -> None:
     pace.granted(wanted=0, leases=0)
     assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_FIRST_S + 1e-6
+
+
+@pytest.fixture
+def spread(pace: Pace, clock: Clock) -> Pace:
+    """Return that of one shard of 12, of which a lease is taken each second."""
+    pace.spread(12)
+    for _ in range(40):
+        pace.taken()
+        clock.now += 1.0
+        pace.answered(clock.now - 0.001, clock.now)
+    pace.granted(wanted=1, leases=1)
+    return pace
+
+
+def test_in_one_of_several_shards_moves_wait_for_those_of_another_lease(spread: Pace, clock: Clock) -> None:
+    """It comes rarely there. A request for leases does not hasten it: they come with the moves."""
+    clock.now += 5.0
+    spread.first_move()
+    for want in (0, 3):
+        due = spread.due_at(want, moves=2, full=False, waiting=9)
+        assert due == pytest.approx(clock.now + 1.0, rel=0.02)
+
+
+def test_but_not_for_long_and_not_if_others_wait_for_them(pace: Pace, spread: Pace, clock: Clock) -> None:
+    """Those of a partition wait for the time of a request; or the engine has nothing to do."""
+    spread.first_move()
+    assert spread.due_at(3, moves=2, full=False, waiting=9, notes=1) - clock.now < 0.3
+    spread.expect(0.1, quiet=False)
+    assert spread.due_at(3, moves=2, full=False, waiting=9) - clock.now < 0.31
+    spread.expect(None, quiet=False)
+    clock.now += 60.0
+    spread.answered(clock.now - 0.001, clock.now)
+    for _ in range(100):
+        clock.now += 2.0
+        spread.answered(clock.now - 0.001, clock.now)
+    spread.first_move()
+    assert spread.due_at(0, moves=1, full=False, waiting=9) - clock.now <= SLOW_MOST_S
+    spread.hungry = True
+    assert spread.due_at(3, moves=1, full=False, waiting=9) == 0
+
+
+def test_of_several_shards_each_is_asked_more_rarely(spread: Pace, clock: Clock) -> None:
+    """All together about as often as one."""
+    assert 0.8 * SLOW_MOST_S - 1e-6 <= spread.due_at(0, 0, False, 50) - clock.now <= SLOW_MOST_S + 1e-6
+    for _ in range(8):
+        spread.granted(wanted=4, leases=0)
+    assert spread.due_at(4, 0, False, 0) - clock.now <= SLOW_MOST_S + 1e-6
 
 
 def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:

@@ -421,8 +421,8 @@ class Dialogue:
     async def _until_due(self) -> None:
         outbox = self.protocol.outbox
         while not self._closing.is_set():
-            moves = len(outbox) + len(self.protocol.notes)
-            due = self.pace.due_at(self._wants(), moves, outbox.full, self.protocol.census.waiting)
+            notes, waiting = len(self.protocol.notes), self.protocol.census.waiting
+            due = self.pace.due_at(self._wants(), len(outbox) + notes, outbox.full, waiting, notes)
             pause = due - time.monotonic()
             if pause <= 0:
                 return

@@ -15,6 +15,11 @@ LINGER_S = 0.015
 SPREAD_S, SPREAD_MOST_S = 0.025, 0.5
 """How much longer for each further shard, and the most: each shard gets a part of the moves, and an exchange
 has a fixed cost."""
+SLOW_MOST_S = 2.0
+"""With several shards, moves wait for those of another lease from there, and an idle worker asks each
+rarely: so long at most."""
+MEMORY_S = 0.5
+"""Over how long the rate of leases is averaged; with several shards, so many times as long."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
@@ -41,6 +46,8 @@ class Pace:
         self.hungry = True
         """The engine has asked for a lease and got none."""
         self._linger_s, self._idle_first_s = LINGER_S, IDLE_FIRST_S
+        self._idle_longest_s, self._memory_s = IDLE_LONGEST_S, MEMORY_S
+        self._spread = False
         self._fruitless = 0
         self._oldest_move_at = 0.0
         self._answered_at = clock()
@@ -53,13 +60,23 @@ class Pace:
 
     def spread(self, shards: int) -> None:
         """Adapt to the number of shards."""
+        self._spread = shards > 1
+        self._idle_longest_s = min(IDLE_LONGEST_S * shards, SLOW_MOST_S)
+        self._memory_s = MEMORY_S * shards
         longer_s = min(SPREAD_S * (shards - 1), SPREAD_MOST_S)
         self._linger_s, self._idle_first_s = LINGER_S + longer_s, IDLE_FIRST_S + longer_s
 
     @property
+    def _patience_s(self) -> float:
+        """How long moves wait for others, and a request for leases for moves, if there is no hurry."""
+        if not self._spread:
+            return self._linger_s
+        return max(self._linger_s, min(1 / self._rate, SLOW_MOST_S) if self._rate else 0.0)
+
+    @property
     def ahead(self) -> int:
         """How many leases are taken during two round trips."""
-        return int(2 * self._rate * (self._round_trip_s + self._linger_s)) + 1
+        return int(2 * self._rate * (self._round_trip_s + self._patience_s)) + 1
 
     @property
     def ahead_s(self) -> float:
@@ -103,7 +120,7 @@ class Pace:
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
         passed = max(now - self._answered_at, 1e-3)
-        weight = min(1.0, passed / 0.5)
+        weight = min(1.0, passed / self._memory_s)
         self._rate = (1 - weight) * self._rate + weight * self._taken / passed
         self._taken = 0
         self._answered_at = self._oldest_move_at = now
@@ -144,21 +161,31 @@ class Pace:
         free = min(max(0, capacity - running) + self.ahead, MAX_LEASES)
         return max(0, min(free - usable, MAX_LEASES - buffered))
 
-    def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
-        """Return when the next exchange is due, by the clock; 0 for at once."""
+    def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
+        """Return when the next exchange is due, by the clock; 0 for at once.
+
+        Args:
+            notes: how many of *moves* tell when a request was sent, for which others wait.
+        """
         starving = self.hungry and want > 0 and not self._fruitless
         if self._called or full or (starving and (moves or waiting)):
             return 0.0
-        pause = IDLE_LONGEST_S
+        pause = self._idle_longest_s
         if want:
-            pause = min(self._idle_first_s * 2 ** min(self._fruitless, 10), IDLE_LONGEST_S)
+            first_s = self._patience_s if self._spread else self._idle_first_s
+            pause = min(first_s * 2 ** min(self._fruitless, 10), self._idle_longest_s)
         if self._quiet:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * self._uniform(0.8, 1.0)
         if want:
             # Never at once: the due entry may be unavailable to this worker, and would be due again.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + self._idle_first_s))
-        return min(due, self._oldest_move_at + self._linger_s) if moves else due
+        if not moves:
+            return due
+        lingered = self._oldest_move_at + (self._linger_s if notes else self._patience_s)
+        # With several shards the leases may come with the moves: meanwhile there are those of other shards.
+        no_hurry = self._spread and self._next_due_at == float("inf")
+        return lingered if no_hurry else min(due, lingered)
 
 
 class OneByOne(Pace):
@@ -206,8 +233,8 @@ class OneByOne(Pace):
         due = bool(self._asked) or (self.hungry and appended == self._last)
         return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
 
-    def due_at(self, want: int, moves: int, full: bool, waiting: int) -> float:
-        return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting)
+    def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
+        return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting, notes)
 
     def _drop_asks_beyond(self, appended: int) -> None:
         # A rejoin has dropped moves, or the outbox was lost: the awaited moves may never be confirmed, and
