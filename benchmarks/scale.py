@@ -45,6 +45,8 @@ KNOWN = 0.92
 """Of the links of a page, the share that was seen before."""
 STARTS = 2_000
 """With so few new links a crawl of one page would soon have none."""
+PEER_STARTS = 100
+"""Of a scrapy-redis worker: each takes a round trip."""
 HOSTS = 10_000
 PAYLOAD_BYTES = 250
 AT_ONCE = 16
@@ -206,7 +208,7 @@ class Peer:
     def run(self, until: float) -> None:
         """Crawl until the clock says *until*."""
         if not self.done:
-            for page in self._pages.starts():
+            for page in self._pages.starts()[:PEER_STARTS]:
                 self._put(page)
         while time.monotonic() < until:
             began = time.perf_counter()

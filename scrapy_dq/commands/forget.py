@@ -9,7 +9,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import reading
-from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand
 
 
 class Forget(Subcommand):
@@ -31,31 +31,21 @@ class Forget(Subcommand):
         looking.add_common_options(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy.utils.python import global_object_name
-
         from scrapy_dq.commands.output.display import print_json, print_rows
         from scrapy_dq.factory import codec_of
-        from scrapy_dq.frontier.admin.overview import described
         from scrapy_dq.frontier.worker.identity import own_name
         from scrapy_dq.pushing.forgetter import forget_lines
         from scrapy_dq.pushing.written import Written
 
         crawler, config = reading.crawler_named(settings, options)
-        fingerprinter = crawler.request_fingerprinter
-        assert fingerprinter is not None
         with reading.Input(self.name, options, config) as source, looking.opened(config) as place:
             place.overview()
-            ours = global_object_name(type(fingerprinter))
-            stored = described(place.client, place.crawl)["fingerprinter"]
-            if stored not in ("", ours):
-                raise CommandError(
-                    f"the stored crawl has REQUEST_FINGERPRINTER_CLASS {stored!r}, this spider {ours!r}"
-                )
+            reading.need_fingerprinter(crawler, place)
             found = asyncio.run(
                 forget_lines(
                     place.shards, place.crawl, Written(codec_of(config, crawler)),
-                    fingerprinter.fingerprint, source.batches(), bad=source.say_bad, strict=options.strict,
-                    by=own_name(),
+                    reading.fingerprinter_of(crawler).fingerprint, source.batches(), bad=source.say_bad,
+                    strict=options.strict, by=own_name(),
                 )
             )  # fmt: skip
         if options.json:

@@ -40,6 +40,7 @@ from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
+from scrapy_dq.commands.url import UrlOf
 from scrapy_dq.commands.web import Web
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
@@ -48,9 +49,9 @@ from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Crawl(), Status(), Workers(), Peek(), Search(), FailedRequests(), DeadLetters(), Events(), History(),
-    Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(), Limit(),
-    SeenOf(), Reshard(), Clear(), Adopt(), Web(), PrometheusMetrics(),
+    Crawl(), Status(), Workers(), Peek(), Search(), UrlOf(), FailedRequests(), DeadLetters(), Events(),
+    History(), Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
+    Limit(), SeenOf(), Reshard(), Clear(), Adopt(), Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

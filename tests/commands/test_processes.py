@@ -170,13 +170,12 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     before = sorted(project.folder.rglob("*"))
-    words = {
-        "limit": ["x", "y"], "search": ["x", "y"], "push": ["x", "http://y"], "forget": ["x", "http://y"],
-        "seen": ["convert", "x"], "reshard": ["x", "--to", "2"],
+    words = {name: ["x", "http://y"] for name in ("url", "push", "forget")} | {
+        "limit": ["x", "y"], "search": ["x", "y"], "seen": ["convert", "x"], "reshard": ["x", "--to", "2"],
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
-        other = "" if command[0] in ("crawl", "push", "forget") else "; or name the crawl with --crawl"
+        other = "" if command[0] in ("crawl", "push", "forget", "url") else "; or name the crawl with --crawl"
         line = f"scrapy dq {command[0]}: no Scrapy project here: run this in the folder that has scrapy.cfg"
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
         assert done.stderr.startswith(line + (other or "\n"))

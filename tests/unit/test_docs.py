@@ -37,6 +37,7 @@ COMMANDS = {
     "scrapy dq workers": "tests/commands/test_workers.py test_workers_are_listed_with_what_is_known_of_them",
     "scrapy dq peek": "tests/commands/test_peek.py test_what_is_shown_is_what_is_leased_next",
     "scrapy dq search": "tests/commands/test_search.py test_an_entry_is_found_wherever_it_is",
+    "scrapy dq url": "tests/commands/test_url.py test_what_is_known_of_a_url_is_shown",
     "scrapy dq failed": "tests/commands/test_failures.py test_each_is_reported_with_url_reason_time_worker",
     "scrapy dq dead": "tests/commands/test_failures.py test_one_is_shown_in_full",
     "scrapy dq events": "tests/commands/test_events.py test_a_crawl_with_a_killed_worker",

@@ -17,7 +17,9 @@ from scrapy_dq.settings import Config
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.utils.request import RequestFingerprinterProtocol
 
+    from scrapy_dq.inspection.place import Place
     from scrapy_dq.pushing.lines import Line
 
 STDIN = "-"
@@ -48,6 +50,30 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Craw
         raise WrongUsage("name the spider before the URLs; --crawl alone is not enough to make requests")
     crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
     return crawler, config_of(crawler)
+
+
+def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:
+    """Return what gives the fingerprints of a spider's requests."""
+    assert crawler.request_fingerprinter is not None
+    return crawler.request_fingerprinter
+
+
+def need_fingerprinter(crawler: Crawler, place: Place) -> None:
+    """Require that of the stored crawl: with another one, no fingerprint is found there.
+
+    Raises:
+        CommandError: the stored crawl has another one.
+    """
+    from scrapy.utils.python import global_object_name
+
+    from scrapy_dq.frontier.admin.overview import described
+
+    ours = global_object_name(type(fingerprinter_of(crawler)))
+    stored = described(place.client, place.crawl)["fingerprinter"]
+    if stored not in ("", ours):
+        raise CommandError(
+            f"the stored crawl has REQUEST_FINGERPRINTER_CLASS {stored!r}, this spider {ours!r}"
+        )
 
 
 class Input:

@@ -1,4 +1,4 @@
--- limit: change the limits of one partition while the crawl runs; all workers obey at once.
+-- limit: change the limits of one partition while the crawl runs; all workers obey at once. Or show them.
 -- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 none), block_ms
 --          (-1 unchanged, 0 none), by (who changes them, for the journal)
 -- RETURNS  OK, delay_ms, concurrency, block_ms (the new values) | ABSENT | WRONG_TYPE, key, actual, expected
@@ -24,6 +24,8 @@ if given then
   set_own_limits(partition, changed(own_delay, delay_ms), changed(own_concurrency, concurrency))
 end
 delay_ms, concurrency = limits_of(partition)
+local function blocked_ms() return math.max(0, blocked_until(partition) - now_ms()) end
+if not given and block_ms < 0 then return { 'OK', delay_ms, concurrency, blocked_ms() } end
 if block_ms >= 0 then redis.call('ZREM', key.blocked, partition) end
 -- A wait that started under a longer delay, or under a block that is now lifted, ends earlier.
 local rest = earliest_of(partition)
@@ -36,9 +38,6 @@ classify(partition, 0)
 save_state()
 -- The leases in the workers' buffers were taken under the old limits.
 if given then tell('limitings') end
-local blocked_ms = math.max(0, blocked_until(partition) - now_ms())
-if given or block_ms >= 0 then
-  local limits = { delay_ms / 1000, concurrency, math.ceil(blocked_ms / 1000) }
-  note_event('limit', by, 1, string.format('delay %g s, concurrency %g, blocked %g s: ', unpack(limits)) .. partition)
-end
-return { 'OK', delay_ms, concurrency, blocked_ms }
+local limits = { delay_ms / 1000, concurrency, math.ceil(blocked_ms() / 1000) }
+note_event('limit', by, 1, string.format('delay %g s, concurrency %g, blocked %g s: ', unpack(limits)) .. partition)
+return { 'OK', delay_ms, concurrency, blocked_ms() }
