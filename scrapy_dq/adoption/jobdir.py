@@ -29,7 +29,8 @@ QUEUES, SEEN, STATE = "requests.queue", "requests.seen", "spider.state"
 _SIZE = struct.Struct(">L")
 _SQLITE = b"SQLite format 3\0"
 _is_priority = re.compile(r"(-?\d+)(s?)").fullmatch
-_is_hex = re.compile(rb"[0-9a-f]{40}\s*").fullmatch
+_is_hex = re.compile(rb"([0-9a-f]{2})+\s*").fullmatch
+_LONGEST_LINE = 1_000
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ class JobDir:
         if not self._seen.is_file():
             return
         with self._seen.open("rb") as file:
-            as_text = _is_hex(file.readline(100))
+            as_text = _is_hex(file.readline(_LONGEST_LINE))
             file.seek(0)
             if as_text:
-                for line in file:
+                while line := file.readline(_LONGEST_LINE):
                     yield bytes.fromhex(line.decode()) if _is_hex(line) else b""
             else:
                 while len(size := file.read(2)) == 2:

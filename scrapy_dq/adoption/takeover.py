@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -150,6 +151,12 @@ async def take_over(
             await peers.delete(keys)
             report.deleted = keys
         return report
+    except (OSError, sqlite3.Error) as error:
+        if not options.jobdir:
+            raise
+        raise BadSource(
+            f"{options.jobdir!r} cannot be read any more ({error}). What was adopted until now stays"
+        ) from error
     finally:
         await connection.close()
 

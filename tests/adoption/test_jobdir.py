@@ -160,6 +160,20 @@ def test_fingerprints_of_older_versions_are_read(left: Left, case: Case) -> None
     assert (counts.fingerprints, counts.new_fingerprints, counts.invalid_fingerprints) == (2501, 2500, 1)
 
 
+def test_fingerprints_of_any_size_are_read(left: Left) -> None:
+    """A fingerprinter of the project may give others than those of Scrapy."""
+    left.fill([Request(url(0), dont_filter=True)])
+    (left.folder / "requests.seen").write_text("\n".join(["ab" * 32, "cd" * 32, ""]))
+    assert left.adopt().counts.new_fingerprints == 2
+
+
+def test_a_folder_that_is_gone_meanwhile_is_one_line(left: Left, case: Case) -> None:
+    left.fill([Request(url(n)) for n in range(2_000)])
+    case.progress.while_under_way = lambda: shutil.rmtree(left.folder, ignore_errors=True)
+    with pytest.raises(BadSource, match=r"cannot be read any more .* What was adopted until now stays"):
+        left.adopt()
+
+
 def test_to_adopt_again_stores_nothing_twice(left: Left, case: Case, tmp_path: Path) -> None:
     """Nor what is there several times, nor from a copy of the folder."""
     left.fill([*some(50), *[Request(HOST, dont_filter=True)] * 3])
