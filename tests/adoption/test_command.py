@@ -20,6 +20,7 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import FifoQueue, PriorityQueue
 
 from adoption.conftest import Case
+from adoption.test_jobdir import Left, settings_of
 from scrapy_dq.adoption.source import Found
 from scrapy_dq.adoption.takeover import Report
 from scrapy_dq.commands.adopt import _advice
@@ -296,3 +297,30 @@ def test_an_adoption_that_is_killed_continues_when_it_is_run_again(
     census = peek(client, project.name).census
     assert (census.waiting, census.dead, census.seen) == (4050, 20, 2666)
     assert client.scard(keys.prefix(project.name) + "adopted") == 4001
+
+
+def test_an_adoption_of_a_jobdir_that_is_killed_continues_when_it_is_run_again(
+    project: Project, client: redis.Redis, redis_url: str
+) -> None:
+    """With SIGKILL, in the middle, twice: nothing is stored twice, nothing is missing."""
+    case = Case(redis_url, project.name)
+    left = Left(case, project.folder, **settings_of("PickleLifoDiskQueue"))
+    requests = [Request(f"http://127.0.0.1:9/p/{n}", dont_filter=n % 3 == 0) for n in range(4_000)]
+    left.fill([*requests, *[Request("http://127.0.0.1:9/same", dont_filter=True)] * 50])
+    case.client.close()
+    words = ("dq", "adopt", project.name, "--jobdir", str(left.folder))
+    waiting = 0
+    for attempt in range(2):
+        log = project.folder / f"adopt-{attempt}.log"
+        adopting = Worker(project.command(*words), project.folder, log, project.environ())
+        project.workers.append(adopting)
+        wait_until(
+            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "some are adopted", 30
+        )
+        adopting.kill()
+        waiting = peek(client, project.name).census.waiting
+        assert 0 < waiting < 4_050
+    done = run_dq(project, *words[1:])
+    assert done.returncode == 0, done.stderr
+    census = peek(client, project.name).census
+    assert (census.waiting, census.dead, census.seen) == (4_050, 0, 2_666)
