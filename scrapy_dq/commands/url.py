@@ -40,8 +40,6 @@ class UrlOf(Subcommand):
         looking.add_common_options(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from w3lib.url import canonicalize_url
-
         from scrapy_dq import scrapy_redis
         from scrapy_dq.commands.output.display import ProgressBar, print_json
         from scrapy_dq.frontier.admin.control import limit
@@ -58,7 +56,7 @@ class UrlOf(Subcommand):
             partition = partition_without_downloader(request) if apart else b""
         except ValueError as error:
             raise WrongUsage(f"{options.url!r} is not a URL: {error}") from error
-        wanted, found = canonicalize_url(request.url), list[dict[str, Any]]()
+        wanted, found = _canonical(request.url), list[dict[str, Any]]()
         with looking.opened(config) as place, ProgressBar() as bar:
             census = place.overview().census
             reading.need_fingerprinter(crawler, place)

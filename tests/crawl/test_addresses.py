@@ -109,6 +109,8 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["status", name, "--no-rate", "--json"],
         ["workers", name, "--json"],
         ["peek", name, "--json"],
+        ["search", name, "example.com", "--json"],
+        ["url", name, "http://example.com/1", "--json"],
         ["failed", name, "--json"],
         ["dead", name, "--json"],
         ["events", name, "--json"],
@@ -136,6 +138,8 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
     assert {command: done for command, done in ended.items() if done.returncode} == {}
     assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
     assert json.loads(ended["status"].stdout)["waiting"] == len(json.loads(ended["peek"].stdout)) == 2
+    assert len(json.loads(ended["search"].stdout)["entries"]) == 2
+    assert json.loads(ended["url"].stdout)["seen"]
     samples = {(each["name"], each["labels"].get("state")): each["value"]
                for each in json.loads(ended["metrics"].stdout)}  # fmt: skip
     assert (samples["dq_up", None], samples["dq_requests", "waiting"]) == (1, 2)
