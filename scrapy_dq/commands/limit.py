@@ -6,7 +6,7 @@ import argparse
 import difflib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 
 from scrapy.settings import Settings
@@ -64,7 +64,7 @@ class Limit(Subcommand):
         from scrapy_dq.frontier.admin.control import limit
         from scrapy_dq.frontier.worker.identity import own_name
 
-        options.spider, partition = _words(options.words, bool(options.crawl))
+        options.spider, partition = looking.spider_and("the partition", options)
         if options.default and (options.delay, options.concurrency) != (None, None):
             raise WrongUsage("--default cannot be combined with --delay or --concurrency")
         if options.unblock and options.block is not None:
@@ -133,17 +133,6 @@ def _span(seconds: float) -> str:
     from scrapy_dq.inspection.words import span
 
     return span(math.ceil(seconds))
-
-
-def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
-    """Return spider and partition; with a crawl *named* by --crawl, the spider may be left out."""
-    if len(words) > 2:
-        raise WrongUsage(f"a spider and a partition, not {len(words)} words")
-    if len(words) == 2:
-        return words[0], words[1]
-    if not named:
-        raise WrongUsage("name the spider first, or a crawl with --crawl; then the partition")
-    return "", words[0]
 
 
 def _seconds(least: float, most: float) -> Callable[[str], float]:

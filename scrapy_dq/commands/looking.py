@@ -51,6 +51,20 @@ def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
         raise WrongUsage("-a takes NAME=VALUE") from None
 
 
+def spider_and(what: str, options: argparse.Namespace) -> tuple[str, str]:
+    """Return the two `words` of a command: the spider, "" if --crawl names the crawl, and *what*.
+
+    Raises:
+        WrongUsage: there are more, or neither names the crawl.
+    """
+    words = options.words
+    if len(words) > 2:
+        raise WrongUsage(f"a spider and {what}, not {len(words)} words")
+    if len(words) == 1 and not options.crawl:
+        raise WrongUsage(f"name the spider first, or a crawl with --crawl; then {what}")
+    return ("", *words)[-2], words[-1]
+
+
 def add_count(parser: argparse.ArgumentParser, count: int, *names: str) -> None:
     """Add the option for how many entries are shown, *count* by default; *names*: others of the option."""
     parser.add_argument(

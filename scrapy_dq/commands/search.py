@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.subcommand import DONE, Subcommand, WrongUsage
+from scrapy_dq.commands.subcommand import DONE, Subcommand
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.entries import Entry
@@ -58,7 +57,7 @@ class Search(Subcommand):
         from scrapy_dq.inspection.failures import title_of
         from scrapy_dq.inspection.found import details_of, matches, record_of, title
 
-        options.spider, text = _words(options.words, bool(options.crawl))
+        options.spider, text = looking.spider_and("a part of the URL", options)
         matching, found, left_out = matches(text), list[dict[str, Any]](), [options.skip]
         with looking.place_of(settings, options) as place, ProgressBar() as bar:
             census = place.overview().census
@@ -96,17 +95,6 @@ class Search(Subcommand):
         elif not rows:
             print(f"Nothing was found among {looked.entries:,} entries.")
         return DONE
-
-
-def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
-    """Return spider and text; with a crawl *named* by --crawl, the spider may be left out."""
-    if len(words) > 2:
-        raise WrongUsage(f"a spider and a text, not {len(words)} words")
-    if len(words) == 2:
-        return words[0], words[1]
-    if not named:
-        raise WrongUsage("name the spider first, or a crawl with --crawl; then a part of the URL")
-    return "", words[0]
 
 
 def _number(text: str) -> int:

@@ -160,5 +160,5 @@ def test_a_spider_or_a_crawl_is_named(dq: Any) -> None:
     dq.crawl = ""
     with pytest.raises(WrongUsage, match="name the spider first"):
         dq.text("search", "text")
-    with pytest.raises(WrongUsage, match="a spider and a text, not 3 words"):
+    with pytest.raises(WrongUsage, match="a spider and a part of the URL, not 3 words"):
         dq.text("search", "a", "b", "c")
