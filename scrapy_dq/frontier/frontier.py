@@ -375,8 +375,8 @@ class Frontier:
         Args:
             worker_id: the member that makes the call.
             number: of this call, from 1 on; a repeat has the same number.
-            fingerprints: 20 bytes each, at most 1,000.
-            scrapys: they are those that the fingerprinter of this crawl gives: they count as seen.
+            fingerprints: at most 1,000; 20 bytes each if they are scrapy-redis's.
+            scrapys: they are those that the fingerprinter of this crawl gives, and count as seen.
         Returns:
             the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
         Raises:

@@ -270,6 +270,24 @@ def test_other_commands_pay_nothing_for_these() -> None:
     assert done.stdout == "[]\n"
 
 
+def adopted_after_two_kills(
+    project: Project, client: redis.Redis, requests: int, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Kill the command twice in the middle, and run it to its end."""
+    words, waiting = ("adopt", project.name, *options), 0
+    for attempt in range(2):
+        log = project.folder / f"adopt-{attempt}.log"
+        adopting = Worker(project.command("dq", *words), project.folder, log, project.environ())
+        project.workers.append(adopting)
+        wait_until(
+            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "some are adopted", 30
+        )
+        adopting.kill()
+        waiting = peek(client, project.name).census.waiting
+        assert 0 < waiting < requests
+    return run_dq(project, *words)
+
+
 def test_an_adoption_that_is_killed_continues_when_it_is_run_again(
     project: Project, client: redis.Redis
 ) -> None:
@@ -280,19 +298,7 @@ def test_an_adoption_that_is_killed_continues_when_it_is_run_again(
     push(client, project, requests, FifoQueue)
     push(client, project, [Request("http://127.0.0.1:9/same", dont_filter=True)] * 50, FifoQueue)
     client.lpush(f"{project.name}:requests", *[b"junk"] * 20)
-    words = ("dq", "adopt", project.name, "--trust-pickle", "--queue", "fifo")
-    waiting = 0
-    for attempt in range(2):
-        log = project.folder / f"adopt-{attempt}.log"
-        adopting = Worker(project.command(*words), project.folder, log, project.environ())
-        project.workers.append(adopting)
-        wait_until(
-            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "some are adopted", 30
-        )
-        adopting.kill()
-        waiting = peek(client, project.name).census.waiting
-        assert 0 < waiting < 4050
-    done = run_dq(project, *words[1:])
+    done = adopted_after_two_kills(project, client, 4050, "--trust-pickle", "--queue", "fifo")
     assert done.returncode == 0, done.stderr
     census = peek(client, project.name).census
     assert (census.waiting, census.dead, census.seen) == (4050, 20, 2666)
@@ -305,22 +311,10 @@ def test_an_adoption_of_a_jobdir_that_is_killed_continues_when_it_is_run_again(
     """With SIGKILL, in the middle, twice: nothing is stored twice, nothing is missing."""
     case = Case(redis_url, project.name)
     left = Left(case, project.folder, **settings_of("PickleLifoDiskQueue"))
-    requests = [Request(f"http://127.0.0.1:9/p/{n}", dont_filter=n % 3 == 0) for n in range(4_000)]
+    requests = [Request(f"http://127.0.0.1:9/p/{n}", dont_filter=n % 3 == 0) for n in range(4000)]
     left.fill([*requests, *[Request("http://127.0.0.1:9/same", dont_filter=True)] * 50])
     case.client.close()
-    words = ("dq", "adopt", project.name, "--jobdir", str(left.folder))
-    waiting = 0
-    for attempt in range(2):
-        log = project.folder / f"adopt-{attempt}.log"
-        adopting = Worker(project.command(*words), project.folder, log, project.environ())
-        project.workers.append(adopting)
-        wait_until(
-            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "some are adopted", 30
-        )
-        adopting.kill()
-        waiting = peek(client, project.name).census.waiting
-        assert 0 < waiting < 4_050
-    done = run_dq(project, *words[1:])
+    done = adopted_after_two_kills(project, client, 4050, "--jobdir", str(left.folder))
     assert done.returncode == 0, done.stderr
     census = peek(client, project.name).census
-    assert (census.waiting, census.dead, census.seen) == (4_050, 0, 2_666)
+    assert (census.waiting, census.dead, census.seen) == (4050, 0, 2666)

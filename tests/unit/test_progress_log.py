@@ -13,8 +13,9 @@ from scrapy.settings import Settings
 
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
-from scrapy_dq.frontier.model import Census
-from scrapy_dq.scheduling.progress_log import log_end, log_feeds, log_settings
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Census, Joined, Status
+from scrapy_dq.scheduling.progress_log import log_end, log_feeds, log_join, log_settings
 from scrapy_dq.settings import Config
 
 
@@ -53,6 +54,24 @@ def test_a_limit_of_a_port_is_reported(name: str, host: str, caplog: pytest.LogC
     assert [f"({name})" in line and f"Name the host alone ({host!r})" in line for line in said] == [
         True
     ] * bool(host)
+
+
+@pytest.mark.parametrize(
+    ("run_name", "ended_s", "says"),
+    [
+        ("", None, "run 4 has ended while this worker joined it: nothing to do"),
+        ("nightly", None, "run 'nightly' is finished: nothing to do. Another DQ_RUN_NAME starts a new run"),
+        ("", 7.0, "was finished 7 s ago by several workers"),
+    ],
+)
+def test_a_worker_that_takes_no_part_says_why(
+    run_name: str, ended_s: float | None, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined = Joined(Status.FINISHED, "epoch", 4, True, Census(), "{}", ended_s=ended_s)
+    config = Config("books", run_name=run_name)
+    log_join(Crawler(Spider, Settings()), config, "here", joined, Identity("f", "s", "{}"))
+    (record,) = caplog.records
+    assert (record.levelno, says in record.getMessage()) == (logging.WARNING, True)
 
 
 OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileFeedStorage}}

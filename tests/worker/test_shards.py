@@ -16,7 +16,16 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry
-from scrapy_dq.frontier.model import Ack, Admission, Census, FrontierUnavailable, Lease, Put
+from scrapy_dq.frontier.model import (
+    Ack,
+    Admission,
+    Census,
+    FrontierUnavailable,
+    Joined,
+    Lease,
+    Put,
+    Status,
+)
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.fed_tokens import FedTokens
 from scrapy_dq.frontier.worker.listener import Count
@@ -66,6 +75,30 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
     assert {key.rpartition(b":")[2] for key in left} <= TOMBSTONES
     for shard in range(SHARDS):
         assert client.hget(keys.meta(keys.Shard(crawl.name, shard)), "phase") == b"finished"
+
+
+async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins nothing in a shard that is cleared, and leaves those that it has joined."""
+    metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
+    async with engine(crawl), engine(crawl, join=False) as late:
+        join = late.worker.home.join
+
+        async def join_late(new_epoch: str) -> Joined:
+            joined = await join(new_epoch)
+            client.hset(metas[0], "phase", "finished")
+            client.hset(metas[1], "cleared", 1)
+            return joined
+
+        monkeypatch.setattr(late.worker.home, "join", join_late)
+        joined = await late.join()
+        assert (joined.status, joined.run, joined.ended_s) == (Status.FINISHED, 0, None)
+        assert (late.worker.over, late.worker.pending) == (True, False)
+        await late.stop()
+        assert client.hget(metas[1], "cleared") == b"1"
+        members = [keys.prefix(keys.Shard(crawl.name, shard)) + "members" for shard in range(SHARDS)]
+        assert [client.scard(name) for name in members] == [1, 1, 1]
 
 
 def of(shard: int) -> int:
