@@ -381,6 +381,38 @@ def test_what_was_lost_while_it_was_moved_is_reported(
 
 
 @pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("last", [True, False])
+def test_what_was_lost_before_it_left_is_moved_by_the_repeat(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """The new shard is rolled back when delayed entries have arrived; others arrive after them, or none."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    entries, there = crawl.entries(), Shard(crawl.name, 1)
+    held: stored.Dump = {}
+    arrive = transfer.Transfer.arrive
+
+    async def rolled_back(
+        self: transfer.Transfer, to: int, of: int, label: str, *args: Any, **on: Any
+    ) -> None:
+        chosen = to == 1 and label == ("delayed" if not last else "failed")
+        before = stored.dump(crawl.redis, there) if chosen else {}
+        await arrive(self, to, of, label, *args, **on)
+        if chosen and not held:
+            held.update(before)
+            stored.roll_back(crawl.redis, there, before)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer.Transfer, "arrive", rolled_back)
+        with pytest.raises(FrontierRefused, match="is still there: repeat the command"):
+            crawl.reshard(2)
+    assert held
+    crawl.reshard(2)
+    assert crawl.entries() == entries
+    crawl.check(2)
+
+
+@pytest.mark.usefixtures("_quick_disks")
 def test_a_reshard_that_home_has_forgotten_is_begun_anew(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None]
 ) -> None:

@@ -32,6 +32,11 @@ ROLLED_BACK = (
     "received last is lost. `scrapy dq clear` deletes the crawl, so that it starts again"
 )
 
+ROLLED_BACK_MEANWHILE = (
+    "the Redis of shard {} was rolled back, or emptied, while it received what is in shard {}. What it has "
+    "lost is still there: repeat the command"
+)
+
 
 class Transfer:
     """Of one reshard.
@@ -58,12 +63,14 @@ class Transfer:
         self._of = epoch, change, uuid4().hex
         self._id = uuid4().hex.encode()
         self._run, self._is_open = run, is_open
+        self._arrived: dict[tuple[int, int], int] = {}
+        """By old and new shard: how often something has arrived, as the new one has counted it last."""
         self._got: dict[tuple[int, int], int] = {}
-        """By old and new shard: how often something has arrived."""
+        """The same, when something arrived that has to leave its old shard."""
         self._owed: list[tuple[int, int, list[Any]]] = []
         """What has arrived and has to leave: its old shard, how many entries, arguments of depart.lua."""
-        self._touched: set[int] = set()
-        """The shards where something has arrived since the last wait for their disks."""
+        self._touched: dict[int, set[int]] = {}
+        """Where something has arrived since the last wait for the disks, and from which old shards."""
         self._bytes = 0
 
     async def call(self, frontier: Frontier, transition: str, *args: Any) -> Any:
@@ -122,9 +129,12 @@ class Transfer:
         reply = await self.call(on or self.frontiers[to], "arrive", of, label, rank, partition, first, items)
         if reply[0] == b"GAP":
             raise FrontierRefused(ROLLED_BACK.format(to, of))
+        if int(reply[1]) != self._arrived.get((of, to), int(reply[1]) - 1) + 1:
+            raise FrontierRefused(ROLLED_BACK_MEANWHILE.format(to, of))
+        self._arrived[of, to] = int(reply[1])
         if items:  # else it was only something to wait for (`on_disk`)
             self._got[of, to] = int(reply[1])
-        self._touched.add(to)
+        self._touched.setdefault(to, set()).add(of)
         self._bytes += sum(len(item) for item in items if isinstance(item, bytes))
 
     async def depart(
@@ -154,7 +164,7 @@ class Transfer:
         for of, entries, args in self._owed:
             await self._depart_now(of, *args)
             self.moved += entries
-        self._owed, self._touched, self._bytes = [], set(), 0
+        self._owed, self._bytes = [], 0
 
     async def _depart_now(
         self, of: int, label: str, rank: int = 0, partition: bytes = b"", count: int = 0,
@@ -171,7 +181,14 @@ class Transfer:
         """Wait until what these shards have stored is on disk, and on their replicas."""
 
         async def wait(number: int) -> None:
-            await self.written(number, lambda alone: self.arrive(number, HOME, "seeds", [], on=alone))
+            # Once more, with nothing: whether what arrived from them before is still there.
+            olds = sorted(self._touched.pop(number, {HOME}))
+
+            async def look(alone: Frontier) -> None:
+                for of in olds:
+                    await self.arrive(number, of, "seeds", [], on=alone)
+
+            await self.written(number, look)
 
         await asyncio.gather(*map(wait, shards))
 
