@@ -46,11 +46,13 @@ class Transfer:
         epoch: of the crawl.
         change: the numbers of shards: `b"<before>><after>"`.
         run, is_open: of home.
+        imported: the id of what is imported; empty: it is a reshard.
     """
 
     def __init__(
-        self, frontiers: Sequence[Frontier], epoch: bytes, change: bytes, run: int, is_open: bool
-    ) -> None:
+        self, frontiers: Sequence[Frontier], epoch: bytes, change: bytes, run: int, is_open: bool,
+        imported: str = "",
+    ) -> None:  # fmt: skip
         self.frontiers = frontiers
         self.moved = 0
         """Entries that have left their old shard."""
@@ -61,7 +63,7 @@ class Transfer:
         # RACE: the same command is running elsewhere, or its last call is still on its way: whoever has begun
         # last owns each shard, and all others are refused.
         self._of = epoch, change, uuid4().hex
-        self._id = uuid4().hex.encode()
+        self._id = (imported or uuid4().hex).encode()
         self._run, self._is_open = run, is_open
         self._arrived: dict[tuple[int, int], int] = {}
         """By old and new shard: how often something has arrived, as the new one has counted it last."""

@@ -1,6 +1,7 @@
 -- arrive: what a reshard moves is stored in its new shard; it is still in its old one, too.
 -- ARGS     epoch, change, owner (see reshard.lua), from (its old shard), label (backlog, failed: in this order;
---          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums),
+--          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums; of an
+--          import also fingerprints: they become seen now, of whatever kind that is),
 --          rank, partition (of a backlog), first (of a list: how many elements of any list have arrived from there
 --          before), items (msgpack: elements, members or tokens; with a time before each: delayed, earliest, blocked,
 --          an expiring seen; field and value: dead, limits; the first bucket and the member: a compact seen; done,
@@ -11,7 +12,7 @@
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
 -- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit,
 --          partition.classify_touched, resharding.in_parts, resharding.is_owned, shared.stored_field, state,
---          state.save_state, state.touched, types.polite, types.wrong_type
+--          state.CLAIMED, state.save_state, state.touched, types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local rank, partition, first, items = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), cmsgpack.unpack(ARGV[9])
 local wrong = wrong_type()
@@ -63,9 +64,13 @@ elseif label == 'sums' then
 elseif label == 'seen' then
   seen().arrive(items)
   tidy_seen()
+elseif label == 'fingerprints' then
+  for _, fingerprint in ipairs(items) do seen().add(fingerprint) end
+  tidy_seen()
 else
   in_parts('SADD', key[label], items)
 end
+if touched[CLAIMED] then state.claimed = 1 end
 classify_touched(0)
 save_state()
 return { 'OK', redis.call('HINCRBY', key.meta, 'reshard:got ' .. from, 1) }

@@ -1,4 +1,5 @@
--- reshard: a shard of a crawl without live members begins a change of the number of shards, or ends it.
+-- reshard: a shard of a crawl without live members begins a change of the number of shards, or ends it. From 0 on: the
+-- crawl is imported, and begins to exist.
 -- While it lasts, `meta.shards` is "<from>><to>", so that no worker can join, and none can rejoin. Home first, last at
 -- the end: it says what the crawl is. One process at a time: the last one that has begun here owns it.
 -- ARGS     epoch, change (<from>><to>), owner (random, of the process), id (random, of the reshard: for home a new
@@ -21,8 +22,9 @@ local wrong = wrong_type()
 if wrong then return wrong end
 local from, to = string.match(change, '^(%d+)>(%d+)$')
 local is_new = state.epoch ~= epoch or added and stored_field('reshard:id') ~= id
-if is_new and (home or not begins) then return { 'ABSENT' } end
-local stored = stored_shards()
+if is_new and (home and from ~= '0' or not begins) then return { 'ABSENT' } end
+if is_new and home and state.epoch then return { 'CHANGED' } end
+local stored = is_new and from or stored_shards()
 if home and stored ~= change and (stored ~= from or not begins) then return { 'CHANGED' } end
 if not begins and stored_field('reshard:owner') ~= owner then return { 'CHANGED' } end
 local function drop_marks()
@@ -38,7 +40,7 @@ if not is_new and state.run > run then return { 'LATER' } end
 local fresh = false
 if is_new then -- what is left of another crawl, or of another reshard
   clear_run(false)
-  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits)
+  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.stats, key.samples, key.minutes, key.journal)
   fresh = true
 elseif state.run < run or open and stored_field('cleared') == '1' then -- as join.lua, when a worker comes from home
   next_run(keeps_seen(''))

@@ -1,0 +1,123 @@
+"""A change of the number of shards of a crawl without members, from its first step to its last.
+
+While it lasts, no worker can join. Where the crawl had no shard before, it is imported.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.flush import flush_under_workers
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.resharding.transfer import ROLLED_BACK, Transfer
+
+_HOLD_ENTRIES = ("bands", "more_bands", "returned", "quarantine", "delayed", "dead", "failed")
+
+
+class ShardChange:
+    """Of a crawl in *before* shards, to *after*."""
+
+    def __init__(
+        self, frontiers: Sequence[Frontier], before: int, after: int, home: dict[bytes, bytes],
+        described: Sequence[bytes], imported: str = "",
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            home: its meta there; of an import: what it will be.
+            described: names of fields of *home* that a new shard takes.
+            imported: see `Transfer`.
+        """
+        self._frontiers, self._before, self._after = frontiers, before, after
+        self._epoch, run = home[b"epoch"], int(home[b"run"])
+        is_open = home.get(b"phase") == b"open"
+        self.transfer = Transfer(frontiers, self._epoch, b"%d>%d" % (before, after), run, is_open, imported)
+        self._described = [part for name in described if name in home for part in (name, home[name])]
+
+    async def begin(self, metas: Sequence[dict[bytes, bytes]], sequence: int = 0) -> None:
+        """From now on no worker can join; all shards exist that will be.
+
+        Args:
+            metas: of all *frontiers*.
+            sequence: the least that the crawl goes on from.
+        """
+        sequence = max(sequence, *(counts_of(meta)[0] for meta in metas))
+        clocks = self.transfer.clocks
+        for number, meta in enumerate(metas):
+            if number < self._after or meta.get(b"epoch") == self._epoch:
+                sent = time.monotonic()
+                now_ms = await self.transfer.change(
+                    number, self._after, "begin", added=number >= self._before, sequence=sequence,
+                    described=[*self._described, b"phase", b"open"],
+                )  # fmt: skip
+                clocks[number] = now_ms - sent * 1000
+        await self._refuse_if_one_was_rolled_back()
+        await self.transfer.on_disk(clocks)
+
+    async def _refuse_if_one_was_rolled_back(self) -> None:
+        """What has left a shard must have arrived in its new one."""
+        metas = [await meta_of(each) for each in self._frontiers]
+        for number, meta in enumerate(metas[: self._before]):
+            for name, gave in meta.items():
+                if name.startswith(b"reshard:gave ") and meta.get(b"epoch") == self._epoch:
+                    to = int(name.rpartition(b" ")[2])
+                    if int(metas[to].get(b"reshard:got %d" % number, 0)) < int(gave):
+                        raise FrontierRefused(ROLLED_BACK.format(to, number))
+
+    async def end(self) -> None:
+        """Delete the shards that are no more; from the last step on, workers can join."""
+        await self._refuse_if_one_was_rolled_back()
+        for number in range(self._after, self._before):
+            if number in self.transfer.clocks:
+                await self._keep_sums(number)
+            await self._delete(number)
+        await self.transfer.on_disk(range(self._after))
+        for number in range(1, self._after):
+            await self.transfer.change(number, self._after, "end")
+        await self.transfer.written(
+            HOME, lambda home: self.transfer.change(HOME, self._after, "end", on=home)
+        )
+        for number in range(1, self._after):
+            await self.transfer.change(number, self._after, "tidy")
+
+    async def _keep_sums(self, number: int) -> None:
+        """Add the sums of a shard that will be no more to those of home, if nothing else is left in it."""
+        frontier = self._frontiers[number]
+        meta, prefix = await meta_of(frontier), keys.prefix(frontier.name)
+        with as_unavailable():
+            left = [name for name in _HOLD_ENTRIES if await frontier.client.exists(prefix + name)]
+        if left:
+            raise FrontierRefused(
+                f"shard {number} of crawl {frontier.crawl!r} holds requests that could not be moved "
+                f"({', '.join(left)}): it was not deleted, and no worker can join"
+            )
+        done, failed = counts_of(meta)[3:5]
+        told = (await meta_of(self._frontiers[HOME])).get(b"gone_elsewhere", b"")
+        known = {int(of): int(count) for of, count in re.findall(rb"(\d{1,9}):(\d{1,15}) ", told)}
+        gone = int(meta[b"gone"]) if meta.get(b"gone", b"").isdigit() else 0
+        sums = [max(0, done), max(0, failed), max(0, gone - known.get(number, 0))]
+        await self.transfer.arrive(HOME, number, "sums", sums)
+        await self.transfer.on_disk([HOME])
+
+    async def _delete(self, number: int) -> None:
+        """Delete what is left of a shard, also of one that an interrupted call has deleted in part."""
+        while (await flush_under_workers(self._frontiers[number])).left:
+            pass
+
+
+async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
+    with as_unavailable():
+        return dict(await frontier.client.hgetall(keys.meta(frontier.name)))
+
+
+def counts_of(meta: dict[bytes, bytes]) -> list[int]:
+    """Return the counts of a shard (lua/lib/state.lua): sequence, waiting, in flight, done, failed, ..."""
+    with suppress(ValueError):  # somebody else may have written them
+        return [*map(int, meta.get(b"counts", b"").split(b" ")), 0, 0, 0, 0, 0]
+    return [0] * 5
