@@ -47,6 +47,7 @@ LAYERS = (
     "start_urls",
     "environment backend",
     "codec settings",
+    "frontier.archive",
     "frontier.resharding",
     "frontier.admin",
     "frontier.worker",

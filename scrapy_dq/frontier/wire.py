@@ -332,7 +332,12 @@ def refuse(reply: Any) -> None:
 
 
 def half_moved(before: str, after: str) -> str:
-    """Return the message about a crawl whose reshard is not complete."""
+    """Return the message about a crawl whose reshard, or import, is not complete."""
+    if before == "0":
+        return (
+            "the crawl is half imported: `scrapy dq import` with the same file completes that, and "
+            "`scrapy dq clear` deletes it"
+        )
     return (
         f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to {after}` "
         f"completes that"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.resharding import transfer
+from scrapy_dq.frontier.scripts import Script
 from support import live_frontier
 from support.live_frontier import NARROW, PARTITIONINGS, SLOW, HandWorker, LiveFrontier, puts
 from support.redis_server import RedisServer
+from support.sharded_crawl import Crawl
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +78,45 @@ def narrow(live: LiveFrontier) -> HandWorker:
     worker = HandWorker(live, "narrow", NARROW)
     worker.exchange(*puts(b"a", 10))
     return worker
+
+
+@pytest.fixture
+def crawl_of(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Crawl]]:
+    with ExitStack() as crawls:
+        yield lambda seen, partitioned, order=Order.FIFO, name="": crawls.enter_context(
+            closing(Crawl(redis_server.url, name or crawl_name, seen, partitioned, order))
+        )
+
+
+@pytest.fixture
+def _quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write, but do not wait for a disk, which takes a second or two each time."""
+
+    async def written(frontier: Frontier, write: Callable[[Frontier], Any], deadline: float) -> str:
+        await write(frontier)
+        return ""
+
+    monkeypatch.setattr(transfer, "written", written)
+
+
+@pytest.fixture
+def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
+    """Return a function that has the n-th script of a reshard fail, before or after Redis has run it."""
+    call = Script.call
+    left = [0, False]
+
+    async def counted(self: Script, *args: Any) -> Any:
+        left[0] -= 1
+        chosen = left[0] == 0
+        if chosen and not left[1]:
+            raise ConnectionError
+        reply = await call(self, *args)
+        if chosen:
+            raise ConnectionError
+        return reply
+
+    def fail_at(n: int, late: bool) -> None:
+        left[:] = n, late
+
+    monkeypatch.setattr(Script, "call", counted)
+    return fail_at

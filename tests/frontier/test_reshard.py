@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import msgpack
 import pytest
-import redis
 
 from scrapy_dq.frontier import forget, keys, peek
 from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.admin.shards import before_and_after
-from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
-    UNFINISHED,
     Admission,
     FrontierRefused,
     FrontierUnavailable,
@@ -37,152 +32,8 @@ from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.routing import shard_of
 from support import stored
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put
-from support.redis_server import RedisServer
-
-HOSTS = [b"%02d.example" % n for n in range(25)]
-MOST = 6
-
-
-class Part(LiveFrontier):
-    """A shard that is not home."""
-
-    def __init__(self, url: str, home: LiveFrontier, seen: Seen, shard: int, of: tuple[Any, ...]) -> None:
-        super().__init__(url, home.crawl, home.order)
-        self.frontier = Frontier(self._client, self.crawl, self.order, seen=seen, shard=shard)
-        self._of = Home(*of, Frontier(self._client, self.crawl, self.order).standing)
-
-    def call(self, method: str, *args: Any, **named: Any) -> Any:
-        return super().call(method, *args, *((self._of,) if method == "join" else ()), **named)
-
-    def close(self) -> None:
-        self.redis.close()
-
-
-class Crawl:
-    """A crawl of several shards with one worker, which puts where a worker would."""
-
-    def __init__(self, url: str, name: str, seen: Seen, partitioned: bool) -> None:
-        self.url, self.name, self.seen, self.partitioned = url, name, seen, partitioned
-        self.redis = redis.Redis.from_url(url)
-        self.numbers = count(1)
-        self.workers: list[HandWorker] = []
-        self._stack = ExitStack()
-
-    def join(self, shards: int) -> None:
-        """Have a worker join, in all shards."""
-        crawl = replace(IDENTITY, shards=shards, partition_by="slot" if self.partitioned else "none")
-        home = self._stack.enter_context(closing(LiveFrontier(self.url, self.name, Order.FIFO, self.seen)))
-        home.close = home.redis.close  # type: ignore[method-assign]
-        first = HandWorker(home, "worker", crawl)
-        self.workers = [first]
-        for number in range(1, shards):
-            of = first.epoch, first.run, first.joined.shards_exist
-            part = self._stack.enter_context(closing(Part(self.url, home, self.seen, number, of)))
-            self.workers.append(HandWorker(part, "worker", crawl))
-        home.call("note_shards", first.epoch, first.run)
-
-    def worker_of(self, partition: bytes, token: bytes) -> HandWorker:
-        return self.workers[shard_of(partition, token, len(self.workers))]
-
-    def exchange(self, worker: HandWorker, *moves: Any, want: int = 0) -> list[bytes]:
-        at = UNFINISHED if worker is self.workers[0] else ELSEWHERE
-        receipt = worker.exchange(*moves, want=want, terms=Terms(finish_at=at))
-        return [lease.entry_id for lease in receipt.leases]
-
-    def put(self, **other: Any) -> tuple[bytes, bytes]:
-        number = next(self.numbers)
-        partition = HOSTS[number % len(HOSTS)] if self.partitioned else b""
-        new = put(number, partition=partition, payload=b"%d" % number, **other)
-        token = b"%020d" % number if new.admission is Admission.SEEN else new.token
-        new = replace(new, token=token)
-        self.exchange(self.worker_of(partition, token), new)
-        return partition, token
-
-    def settle(self, ending: Callable[[int], Any], most: int) -> None:
-        """End up to *most* leases of each shard."""
-        for worker in self.workers:
-            taken = self.exchange(worker, want=most)
-            self.exchange(worker, *(replace(ending(0), entry_id=each) for each in taken))
-
-    def leave(self) -> None:
-        for worker in self.workers:
-            worker.leave()
-
-    def reshard(self, to: int) -> Any:
-        async def run() -> Any:
-            client = redis.asyncio.Redis.from_url(self.url)
-            frontiers = [
-                Frontier(client, self.name, Order.FIFO, seen=self.seen, shard=number)
-                for number in range(MOST)
-            ]
-            try:
-                before = before_and_after(await client.hget(keys.meta(self.name), "shards"))[0]
-                return await reshard(frontiers[: max(before, to)], to)
-            finally:
-                await client.aclose()
-
-        return asyncio.run(run())
-
-    def entries(self) -> Counter[tuple[str, bytes]]:
-        """Return where each entry is, without its shard."""
-        found: Counter[tuple[str, bytes]] = Counter()
-        for number in range(MOST):
-            prefix = keys.prefix(Shard(self.name, number))
-            for name in self.redis.scan_iter(prefix.replace("*", "\\*") + "backlog:*", count=1000):
-                found.update(("backlog", each[8:20]) for each in self.redis.lrange(name, 0, -1))
-            for label in ("returned", "quarantine"):
-                for each in self.redis.zrange(prefix + label, 0, -1):
-                    found["returned", each.partition(b"\0")[2][16:28]] += 1
-            found.update(("delayed", each[:12]) for each in self.redis.zrange(prefix + "delayed", 0, -1))
-            found.update(("dead", each) for each in self.redis.hkeys(prefix + "dead"))
-            failed = self.redis.lrange(prefix + "failed", 0, -1)
-            found.update(("failed", msgpack.unpackb(each, raw=True)[0]) for each in failed)
-        return found
-
-    def check(self, shards: int) -> None:
-        """See that entries are where workers look for them, that counts are right, and nothing is left."""
-        for number in range(MOST):
-            shard = Shard(self.name, number)
-            if number >= shards:
-                assert not list(self.redis.scan_iter(keys.prefix(shard) + "*", count=1000))
-                continue
-            if self.partitioned:
-                stored.stored_state(self.redis, shard, Order.FIFO)
-                for partition in self.redis.hkeys(keys.prefix(shard) + "bands"):
-                    assert shard_of(partition, b"", shards) == number
-            meta = self.redis.hgetall(keys.meta(shard))
-            assert int(meta.get(b"shards", b"1")) == shards
-            assert not [name for name in meta if name.startswith(b"reshard")]
-
-    def close(self) -> None:
-        for number in range(MOST):
-            stored.roll_back(self.redis, Shard(self.name, number), {})
-        self._stack.close()
-        self.redis.close()
-
-
-@pytest.fixture
-def crawl_of(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Crawl]]:
-    with ExitStack() as crawls:
-        yield lambda seen, partitioned: crawls.enter_context(
-            closing(Crawl(redis_server.url, crawl_name, seen, partitioned))
-        )
-
-
-def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
-    """Fill a crawl with all that there is; return partition and token of each put."""
-    crawl.join(shards)
-    known = [crawl.put(admission=Admission.SEEN) for _ in range(120)]
-    crawl.settle(fail, 4)
-    crawl.settle(lambda n: bury(n), 3)
-    crawl.settle(ack, 2)
-    known += [crawl.put(admission=Admission.SEEN, priority=n % 3) for n in range(60)]
-    known += [crawl.put(due_in=900.0) for _ in range(20)]
-    for worker in crawl.workers:
-        crawl.exchange(worker, want=3)
-    crawl.leave()  # they return
-    return known
+from support.live_frontier import put
+from support.sharded_crawl import HOSTS, MOST, Crawl, filled
 
 
 @pytest.mark.usefixtures("_quick_disks")
@@ -224,40 +75,6 @@ def test_tokens_go_where_partitions_go() -> None:
             assert routes.of_entry(partition, b"") in routes.of_tokens("seen", shard)
 
 
-@pytest.fixture
-def _quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write, but do not wait for a disk, which takes a second or two each time."""
-
-    async def written(frontier: Frontier, write: Callable[[Frontier], Any], deadline: float) -> str:
-        await write(frontier)
-        return ""
-
-    monkeypatch.setattr(transfer, "written", written)
-
-
-@pytest.fixture
-def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
-    """Return a function that has the n-th script of a reshard fail, before or after Redis has run it."""
-    call = Script.call
-    left = [0, False]
-
-    async def counted(self: Script, *args: Any) -> Any:
-        left[0] -= 1
-        chosen = left[0] == 0
-        if chosen and not left[1]:
-            raise ConnectionError
-        reply = await call(self, *args)
-        if chosen:
-            raise ConnectionError
-        return reply
-
-    def fail_at(n: int, late: bool) -> None:
-        left[:] = n, late
-
-    monkeypatch.setattr(Script, "call", counted)
-    return fail_at
-
-
 @pytest.mark.usefixtures("_quick_disks")
 @pytest.mark.parametrize(
     ("before", "after", "late", "partitioned"), [(1, 3, True, False), (3, 2, False, True)]
@@ -267,7 +84,8 @@ def test_a_reshard_that_is_killed_again_and_again_loses_and_doubles_nothing(
     before: int, after: int, late: bool, partitioned: bool,
 ) -> None:  # fmt: skip
     """At each of its steps once; meanwhile no worker can join."""
-    monkeypatch.setattr("scrapy_dq.frontier.resharding.source.PART", 25)
+    for module in ("source", "shard_reader"):
+        monkeypatch.setattr(f"scrapy_dq.frontier.resharding.{module}.PART", 25)
     monkeypatch.setattr(transfer, "WINDOW_BYTES", 600)  # so that some has left when some has not arrived
     crawl = crawl_of(Seen.EXACT, partitioned)
     filled(crawl, before)

@@ -20,9 +20,10 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Seen
 from scrapy_dq.frontier.resharding.routes import Routes
-from scrapy_dq.frontier.resharding.shard_change import ShardChange, meta_of
+from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
 from scrapy_dq.frontier.resharding.source import Source
 from scrapy_dq.frontier.resharding.transfer import Transfer
+from scrapy_dq.frontier.wire import half_moved
 from scrapy_dq.frontier.worker.audit import audit
 
 _OF_HOME = (
@@ -65,13 +66,15 @@ async def reshard(
     if b"epoch" not in home:
         raise FrontierRefused(f"there is no crawl {crawl!r}")
     before, after = before_and_after(home.get(b"shards"))
+    if not before:
+        raise FrontierRefused(half_moved("0", str(after)))
     if after not in (before, to):
         raise FrontierRefused(
             f"crawl {crawl!r} is half moved from {before} to {after} shards: finish that first, with "
             f"--to {after}"
         )
     if before == to:
-        await _end_again(frontiers, metas)
+        await end_again(frontiers, metas)
         return Resharded(before)
     if b">" in home.get(b"seen_kind", b""):
         raise FrontierRefused(f"the seen set of crawl {crawl!r} is half converted: finish that first")
@@ -116,17 +119,3 @@ def _refuse_if_one_is_lost(crawl: str, metas: Sequence[dict[bytes, bytes]], befo
                 f"shard {number} of crawl {crawl!r} is gone, and with it what waited there: nothing was "
                 f"moved. `scrapy dq clear` deletes what is left"
             )
-
-
-async def _end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, bytes]]) -> None:
-    """End a complete reshard in shards that were rolled back since, or where its last steps are missing."""
-    epoch = metas[HOME][b"epoch"]
-    for number, meta in enumerate(metas):
-        stored = meta.get(b"shards", b"1")
-        marked = b">" in stored or any(name.startswith(b"reshard:") for name in meta)
-        if number != HOME and marked and meta.get(b"epoch") == epoch:
-            before, after = before_and_after(stored)
-            run = int(metas[HOME][b"run"])
-            transfer = Transfer(frontiers, epoch, b"%d>%d" % (before, after), run, False)
-            for step in ("begin", "end", "tidy"):
-                await transfer.change(number, after, step)

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import flush_under_workers
+from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
@@ -26,12 +27,12 @@ class ShardChange:
 
     def __init__(
         self, frontiers: Sequence[Frontier], before: int, after: int, home: dict[bytes, bytes],
-        described: Sequence[bytes], imported: str = "",
+        described: Sequence[bytes], at_home: Sequence[bytes] = (), imported: str = "",
     ) -> None:  # fmt: skip
         """
         Args:
             home: its meta there; of an import: what it will be.
-            described: names of fields of *home* that a new shard takes.
+            described, at_home: names of fields of *home* that each new shard takes; that home takes.
             imported: see `Transfer`.
         """
         self._frontiers, self._before, self._after = frontiers, before, after
@@ -39,6 +40,7 @@ class ShardChange:
         is_open = home.get(b"phase") == b"open"
         self.transfer = Transfer(frontiers, self._epoch, b"%d>%d" % (before, after), run, is_open, imported)
         self._described = [part for name in described if name in home for part in (name, home[name])]
+        self._at_home = [part for name in at_home for part in (name, home[name])]
 
     async def begin(self, metas: Sequence[dict[bytes, bytes]], sequence: int = 0) -> None:
         """From now on no worker can join; all shards exist that will be.
@@ -52,9 +54,10 @@ class ShardChange:
         for number, meta in enumerate(metas):
             if number < self._after or meta.get(b"epoch") == self._epoch:
                 sent = time.monotonic()
+                described = self._described + (self._at_home if number == HOME else [])
                 now_ms = await self.transfer.change(
                     number, self._after, "begin", added=number >= self._before, sequence=sequence,
-                    described=[*self._described, b"phase", b"open"],
+                    described=[*described, b"phase", b"open"],
                 )  # fmt: skip
                 clocks[number] = now_ms - sent * 1000
         await self._refuse_if_one_was_rolled_back()
@@ -109,6 +112,20 @@ class ShardChange:
         """Delete what is left of a shard, also of one that an interrupted call has deleted in part."""
         while (await flush_under_workers(self._frontiers[number])).left:
             pass
+
+
+async def end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, bytes]]) -> None:
+    """End a complete change in shards that were rolled back since, or where its last steps are missing."""
+    epoch = metas[HOME][b"epoch"]
+    for number, meta in enumerate(metas):
+        stored = meta.get(b"shards", b"1")
+        marked = b">" in stored or any(name.startswith(b"reshard:") for name in meta)
+        if number != HOME and marked and meta.get(b"epoch") == epoch:
+            before, after = before_and_after(stored)
+            run = int(metas[HOME][b"run"])
+            transfer = Transfer(frontiers, epoch, b"%d>%d" % (before, after), run, False)
+            for step in ("begin", "end", "tidy"):
+                await transfer.change(number, after, step)
 
 
 async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:

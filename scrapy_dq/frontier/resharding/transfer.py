@@ -130,7 +130,8 @@ class Transfer:
         """
         reply = await self.call(on or self.frontiers[to], "arrive", of, label, rank, partition, first, items)
         if reply[0] == b"GAP":
-            raise FrontierRefused(ROLLED_BACK.format(to, of))
+            told = ROLLED_BACK_MEANWHILE if (of, to) in self._arrived else ROLLED_BACK
+            raise FrontierRefused(told.format(to, of))
         if int(reply[1]) != self._arrived.get((of, to), int(reply[1]) - 1) + 1:
             raise FrontierRefused(ROLLED_BACK_MEANWHILE.format(to, of))
         self._arrived[of, to] = int(reply[1])

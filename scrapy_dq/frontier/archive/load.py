@@ -1,0 +1,281 @@
+"""Parts -> a new crawl, in any order, kind of seen and number of shards.
+
+It is a change from 0 shards: until it is complete no worker can join. An interrupted one is continued by the
+same parts in the same order: elements of lists are counted, as in a reshard, and all else is a set.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import msgpack
+
+from scrapy_dq.frontier.archive import parts
+from scrapy_dq.frontier.archive.parts import TOKENS, Header, Part, rank_bytes, turn_bytes
+from scrapy_dq.frontier.frontier import Frontier, schema_of
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierRefused, Order, Seen, clamped
+from scrapy_dq.frontier.resharding.routes import Routes
+from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
+from scrapy_dq.frontier.resharding.transfer import Transfer
+
+_FILE = 0
+"""The old shard of all that arrives."""
+_PLAIN = (Order.FIFO, Order.LIFO)
+"""Orders in which all entries have one rank."""
+_OF_ALL = (
+    b"epoch", b"run", b"phase", b"schema", b"order", b"seen_kind", b"fingerprinter", b"spider",
+    b"partition_by", b"signing", b"seen_since", b"spider_args", b"run_name", b"keep_seen", b"limits_set",
+    b"began",
+)  # fmt: skip
+"""What is in the meta of each shard; the rest is in that of home."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the new crawl is."""
+
+    order: Order
+    seen: Seen
+    signing: str
+
+
+@dataclass
+class Loaded:
+    """What a call has done."""
+
+    continued: bool = False
+    """An interrupted one was."""
+    before: bool = False
+    """The same was loaded before, completely: nothing was done."""
+    doubts: list[str] = field(default_factory=list)
+    """Why it is not certain that everything is on disk; a sentence without a full stop each."""
+
+
+async def load(
+    frontiers: Sequence[Frontier],
+    header: Header,
+    given: AsyncIterator[Part],
+    target: Target,
+    *,
+    priority_of: Callable[[bytes], int],
+    progress: Callable[[int], object] = lambda count: None,
+) -> Loaded:
+    """Store a crawl that does not exist; the next call continues one that was interrupted.
+
+    Args:
+        frontiers: of all shards that it will have, home first.
+        given: all its parts, always in the same order.
+        priority_of: returns the priority of a payload, if the order of the old crawl knew none.
+        progress: called with the number of further entries and fingerprints.
+    Raises:
+        FrontierUnavailable: a shard does not answer: repeat the call.
+        FrontierRefused: the crawl exists, is half of something else, or was rolled back meanwhile.
+    """
+    if header.seen is Seen.COMPACT and target.seen is not Seen.COMPACT and header.tokens:
+        raise FrontierRefused(
+            "what was seen is compact, and does not hold whole fingerprints: it cannot become "
+            f"{target.seen.value}. Set DQ_SEEN = 'compact'"
+        )
+    metas = [await meta_of(each) for each in frontiers]
+    home, count = metas[HOME], len(frontiers)
+    change, id_ = b"0>%d" % count, header.id.encode()
+    done = Loaded(continued=home.get(b"shards") == change and home.get(b"imported") == id_)
+    if home.get(b"imported") == id_ and b">" not in home.get(b"shards", b""):
+        await end_again(frontiers, metas)
+        done.before = True
+        return done
+    _refuse_if_there_is_one(frontiers, metas, done.continued, id_)
+    meta = _meta_of_new(header, target, count, home.get(b"epoch") or uuid4().hex.encode())
+    if done.continued and any(home.get(each) != meta[each] for each in (b"order", b"seen_kind", b"signing")):
+        raise FrontierRefused(
+            f"crawl {frontiers[HOME].crawl!r} is half imported with another DQ_ORDER, DQ_SEEN or "
+            f"DQ_SIGNING_KEYS: continue with those. Nothing was changed"
+        )
+    at_home = [name for name in meta if name not in _OF_ALL]
+    shards = ShardChange(frontiers, 0, count, meta, _OF_ALL, at_home, header.id)
+    await shards.begin(metas, header.sequence)
+    loading = _Loading(shards.transfer, header, target, count, priority_of)
+    await loading.begin(frontiers)
+    async for part in given:
+        await loading.take(part)
+        if part.kind == parts.SEEN or part.kind in parts.ENTRIES:
+            progress(len(part.items))
+    await loading.end()
+    await shards.transfer.on_disk(range(count))
+    await shards.end()
+    done.doubts = shards.transfer.doubts
+    return done
+
+
+def _refuse_if_there_is_one(
+    frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, bytes]], continued: bool, id_: bytes
+) -> None:
+    home, crawl = metas[HOME], frontiers[HOME].crawl
+    if home.get(b"shards", b"").startswith(b"0>") and not continued:
+        if home.get(b"imported") != id_:
+            raise FrontierRefused(
+                f"crawl {crawl!r} is half imported, from another export: import that to the end, or delete "
+                f"it with `scrapy dq clear`. Nothing was changed"
+            )
+        raise FrontierRefused(
+            f"crawl {crawl!r} is half imported with DQ_SHARDS = {home[b'shards'][2:].decode()}: continue "
+            f"with that. Nothing was changed"
+        )
+    for number, meta in enumerate(metas):
+        if b"epoch" in meta and not (continued and meta[b"epoch"] == home[b"epoch"]):
+            where = f"shard {number} of crawl" if number else "crawl"
+            raise FrontierRefused(
+                f"{where} {crawl!r} exists, and an import only makes new ones: delete it with `scrapy dq "
+                f"clear`, or choose another name with DQ_CRAWL. Nothing was changed"
+            )
+
+
+def _meta_of_new(header: Header, target: Target, shards: int, epoch: bytes) -> dict[bytes, bytes]:
+    said = {
+        "epoch": epoch.decode(), "run": str(header.run), "phase": "open", "schema": schema_of(shards),
+        "order": target.order.value, "seen_kind": target.seen.value, "fingerprinter": header.fingerprinter,
+        "spider": header.spider, "partition_by": header.partition_by, "signing": target.signing,
+        "seen_since": str(header.seen_since_ms if target.seen is Seen.EXPIRING else 0), "imported": header.id,
+    }  # fmt: skip
+    kept = {name.encode(): value for name, value in header.kept.items()}
+    return kept | {name.encode(): value.encode("utf-8", "replace") for name, value in said.items()}
+
+
+class _Loading:
+    def __init__(
+        self, transfer: Transfer, header: Header, target: Target, shards: int,
+        priority_of: Callable[[bytes], int],
+    ) -> None:  # fmt: skip
+        self._transfer = transfer
+        self._header, self._target, self._shards, self._priority_of = header, target, shards, priority_of
+        self._routes = Routes(header.shards, shards, header.partition_by != "none", header.seen)
+        self._had: dict[int, int] = {}
+        """By shard: how many elements of lists had arrived before this call."""
+        self._sent: dict[int, int] = defaultdict(int)
+        """By shard: how many of them were there until now."""
+        self._failed = 0
+
+    async def begin(self, frontiers: Sequence[Frontier]) -> None:
+        for number, frontier in enumerate(frontiers):
+            self._had[number] = int((await meta_of(frontier)).get(b"reshard:from %d" % _FILE, 0))
+
+    async def take(self, part: Part) -> None:
+        """Store a part."""
+        if part.kind in TOKENS:
+            await self._take_tokens(part)
+        elif part.kind == parts.WAITING:
+            await self._take_waiting(part)
+        elif part.kind == parts.FAILED:
+            self._failed += len(part.items)
+            for to, items in self._by_shard(part):
+                await self._append(to, "failed", [self._failed_record(item) for item in items])
+        else:
+            stored = getattr(self, f"_{part.kind}_items")
+            for to, items in self._by_shard(part):
+                await self._arrive(to, part.kind, [each for item in items for each in stored(*item)])
+
+    async def end(self) -> None:
+        sums = [self._header.done, max(0, self._header.failed - self._failed), self._header.gone]
+        await self._arrive(HOME, "sums", sums)
+
+    async def _arrive(self, to: int, label: str, items: list[Any]) -> None:
+        await self._transfer.arrive(to, _FILE, label, items)
+
+    async def _append(
+        self, to: int, label: str, items: list[bytes], rank: int = 0, partition: bytes = b""
+    ) -> None:
+        """Add to a list, unless an interrupted call has."""
+        first = self._sent[to]
+        self._sent[to] += len(items)
+        if self._sent[to] > self._had[to]:
+            await self._transfer.arrive(to, _FILE, label, items, rank, partition, first)
+
+    def _by_shard(self, part: Part) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
+        found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        partition_at, id_at = {
+            parts.LIMITS: (0, None), parts.BLOCKED: (1, None), parts.RETURNED: (0, 3),
+            parts.QUARANTINE: (0, 3), parts.DELAYED: (2, 3), parts.FAILED: (-1, 0), parts.DEAD: (-1, 0),
+        }[part.kind]  # fmt: skip
+        for item in part.items:
+            if id_at is None:
+                to = self._routes.of_partition(item[partition_at], part.shard)
+                if to >= self._shards:
+                    continue  # one of the settings, which is in all shards
+            else:
+                to = self._routes.of_entry(item[partition_at], item[id_at])
+            found[to].append(item)
+        yield from found.items()
+
+    async def _take_tokens(self, part: Part) -> None:
+        kind, label, items = self._target.seen, part.kind, part.items
+        if label == parts.SEEN and self._header.seen is Seen.EXPIRING:
+            items = [item for item in items if item[0] >= self._header.seen_since_ms]
+        if label == parts.SEEN and kind is not self._header.seen:
+            label, items = "fingerprints", [item[-1:] for item in items]
+        found: dict[int, list[Any]] = defaultdict(list)
+        for item in items:
+            for to in self._shards_of_token(part, item[-1]):
+                found[to] += item
+        for to, each in found.items():
+            await self._arrive(to, label, each)
+
+    def _shards_of_token(self, part: Part, token: bytes) -> Sequence[int]:
+        if part.kind == parts.ADOPTED:  # those are in all shards
+            return range(self._shards) if part.shard == HOME else ()
+        if self._routes.knows_token(part.kind):
+            return (self._routes.of_token(token),)
+        return self._routes.of_tokens(part.kind, part.shard)
+
+    async def _take_waiting(self, part: Part) -> None:
+        found: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        for rank, sequence, entry_id, payload in part.items:
+            to = self._routes.of_entry(part.partition, entry_id)
+            rank = self._rank(rank, payload)
+            turn = turn_bytes(self._target.order, rank, sequence)
+            found[to, rank].append(turn + entry_id + payload)
+        for (to, rank), elements in found.items():
+            await self._append(to, "backlog", elements, rank, part.partition)
+
+    def _rank(self, rank: int, payload: bytes) -> int:
+        if self._target.order in _PLAIN:
+            return 0
+        return -clamped(self._priority_of(payload)) * 4 if self._header.order in _PLAIN else rank
+
+    def _place(self, rank: int, sequence: int, payload: bytes) -> bytes:
+        rank = self._rank(rank, payload)
+        return rank_bytes(rank) + turn_bytes(self._target.order, rank, sequence)
+
+    def _limits_items(self, partition: bytes, limits: str) -> list[Any]:
+        return [partition, limits.encode()]
+
+    def _blocked_items(self, until: int, partition: bytes) -> list[Any]:
+        return [until, partition]
+
+    def _returned_items(
+        self, partition: bytes, rank: int, sequence: int, entry_id: bytes, attempts: int, payload: bytes
+    ) -> list[Any]:
+        place = self._place(rank, sequence, payload)
+        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + payload]
+
+    _quarantine_items = _returned_items
+
+    def _delayed_items(
+        self, due: int, rank: int, partition: bytes, entry_id: bytes, payload: bytes
+    ) -> list[Any]:
+        return [due, entry_id + rank_bytes(self._rank(rank, payload)) + partition + b"\0" + payload]
+
+    def _dead_items(self, entry_id: bytes, *record: Any) -> list[Any]:
+        *first, rank, sequence, payload, partition = record
+        place = self._place(rank, sequence, payload)
+        return [entry_id, msgpack.packb([*first, place, payload, partition], use_bin_type=False)]
+
+    def _failed_record(self, item: tuple[Any, ...]) -> bytes:
+        *first, rank, sequence, payload, partition = item
+        place = self._place(rank, sequence, payload)
+        packed: bytes = msgpack.packb([*first, place, payload, partition], use_bin_type=False)
+        return packed

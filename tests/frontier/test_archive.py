@@ -1,0 +1,325 @@
+"""A whole crawl is read, and stored as a new one: in another order, kind of seen and number of shards."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.archive.dump import Skipped, dump, header_of, standing
+from scrapy_dq.frontier.archive.load import Loaded, Target, load
+from scrapy_dq.frontier.archive.parts import Header, Part
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.model import (
+    ELSEWHERE,
+    Admission,
+    FrontierRefused,
+    FrontierUnavailable,
+    Order,
+    Seen,
+    StartQueue,
+    Terms,
+)
+from support import stored
+from support.live_frontier import put
+from support.sharded_crawl import HOSTS, Crawl, filled
+
+PLAIN = (Order.FIFO, Order.LIFO)
+Archive = tuple[Header, list[Part]]
+
+
+def dumped(crawl: Crawl, shards: int) -> Archive:
+    """Return all that is read of a crawl, which stays as it is."""
+
+    async def read(frontiers: list[Frontier]) -> Archive:
+        frontiers, skipped = frontiers[:shards], Skipped()
+        before = await standing(frontiers)
+        header = await header_of(frontiers)
+        found = [part async for part in dump(frontiers, header, skipped)]
+        assert await standing(frontiers) == before
+        assert skipped.records == 0
+        return header, found
+
+    return crawl.with_frontiers(read)
+
+
+def loaded(crawl: Crawl, shards: int, archive: Archive, priority_of: Callable[[bytes], int] = int) -> Loaded:
+    header, found = archive
+
+    async def given() -> AsyncIterator[Part]:
+        for part in found:
+            yield part
+
+    async def store(frontiers: list[Frontier]) -> Loaded:
+        target = Target(crawl.order, crawl.seen, "no")
+        return await load(frontiers[:shards], header, given(), target, priority_of=priority_of)
+
+    return crawl.with_frontiers(store)
+
+
+def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
+    """Put all once more that was put, and return how many of them are new."""
+    admitted = 0
+    for partition, token in known:
+        worker = crawl.worker_of(partition, token)
+        terms = Terms(finish_at=ELSEWHERE)
+        waits = worker.exchange(terms=terms).census.waiting
+        new = put(next(crawl.numbers), partition=partition, token=token)
+        new.admission = Admission.SEEN if len(token) == 20 else Admission.ID
+        admitted += worker.exchange(new, terms=terms).census.waiting - waits
+    return admitted
+
+
+KINDS = [
+    (before, after) for before in Seen for after in Seen if before is after or before is not Seen.COMPACT
+]
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize(
+    ("before", "after", "partitioned"),
+    [(1, 4, True), (4, 1, True), (4, 4, True), (1, 1, False), (3, 2, False)],
+)
+@pytest.mark.parametrize(("seen", "as_seen"), KINDS)
+def test_all_travels(
+    crawl_of: Callable[..., Crawl], crawl_name: str, seen: Seen, as_seen: Seen, before: int, after: int,
+    partitioned: bool,
+) -> None:  # fmt: skip
+    """Each entry is where it was, each request is seen, all counts are right; the old crawl is unchanged."""
+    old, new = crawl_of(seen, partitioned), crawl_of(as_seen, partitioned, name=f"{crawl_name}-2")
+    known = filled(old, before)
+    entries, whole = old.entries(), [stored.dump(old.redis, Shard(old.name, n)) for n in range(before)]
+    archive = dumped(old, before)
+    assert [stored.dump(old.redis, Shard(old.name, n)) for n in range(before)] == whole
+    assert sum(entries.values()) == archive[0].entries
+    assert loaded(new, after, archive) == Loaded()
+    assert new.entries() == entries
+    new.check(after)
+    assert sums(new, after) == sums(old, before)
+    new.numbers = old.numbers
+    new.join(after)
+    assert known_again(new, known) == 0
+
+
+def sums(crawl: Crawl, shards: int) -> list[int]:
+    """Return what waits, was done, has failed, and is delayed, over all shards."""
+    metas = (crawl.redis.hget(keys.meta(Shard(crawl.name, n)), "counts").split() for n in range(shards))
+    counts = [[int(each[at]) for at in (1, 3, 4, 9)] for each in metas]
+    return [sum(each) for each in zip(*counts, strict=True)]
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("as_order", list(Order))
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_waits_is_served_as_if_the_order_had_always_been_this_one(
+    crawl_of: Callable[..., Crawl], crawl_name: str, order: Order, as_order: Order, shards: int
+) -> None:
+    """Those that have come back, too. An order without priorities does not know which were start requests."""
+    old, new, always = (
+        crawl_of(Seen.EXACT, True, each, f"{crawl_name}-{n}")
+        for n, each in enumerate((order, as_order, as_order))
+    )
+    draw = random.Random(7)
+    starts = [StartQueue.SHARED] if order in PLAIN else list(StartQueue)
+    puts = [(draw.choice([-2, 0, 0, 5]), draw.choice(starts), draw.choice(HOSTS[:3])) for _ in range(60)]
+    for crawl in (old, always):
+        crawl.join(1)
+        for n, (priority, start, host) in enumerate(puts):
+            payload = b"%d" % priority
+            crawl.exchange(crawl.workers[0], put(n, priority, start=start, partition=host, payload=payload))
+    taken = old.exchange(old.workers[0], want=7)
+    assert len(taken) == 7
+    old.leave()  # they come back
+    loaded(new, shards, dumped(old, 1))
+    new.join(shards)
+    for host in HOSTS[:3]:
+        served = [served_of(crawl, host) for crawl in (new, always)]
+        assert served[0] == served[1]
+
+
+def served_of(crawl: Crawl, host: bytes) -> list[bytes]:
+    worker = crawl.worker_of(host, b"")
+    for other in HOSTS[:3]:
+        worker.live.call("limit", other, block_s=0.0 if other == host else 1000.0)
+    found: list[bytes] = []
+    while more := crawl.exchange(worker, want=1):
+        found += more
+    return found
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("late", [True, False])
+def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
+    crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool
+) -> None:
+    """At each of its steps once; meanwhile no worker can join. Once it is complete, it does nothing more."""
+    old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
+    filled(old, 1)
+    archive, kills, continued = dumped(old, 1), 0, Loaded()
+    while True:
+        killed_at(kills + 1, late)
+        try:
+            continued = loaded(new, 3, archive)
+        except FrontierUnavailable:
+            kills += 1
+        else:
+            break
+        killed_at(0, False)
+        if b">" in (new.redis.hget(keys.meta(new.name), "shards") or b""):
+            for begin in (new.join, new.reshard):
+                with pytest.raises(FrontierRefused, match=r"half imported: `scrapy dq import` with the same"):
+                    begin(3)
+    killed_at(0, False)
+    assert kills > 20
+    assert continued.continued or continued.before
+    assert new.entries() == old.entries()
+    new.check(3)
+    assert sums(new, 3) == sums(old, 1)
+    assert loaded(new, 3, archive).before
+    assert new.entries() == old.entries()
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("kind", ["waiting", "delayed", "seen", "failed"])
+def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
+    crawl_of: Callable[..., Crawl], crawl_name: str, kind: str
+) -> None:
+    old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
+    filled(old, 1)
+    header, found = dumped(old, 1)
+    there = Shard(new.name, 1)
+
+    async def rolled_back() -> AsyncIterator[Part]:
+        for part in found:
+            before = stored.dump(new.redis, there)
+            yield part
+            if part.kind == kind:
+                stored.roll_back(new.redis, there, before)
+
+    async def store(frontiers: list[Frontier]) -> Loaded:
+        target = Target(new.order, new.seen, "no")
+        return await load(frontiers[:2], header, rolled_back(), target, priority_of=int)
+
+    with pytest.raises(FrontierRefused, match="repeat the command"):
+        new.with_frontiers(store)
+    loaded(new, 2, (header, found))
+    assert new.entries() == old.entries()
+    new.check(2)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_what_cannot_be_loaded_is_refused_and_nothing_changes(
+    crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None]
+) -> None:
+    """Into a crawl that exists; another export, or other settings, in the middle of one; compact as exact."""
+    old, new = crawl_of(Seen.COMPACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
+    filled(old, 1)
+    archive = dumped(old, 1)
+    with pytest.raises(FrontierRefused, match=r"does not hold whole fingerprints.*Set DQ_SEEN = 'compact'"):
+        loaded(new, 1, archive)
+    assert stored.dump(new.redis, new.name) == {}
+    new.seen = Seen.COMPACT
+    killed_at(6, True)
+    with pytest.raises(FrontierUnavailable):
+        loaded(new, 2, archive)
+    killed_at(0, False)
+    half = stored.dump(new.redis, new.name)
+    with pytest.raises(FrontierRefused, match="half imported, from another export"):
+        loaded(new, 2, dumped(old, 1))
+    with pytest.raises(FrontierRefused, match="half imported with DQ_SHARDS = 2: continue"):
+        loaded(new, 3, archive)
+    new.order = Order.LIFO
+    with pytest.raises(FrontierRefused, match="half imported with another DQ_ORDER"):
+        loaded(new, 2, archive)
+    new.order = Order.FIFO
+    assert stored.dump(new.redis, new.name) == half
+    with pytest.raises(FrontierRefused, match="half imported"):
+        dumped(new, 1)
+    loaded(new, 2, archive)
+    with pytest.raises(FrontierRefused, match="exists, and an import only makes new ones"):
+        loaded(new, 2, dumped(old, 1))
+    assert new.entries() == old.entries()
+
+
+def test_records_of_others_are_left_out_and_counted(crawl_of: Callable[..., Crawl]) -> None:
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    prefix = keys.prefix(crawl.name)
+    for name in crawl.redis.scan_iter(prefix + "backlog:*", count=1000):
+        crawl.redis.rpush(name, "short")
+        break
+    crawl.redis.zadd(prefix + "returned", {"x": 0})
+    crawl.redis.zadd(prefix + "delayed", {"y": 0})
+    crawl.redis.hset(prefix + "dead", "z", "?")
+    crawl.redis.lpush(prefix + "failed", "?")
+    crawl.redis.hset(prefix + "limits", "h", b"\xff")
+
+    async def read(frontiers: list[Frontier]) -> tuple[Counter[str], int]:
+        skipped = Skipped()
+        header = await header_of(frontiers[:1])
+        kinds = Counter[str]()
+        async for part in dump(frontiers[:1], header, skipped):
+            kinds[part.kind] += len(part.items)
+        return kinds, skipped.records
+
+    kinds, skipped = crawl.with_frontiers(read)
+    assert skipped == 6
+    assert all(kinds[each] for each in ("waiting", "returned", "delayed", "dead", "failed", "seen"))
+
+
+def test_leases_of_workers_that_are_gone_travel_as_what_came_back(
+    crawl_of: Callable[..., Crawl], crawl_name: str
+) -> None:
+    old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
+    old.join(2)
+    for _ in range(30):
+        old.put()
+    taken = [each for worker in old.workers for each in old.exchange(worker, want=4)]
+    loaded(new, 1, dumped(old, 2))
+    found = new.entries()
+    assert {each for label, each in found if label == "returned"} == set(taken)
+    assert sum(found.values()) == 30
+    new.check(1)
+
+
+def test_limits_and_blocks_travel(crawl_of: Callable[..., Crawl], crawl_name: str) -> None:
+    old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
+    filled(old, 1)
+    for n, host in enumerate(HOSTS):
+        old.workers[0].live.call("limit", host, delay_s=5.0 + n, concurrency=1, block_s=500.0)
+    loaded(new, 4, dumped(old, 1))
+    new.join(4)
+    for n, host in enumerate(HOSTS):
+        delay_s, concurrency, blocked_s = new.worker_of(host, b"").live.call("limit", host)
+        assert (delay_s, concurrency) == (5.0 + n, 1)
+        assert 400 < blocked_s <= 500
+
+
+def test_expired_fingerprints_do_not_travel(crawl_of: Callable[..., Crawl], crawl_name: str) -> None:
+    """And those that have not keep their age."""
+    old = crawl_of(Seen.EXPIRING, True)
+    filled(old, 1)
+    prefix = keys.prefix(old.name)
+    ages = dict(old.redis.zrange(prefix + "seen", 0, -1, withscores=True))
+    gone = sorted(ages)[:50]
+    old.redis.hset(prefix + "meta", "seen_since", int(min(ages.values())) - 1000)
+    old.redis.zadd(prefix + "seen", dict.fromkeys(gone, 1))
+    archive = dumped(old, 1)
+    for kind in (Seen.EXPIRING, Seen.EXACT):
+        new = crawl_of(kind, True, name=f"{crawl_name}-{kind.value}")
+        loaded(new, 1, archive)
+        name = keys.prefix(new.name) + "seen"
+        count: Any = new.redis.zcard(name) if kind is Seen.EXPIRING else new.redis.scard(name)
+        assert count == 130
+        if kind is Seen.EXPIRING:
+            there = dict(new.redis.zrange(name, 0, -1, withscores=True))
+            assert all(there[each] == ages[each] for each in ages if each not in gone)
+            assert new.redis.hget(keys.meta(new.name), "seen_since") == old.redis.hget(
+                prefix + "meta", "seen_since"
+            )

@@ -1,0 +1,172 @@
+"""A crawl of several shards with one worker, driven by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import count
+from typing import Any, TypeVar
+
+import msgpack
+import redis
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.shards import before_and_after
+from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Admission, Order, Seen, Terms
+from scrapy_dq.frontier.resharding.reshard import reshard
+from scrapy_dq.frontier.worker.routing import shard_of
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put
+from support.stored import roll_back, stored_state
+
+T = TypeVar("T")
+HOSTS = [b"%02d.example" % n for n in range(25)]
+MOST = 6
+"""Shards that a crawl may have."""
+
+
+class Part(LiveFrontier):
+    """A shard that is not home."""
+
+    def __init__(self, url: str, home: LiveFrontier, seen: Seen, shard: int, of: tuple[Any, ...]) -> None:
+        super().__init__(url, home.crawl, home.order)
+        self.frontier = Frontier(self._client, self.crawl, self.order, seen=seen, shard=shard)
+        self._of = Home(*of, Frontier(self._client, self.crawl, self.order).standing)
+
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
+        return super().call(method, *args, *((self._of,) if method == "join" else ()), **named)
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+class Crawl:
+    """A crawl of several shards with one worker, which puts where a worker would."""
+
+    def __init__(self, url: str, name: str, seen: Seen, partitioned: bool, order: Order = Order.FIFO) -> None:
+        self.url, self.name, self.seen, self.partitioned = url, name, seen, partitioned
+        self.order = order
+        self.redis = redis.Redis.from_url(url)
+        self.numbers = count(1)
+        self.workers: list[HandWorker] = []
+        self._stack = ExitStack()
+
+    def join(self, shards: int) -> None:
+        """Have a worker join, in all shards."""
+        crawl = replace(IDENTITY, shards=shards, partition_by="slot" if self.partitioned else "none")
+        home = self._stack.enter_context(closing(LiveFrontier(self.url, self.name, self.order, self.seen)))
+        home.close = home.redis.close  # type: ignore[method-assign]
+        first = HandWorker(home, "worker", crawl)
+        self.workers = [first]
+        for number in range(1, shards):
+            of = first.epoch, first.run, first.joined.shards_exist
+            part = self._stack.enter_context(closing(Part(self.url, home, self.seen, number, of)))
+            self.workers.append(HandWorker(part, "worker", crawl))
+        home.call("note_shards", first.epoch, first.run)
+
+    def worker_of(self, partition: bytes, token: bytes) -> HandWorker:
+        return self.workers[shard_of(partition, token, len(self.workers))]
+
+    def exchange(self, worker: HandWorker, *moves: Any, want: int = 0) -> list[bytes]:
+        at = UNFINISHED if worker is self.workers[0] else ELSEWHERE
+        receipt = worker.exchange(*moves, want=want, terms=Terms(finish_at=at))
+        return [lease.entry_id for lease in receipt.leases]
+
+    def put(self, **other: Any) -> tuple[bytes, bytes]:
+        number = next(self.numbers)
+        partition = HOSTS[number % len(HOSTS)] if self.partitioned else b""
+        new = put(number, partition=partition, payload=b"%d" % number, **other)
+        token = b"%020d" % number if new.admission is Admission.SEEN else new.token
+        new = replace(new, token=token)
+        self.exchange(self.worker_of(partition, token), new)
+        return partition, token
+
+    def settle(self, ending: Callable[[int], Any], most: int) -> None:
+        """End up to *most* leases of each shard."""
+        for worker in self.workers:
+            taken = self.exchange(worker, want=most)
+            self.exchange(worker, *(replace(ending(0), entry_id=each) for each in taken))
+
+    def leave(self) -> None:
+        for worker in self.workers:
+            worker.leave()
+
+    def with_frontiers(self, call: Callable[[list[Frontier]], Awaitable[T]]) -> T:
+        """Return the result of *call*, which gets the frontiers of MOST shards."""
+
+        async def run() -> T:
+            client = redis.asyncio.Redis.from_url(self.url)
+            try:
+                return await call(
+                    [
+                        Frontier(client, self.name, self.order, seen=self.seen, shard=number)
+                        for number in range(MOST)
+                    ]
+                )
+            finally:
+                await client.aclose()
+
+        return asyncio.run(run())
+
+    def reshard(self, to: int) -> Any:
+        async def move(frontiers: list[Frontier]) -> Any:
+            stored = await frontiers[0].client.hget(keys.meta(self.name), "shards")
+            return await reshard(frontiers[: max(before_and_after(stored)[0], to)], to)
+
+        return self.with_frontiers(move)
+
+    def entries(self) -> Counter[tuple[str, bytes]]:
+        """Return where each entry is, without its shard."""
+        found: Counter[tuple[str, bytes]] = Counter()
+        for number in range(MOST):
+            prefix = keys.prefix(Shard(self.name, number))
+            for name in self.redis.scan_iter(prefix.replace("*", "\\*") + "backlog:*", count=1000):
+                found.update(("backlog", each[8:20]) for each in self.redis.lrange(name, 0, -1))
+            for label in ("returned", "quarantine"):
+                for each in self.redis.zrange(prefix + label, 0, -1):
+                    found["returned", each.partition(b"\0")[2][16:28]] += 1
+            found.update(("delayed", each[:12]) for each in self.redis.zrange(prefix + "delayed", 0, -1))
+            found.update(("dead", each) for each in self.redis.hkeys(prefix + "dead"))
+            failed = self.redis.lrange(prefix + "failed", 0, -1)
+            found.update(("failed", msgpack.unpackb(each, raw=True)[0]) for each in failed)
+        return found
+
+    def check(self, shards: int) -> None:
+        """See that entries are where workers look for them, that counts are right, and nothing is left."""
+        for number in range(MOST):
+            shard = Shard(self.name, number)
+            if number >= shards:
+                assert not list(self.redis.scan_iter(keys.prefix(shard) + "*", count=1000))
+                continue
+            if self.partitioned:
+                stored_state(self.redis, shard, self.order)
+                for partition in self.redis.hkeys(keys.prefix(shard) + "bands"):
+                    assert shard_of(partition, b"", shards) == number
+            meta = self.redis.hgetall(keys.meta(shard))
+            assert int(meta.get(b"shards", b"1")) == shards
+            assert not [name for name in meta if name.startswith(b"reshard")]
+
+    def close(self) -> None:
+        for number in range(MOST):
+            roll_back(self.redis, Shard(self.name, number), {})
+        self._stack.close()
+        self.redis.close()
+
+
+def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
+    """Fill a crawl with all that there is; return partition and token of each put."""
+    crawl.join(shards)
+    known = [crawl.put(admission=Admission.SEEN) for _ in range(120)]
+    crawl.settle(fail, 4)
+    crawl.settle(lambda n: bury(n), 3)
+    crawl.settle(ack, 2)
+    known += [crawl.put(admission=Admission.SEEN, priority=n % 3) for n in range(60)]
+    known += [crawl.put(due_in=900.0) for _ in range(20)]
+    for worker in crawl.workers:
+        crawl.exchange(worker, want=3)
+    crawl.leave()  # they return
+    return known
