@@ -12,6 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.resharding import transfer
 from support.fault_crawl import FIGURES
 from support.fork_server import ForkServer
 from support.project import Project
@@ -155,3 +157,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("faults")
         for line in lines:
             terminalreporter.line(line)
+
+
+@pytest.fixture
+def _quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write, but do not wait for a disk, which takes a second or two each time."""
+
+    async def written(frontier: Frontier, write: Callable[[Frontier], Any], deadline: float) -> str:
+        await write(frontier)
+        return ""
+
+    monkeypatch.setattr(transfer, "written", written)

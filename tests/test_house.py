@@ -39,7 +39,7 @@ LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
     "web",
     "inspection",
-    "adoption pushing queue",
+    "adoption exports pushing queue",
     "items",
     "crew",
     "scheduling",

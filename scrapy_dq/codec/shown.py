@@ -82,6 +82,16 @@ def url_of(payload: bytes, max_bytes: int) -> str:
         return ""
 
 
+def priority_of(payload: bytes, max_bytes: int) -> int:
+    """Return the priority of a stored request; 0 if *payload* is none."""
+    payload = formats.untraced(without_signature(payload))
+    try:
+        fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
+        return int(_request(payload[1:], max_bytes)["priority"]) if fits else 0
+    except Exception:  # untrusted data
+        return 0
+
+
 def without_logins(value: Any, name: str = "") -> Any:
     """Return a value as JSON has it, whose key is *name*, without what logs somebody in."""
     if name.lower() in _SECRET:

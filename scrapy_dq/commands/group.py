@@ -23,9 +23,11 @@ from scrapy_dq.commands.clear import Clear
 from scrapy_dq.commands.crawl import Crawl
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.events import Events
+from scrapy_dq.commands.export_crawl import ExportCrawl
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.forget import Forget
 from scrapy_dq.commands.history import History
+from scrapy_dq.commands.import_crawl import ImportCrawl
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
 from scrapy_dq.commands.metrics import PrometheusMetrics
@@ -51,7 +53,7 @@ from scrapy_dq.text import printable
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), Search(), UrlOf(), FailedRequests(), DeadLetters(), Events(),
     History(), Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
-    Limit(), SeenOf(), Reshard(), Clear(), Adopt(), Web(), PrometheusMetrics(),
+    Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(), Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

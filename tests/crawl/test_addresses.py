@@ -126,13 +126,20 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["forget", name, "http://example.com/1"],
         ["seen", "convert", name, "-s", "DQ_SEEN=compact"],
         ["reshard", name, "--to", "1"],
+        ["export", name, "crawl.jsonl"],
         ["complete", name],
         ["stop", name],
         ["clear", name, "--yes"],
     ]
-    assert {words[0] for words in commands} | {"crawl", "adopt", "web"} == {each.name for each in SUBCOMMANDS}
+    assert {words[0] for words in commands} | {"crawl", "adopt", "web", "import"} == {
+        each.name for each in SUBCOMMANDS
+    }
     crawls, clear = ["status", "--json"], commands[-1]
     *others, listed, cleared = run_dq_each(project, [*commands[:-1], crawls, clear])
+    imported, again = run_dq_each(
+        project, [["import", name, "crawl.jsonl", "-s", "DQ_SEEN=compact"], ["clear", name, "--yes"]]
+    )
+    assert (imported.returncode, again.returncode) == (0, 0), imported.stderr
     ended = dict(zip([words[0] for words in commands], [*others, cleared], strict=True))
     assert [found["crawl"] for found in json.loads(listed.stdout)] == [name]
     assert {command: done for command, done in ended.items() if done.returncode} == {}

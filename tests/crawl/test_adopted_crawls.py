@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
     spider = spider_source(MeshSpider)
-    settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}"}
-    project = make_project([site.start_url], redis_url=redis.url, spider=spider, settings=settings)
+    given = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{queue}"}
+    project = make_project([site.start_url], redis_url=redis.url, spider=spider, settings=given)
     interrupt(project, site, SCRAPY_REDIS, 0.4)
     half = project.count("done")
     with redis.client() as client:
@@ -45,7 +46,8 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
         assert adopted.returncode == 0, adopted.stdout + adopted.stderr
         assert re.search(r"^dead letters +0$", adopted.stdout, re.MULTILINE)
         assert [client.dump(key) for key in keys] == before  # the source is as it was
-    assert_ends_complete(project, site, half, starts=2)
+    settings = travels(project) if queue == "FifoQueue" else {}
+    assert_ends_complete(project, site, half, starts=2, settings=settings)
 
 
 @pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "MarshalFifoSQLiteQueue"])
@@ -58,9 +60,9 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     """The same, after a crawl of Scrapy's own scheduler; while it runs, it is not adopted."""
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
-    settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
+    given = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
     spider = spider_source(MeshSpider)
-    project = make_project([site.start_url], redis_url=redis.url, spider=spider, settings=settings)
+    project = make_project([site.start_url], redis_url=redis.url, spider=spider, settings=given)
     jobdir = project.folder / "job"
     alone = {**PLAIN, "JOBDIR": str(jobdir)}
     interrupt(project, site, alone, 0.2)
@@ -81,13 +83,26 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     adopted = run_dq(project, "adopt", project.name, "--jobdir", str(jobdir))
     assert adopted.returncode == 0, adopted.stdout + adopted.stderr
     assert re.search(r"^dead letters +0$", adopted.stdout, re.MULTILINE)
-    assert_ends_complete(project, site, half, starts=3)
+    settings = travels(project) if queue == "MarshalFifoSQLiteQueue" else {}
+    assert_ends_complete(project, site, half, starts=3, settings=settings)
 
 
-def assert_ends_complete(project: Project, site: TreeSite, half: Counter[str], starts: int) -> None:
+def travels(project: Project) -> dict[str, Any]:
+    """Export a crawl, and import it with other settings, which are returned."""
+    settings = {"DQ_SHARDS": 4, "DQ_ORDER": "lifo", "DQ_SEEN": "compact", "DQ_CRAWL": "elsewhere"}
+    given = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
+    for command in (["export", project.name, "crawl.jsonl"], ["import", project.name, "crawl.jsonl", *given]):
+        done = run_dq(project, *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return settings
+
+
+def assert_ends_complete(
+    project: Project, site: TreeSite, half: Counter[str], starts: int, settings: dict[str, Any]
+) -> None:
     """Let two workers do the rest; assert that all was done once, but the start page, once by each crawl."""
     first = len(project.workers)
-    project.start_workers(2)
+    project.start_workers(2, settings=settings)
     reasons = project.wait(60)[first:]
     assert reasons == ["finished", "finished"]
     done = project.count("done")

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Order, Seen
-from scrapy_dq.frontier.resharding import transfer
 from scrapy_dq.frontier.scripts import Script
 from support import live_frontier
 from support.live_frontier import NARROW, PARTITIONINGS, SLOW, HandWorker, LiveFrontier, puts
@@ -86,17 +84,6 @@ def crawl_of(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..
         yield lambda seen, partitioned, order=Order.FIFO, name="": crawls.enter_context(
             closing(Crawl(redis_server.url, name or crawl_name, seen, partitioned, order))
         )
-
-
-@pytest.fixture
-def _quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write, but do not wait for a disk, which takes a second or two each time."""
-
-    async def written(frontier: Frontier, write: Callable[[Frontier], Any], deadline: float) -> str:
-        await write(frontier)
-        return ""
-
-    monkeypatch.setattr(transfer, "written", written)
 
 
 @pytest.fixture

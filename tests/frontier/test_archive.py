@@ -29,6 +29,8 @@ from support import stored
 from support.live_frontier import put
 from support.sharded_crawl import HOSTS, Crawl, filled
 
+pytestmark = pytest.mark.usefixtures("_quick_disks")
+
 PLAIN = (Order.FIFO, Order.LIFO)
 Archive = tuple[Header, list[Part]]
 
@@ -80,7 +82,6 @@ KINDS = [
 ]
 
 
-@pytest.mark.usefixtures("_quick_disks")
 @pytest.mark.parametrize(
     ("before", "after", "partitioned"),
     [(1, 4, True), (4, 1, True), (4, 4, True), (1, 1, False), (3, 2, False)],
@@ -113,7 +114,6 @@ def sums(crawl: Crawl, shards: int) -> list[int]:
     return [sum(each) for each in zip(*counts, strict=True)]
 
 
-@pytest.mark.usefixtures("_quick_disks")
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("as_order", list(Order))
 @pytest.mark.parametrize("shards", [1, 3])
@@ -153,7 +153,6 @@ def served_of(crawl: Crawl, host: bytes) -> list[bytes]:
     return found
 
 
-@pytest.mark.usefixtures("_quick_disks")
 @pytest.mark.parametrize("late", [True, False])
 def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool
@@ -185,7 +184,6 @@ def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
     assert new.entries() == old.entries()
 
 
-@pytest.mark.usefixtures("_quick_disks")
 @pytest.mark.parametrize("kind", ["waiting", "delayed", "seen", "failed"])
 def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
     crawl_of: Callable[..., Crawl], crawl_name: str, kind: str
@@ -213,7 +211,6 @@ def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
     new.check(2)
 
 
-@pytest.mark.usefixtures("_quick_disks")
 def test_what_cannot_be_loaded_is_refused_and_nothing_changes(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None]
 ) -> None:

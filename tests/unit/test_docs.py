@@ -60,6 +60,8 @@ COMMANDS = {
     "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_continues",
     "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",
     "scrapy dq metrics": "tests/commands/test_metrics.py test_they_are_printed_once",
+    "scrapy dq export": "tests/commands/test_export.py test_all_of_a_crawl_travels",
+    "scrapy dq import": "tests/commands/test_export.py test_all_of_a_crawl_travels",
     "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_reported",
     "scrapy crawl books -s DQ_TRACE=0.01": "tests/scheduling/test_tracing.py "
     "test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers",

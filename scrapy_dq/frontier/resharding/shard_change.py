@@ -10,10 +10,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from redis.exceptions import ResponseError
+
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import flush_under_workers
 from scrapy_dq.frontier.admin.shards import before_and_after
-from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.errors import as_unavailable, moved_to
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused
@@ -129,8 +131,15 @@ async def end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, b
 
 
 async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
+    """Return the meta of a shard; in a cluster, its node is found by this."""
     with as_unavailable():
-        return dict(await frontier.client.hgetall(keys.meta(frontier.name)))
+        for last in (False,) * 3 + (True,):
+            try:
+                return dict(await frontier.client.hgetall(keys.meta(frontier.name)))
+            except ResponseError as error:
+                if last or moved_to(error) is None:
+                    raise
+    raise AssertionError("the last try returns or raises")
 
 
 def counts_of(meta: dict[bytes, bytes]) -> list[int]:

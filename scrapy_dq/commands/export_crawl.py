@@ -1,0 +1,196 @@
+"""`scrapy dq export`: write a whole crawl into a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.text import count_of
+
+if TYPE_CHECKING:
+    from scrapy_dq.commands.output.display import ProgressBar
+    from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.frontier.archive.parts import Header
+    from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.inspection.place import Place
+
+
+@dataclass
+class _Written:
+    """What was written."""
+
+    header: Header | None = None
+    entries: int = 0
+    tokens: int = 0
+    skipped: int = 0
+
+
+class ExportCrawl(Subcommand):
+    """Reads a crawl at rest, or on hold."""
+
+    name = "export"
+    arguments = "[<spider>] <file>"
+    words = "words"
+    summary = "write a crawl into a file"
+    description = (
+        "Writes a crawl into a file, as JSON Lines: waiting and delayed requests, failed ones and dead "
+        "letters, what was seen, limits. `scrapy dq import` makes a crawl of it, in another Redis, order, "
+        "kind of seen or number of shards. The crawl must be paused, or have no live worker; it is not "
+        "changed."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="+", metavar="<spider> <file>",
+            help="the name of the spider; the file: - for standard output; .zst at its end: compressed",
+        )  # fmt: skip
+        looking.add_common_options(parser)
+        parser.add_argument(
+            "--seen-only", action="store_true", help="only what was seen, for a crawl that begins anew"
+        )
+        parser.add_argument(
+            "--urls", action="store_true",
+            help="only the URLs of all requests, one per line, for people; not to be imported",
+        )  # fmt: skip
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport
+
+        options.spider, name = looking.spider_and("a file", options)
+        if options.urls and options.seen_only:
+            raise CommandError("what was seen is kept without URLs: --urls or --seen-only, not both")
+        if name == STANDARD_OUTPUT and not options.urls and sys.stdout.isatty():
+            raise CommandError("an export is not for a terminal: name a file, or a pipe")
+        with looking.place_of(settings, options) as place, ProgressBar() as bar:
+            overview = place.overview(most_members=0)
+            if overview.unreachable:
+                names = ", ".join(map(str, overview.unreachable))
+                raise CommandError(f"shard {names} does not answer: nothing was written")
+            _refuse_finished(overview, options, place)
+            try:
+                done = asyncio.run(
+                    alone.with_frontiers(
+                        place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
+                    )
+                )
+            except BadExport as error:
+                raise CommandError(str(error)) from error
+        if options.json and name != STANDARD_OUTPUT:
+            print_json(
+                {
+                    "crawl": place.crawl, "redis": place.target, "file": name, "entries": done.entries,
+                    "fingerprints": done.tokens, "left_out": done.skipped,
+                }
+            )  # fmt: skip
+            return DONE
+        if name != STANDARD_OUTPUT:
+            print(f"Crawl {place.crawl!r} at {place.target}")
+            seen = [] if options.urls else [("fingerprints", done.tokens)]
+            print_rows([("requests", done.entries), *seen])
+            print(f"{os.path.getsize(name):,} bytes in {name}")
+        for line in _doubts(done):
+            print(f"scrapy dq export: {line}", file=sys.stderr)
+        return DONE
+
+
+def _refuse_finished(overview: Overview, options: argparse.Namespace, place: Place) -> None:
+    if overview.phase != "finished" or options.urls:
+        return
+    if not overview.census.seen:
+        raise CommandError(f"crawl {place.crawl!r} has finished, and nothing of it is left to export")
+    if not options.seen_only:
+        raise CommandError(
+            f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
+        )
+
+
+async def _export(
+    frontiers: list[Frontier], place: Place, overview: Overview, name: str, options: argparse.Namespace,
+    bar: ProgressBar,
+) -> _Written:  # fmt: skip
+    from scrapy_dq.exports.files import ExportWriter, created
+    from scrapy_dq.frontier.archive import parts
+    from scrapy_dq.frontier.archive.dump import Skipped, dump, header_of, standing
+
+    if options.urls:
+        return await _urls(frontiers, place, name, bar)
+    await _refuse_workers(frontiers, place, overview)
+    before, skipped = await standing(frontiers), Skipped()
+    header, kinds = await header_of(frontiers), list(parts.KINDS)
+    if options.seen_only:
+        kept = {each: header.kept[each] for each in ("keep_seen",) if each in header.kept}
+        header = replace(header, entries=0, run=0, done=0, failed=0, gone=0, kept=kept)
+        kinds = [parts.SEEN, parts.ADOPTED]
+    bar.begin("entries", header.entries + header.tokens)
+    with created(name) as file:
+        writer = ExportWriter(file, header)
+        async for part in dump(frontiers, header, skipped, kinds):
+            writer.write(part)
+            if part.kind == parts.SEEN or part.kind in parts.ENTRIES:
+                bar.advance(len(part.items))
+        if await standing(frontiers) != before:
+            raise CommandError(
+                f"crawl {place.crawl!r} has changed meanwhile: nothing was written. If it is on hold, wait "
+                "until its workers have ended what they had begun: `scrapy dq pause --wait`"
+            )
+        writer.end()
+    return _Written(header, writer.entries, writer.tokens, skipped.records)
+
+
+async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Overview) -> None:
+    from scrapy_dq.frontier.admin.flush import need_nobody
+    from scrapy_dq.frontier.keys import HOME
+    from scrapy_dq.frontier.model import Hold
+
+    def refused(crawl: str, worker_id: str) -> str:
+        return (
+            f"worker {worker_id} of crawl {crawl!r} is alive: nothing was written. Pause the crawl first "
+            "(`scrapy dq pause --wait`), or stop it"
+        )
+
+    if overview.hold is Hold.NONE:
+        ttl_s = place.config.worker_ttl_s
+        await alone.announce_wait(frontiers[HOME], ttl_s)
+        await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
+
+
+async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: ProgressBar) -> _Written:
+    from scrapy_dq.codec.shown import shown
+    from scrapy_dq.exports.files import created
+    from scrapy_dq.frontier.archive import parts
+    from scrapy_dq.frontier.archive.dump import Skipped, dump, header_of
+    from scrapy_dq.inspection.failures import title_of
+
+    header, done = await header_of(frontiers), _Written()
+    bar.begin("entries", header.entries)
+    at = {parts.FAILED: -2, parts.DEAD: -2}
+    with created(name) as file:
+        async for part in dump(frontiers, header, Skipped(), parts.ENTRIES):
+            payloads = (item[at.get(part.kind, -1)] for item in part.items)
+            urls = [title_of(shown(payload, place.config.max_entry_bytes)) for payload in payloads]
+            file.write("".join(f"{url}\n" for url in urls).encode("ascii", "backslashreplace"))
+            done.entries += len(urls)
+            bar.advance(len(urls))
+    return done
+
+
+def _doubts(done: _Written) -> list[str]:
+    found = []
+    if done.skipped:
+        found.append(f"{count_of(done.skipped, 'record')} that something else has written were left out")
+    if done.header and done.entries < done.header.entries - done.skipped:
+        missing = done.header.entries - done.skipped - done.entries
+        found.append(
+            f"the crawl counts {missing:,} more, which are in no index. Start a worker: it finds what is "
+            "there. Then export again"
+        )
+    return found

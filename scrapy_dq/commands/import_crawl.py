@@ -1,0 +1,145 @@
+"""`scrapy dq import`: make a crawl of a file that `scrapy dq export` has written."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.input.asking import crawl_command
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+
+if TYPE_CHECKING:
+    from scrapy_dq.commands.output.display import ProgressBar
+    from scrapy_dq.exports.files import ExportFile
+    from scrapy_dq.frontier.archive.load import Loaded
+    from scrapy_dq.frontier.archive.parts import Header
+    from scrapy_dq.frontier.frontier import Frontier
+    from scrapy_dq.settings import Config
+
+_CONTINUE = "Until the same command is complete no worker can join; `scrapy dq clear` deletes what there is"
+
+
+class ImportCrawl(Subcommand):
+    """Makes new crawls only."""
+
+    name = "import"
+    arguments = "[<spider>] <file>"
+    words = "words"
+    summary = "make a crawl of such a file"
+    description = (
+        "Makes a crawl of a file that `scrapy dq export` has written: with the DQ_ORDER, DQ_SEEN and "
+        "DQ_SHARDS of the settings. There must be no such crawl. Nothing is lost or doubled if it is "
+        "interrupted or killed: the same command continues, and until it is complete no worker can join."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="+", metavar="<spider> <file>", help="the name of the spider; the file"
+        )
+        looking.add_common_options(parser)
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.exports.files import BadExport, ExportFile
+        from scrapy_dq.frontier.model import FrontierUnavailable
+
+        options.spider, name = looking.spider_and("a file", options)
+        config, fingerprinter, spider = _settings_of(settings, options)
+        try:
+            file = ExportFile(name)
+            _refuse_other(file.header, config, fingerprinter, spider)
+            with looking.opened(config) as place, ProgressBar() as bar:
+                bar.begin("entries", file.header.entries + file.header.tokens)
+                done = asyncio.run(
+                    alone.with_frontiers(
+                        place, lambda frontiers: _load(frontiers, file, config, bar), shards=config.shards
+                    )
+                )
+        except BadExport as error:
+            raise CommandError(f"{error}") from error
+        except KeyboardInterrupt:
+            raise CommandError(f"interrupted. {_CONTINUE}") from None
+        except FrontierUnavailable as error:
+            raise CommandError(f"{error}. {_CONTINUE}") from None
+        header = file.header
+        if options.json:
+            print_json(
+                {
+                    "crawl": config.crawl, "redis": place.target, "file": name, "before": done.before,
+                    "entries": header.entries, "fingerprints": header.tokens, "doubts": done.doubts,
+                }
+            )  # fmt: skip
+            return DONE
+        print(f"Crawl {config.crawl!r} at {place.target}")
+        if done.before:
+            print("This file was imported before.")
+        else:
+            print_rows([("requests", header.entries), ("fingerprints", header.tokens)])
+        for line in _advice(file, config, done):
+            print(line)
+        print(f"Continue with: {crawl_command(options)}")
+        return DONE
+
+
+def _settings_of(settings: Settings, options: argparse.Namespace) -> tuple[Config, str, str]:
+    """Return the Config, and the classes of fingerprinter and spider; "": only the crawl is named."""
+    from scrapy.utils.python import global_object_name
+
+    from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
+
+    if not options.spider:
+        return looking.config_named(settings, options), "", ""
+    crawler, config = crawler_named(settings, options)
+    fingerprinter, spider = type(fingerprinter_of(crawler)), type(crawler.spider)
+    return config, global_object_name(fingerprinter), global_object_name(spider)
+
+
+def _refuse_other(header: Header, config: Config, fingerprinter: str, spider: str) -> None:
+    """Refuse what workers would not join, or would not find seen."""
+    for setting, there, here in (
+        ("REQUEST_FINGERPRINTER_CLASS", header.fingerprinter, fingerprinter),
+        ("spider class", header.spider, spider),
+        ("DQ_PARTITION_BY", header.partition_by, config.partition_by),
+    ):
+        if there and here and there != here:
+            raise CommandError(
+                f"the crawl in the file has {setting} {there!r}, this project {here!r}: no worker could "
+                "join. Nothing was imported"
+            )
+
+
+async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar: ProgressBar) -> Loaded:
+    from scrapy_dq.codec.shown import priority_of
+    from scrapy_dq.frontier.archive.load import Target, load
+    from scrapy_dq.frontier.keys import HOME
+
+    ids, header = frontiers[HOME].signer.ids, file.header
+    if header.signing and header.signing not in ids.split():
+        why = f"signed with the key {header.signing!r}: put it into DQ_SIGNING_KEYS"
+        if header.signing == "no":
+            why = "not signed, and DQ_SIGNING_KEYS is set: no worker would take them"
+        raise CommandError(f"the requests in the file are {why}. Nothing was imported")
+    target = Target(config.order, config.seen_kind, ids.split()[0])
+    return await load(
+        frontiers, header, file.parts(), target, progress=bar.advance,
+        priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
+    )  # fmt: skip
+
+
+def _advice(file: ExportFile, config: Config, done: Loaded) -> Iterator[str]:
+    header = file.header
+    at = datetime.fromtimestamp(header.at_ms / 1000).strftime("%Y-%m-%d %H:%M")
+    yield (
+        f"Exported on {at} from crawl {header.crawl!r}: {header.order.value}, seen {header.seen.value}, "
+        f"{header.shards} shard{'s' * (header.shards > 1)}."
+    )
+    for doubt in done.doubts:
+        yield f"It is not certain that it is on disk: {doubt}."
+    if config.flush_on_start:
+        yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was imported. Unset it."

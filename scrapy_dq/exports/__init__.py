@@ -1,0 +1,1 @@
+"""Exports: whole crawls as files, of JSON Lines."""

@@ -1,0 +1,175 @@
+"""Files of exports: written so that a whole one is known from a cut one, and read only if they are whole.
+
+The last line counts those before it and has their SHA-256. A name that ends in `.zst` is compressed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
+from scrapy_dq.frontier.archive.parts import ENTRIES, Header, Part
+
+STANDARD_OUTPUT = "-"
+_MOST_LINE = 64 * 1024 * 1024
+"""Of one part: some 4 MB of entries, of which one may have as much."""
+
+
+class BadExport(Exception):
+    """The file is not usable; the message says why."""
+
+
+@contextmanager
+def created(name: str) -> Iterator[IO[bytes]]:
+    """Yield a new file, which has its name only when all is written and on disk.
+
+    Args:
+        name: or STANDARD_OUTPUT.
+    Raises:
+        BadExport: it exists, or cannot be written.
+    """
+    if name == STANDARD_OUTPUT:
+        yield cast("IO[bytes]", _StandardOutput())
+        return
+    path, part = Path(name), Path(f"{name}.part")
+    if path.exists():
+        raise BadExport(f"{name!r} exists: choose another name, or delete it first")
+    try:
+        part.unlink(missing_ok=True)  # of an export that was killed
+        # Nobody else may read it: requests may hold cookies and logins.
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as raw:
+            with _compressed(raw, name, "wb") as file:
+                yield file
+            raw.flush()
+            os.fsync(raw.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise BadExport(f"{name!r} cannot be written: {error}") from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+class _StandardOutput:
+    """Takes lines of ASCII; what becomes of them if nobody reads on is not its business."""
+
+    def write(self, line: bytes) -> None:
+        sys.stdout.write(line.decode("ascii"))
+
+
+class ExportWriter:
+    """Writes an export."""
+
+    def __init__(self, file: IO[bytes], header: Header) -> None:
+        self._file, self._header, self._digest = file, header, sha256()
+        self.lines = self.entries = self.tokens = 0
+        self._write(header_line(header, version("scrapy_dq")))
+
+    def write(self, part: Part) -> None:
+        """Add a part."""
+        self._write(part_line(part, self._header.seen))
+        if part.kind in ENTRIES:
+            self.entries += len(part.items)
+        elif part.kind == "seen":
+            self.tokens += len(part.items)
+
+    def end(self) -> None:
+        """Write the last line, without which the file is cut."""
+        said = {"lines": self.lines, "sha256": self._digest.hexdigest()}
+        self._file.write(json.dumps({"end": said}).encode() + b"\n")
+
+    def _write(self, line: str) -> None:
+        written = line.encode("ascii") + b"\n"
+        self._digest.update(written)
+        self._file.write(written)
+        self.lines += 1
+
+
+class ExportFile:
+    """An export in a file, all of which was read once: it is whole."""
+
+    def __init__(self, name: str) -> None:
+        """
+        Raises:
+            BadExport: it is not one, is cut or was edited, or is of a later version.
+        """
+        self.name = name
+        digest, number, last = sha256(), 0, b""
+        header: Header | None = None
+        for line in self._lines():
+            if header is None:
+                try:
+                    header, self.version = header_of(_parsed(line))
+                except BadLine as error:
+                    raise BadExport(f"{name!r}: {error}") from None
+            else:
+                digest.update(last)
+            number, last = number + 1, line
+        if header is None:
+            raise BadExport(f"{name!r} is empty")
+        self.header = header
+        end = _parsed(last) if last.startswith(b'{"end"') else None
+        if type(end) is not dict:
+            raise BadExport(f"{name!r} was cut: its last line is missing. Export the crawl again")
+        if end.get("end") != {"lines": number - 1, "sha256": digest.hexdigest()}:
+            raise BadExport(f"{name!r} was edited, or damaged: its content does not fit its last line")
+        self.lines = number
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """Yield all parts, in the order of the file.
+
+        Raises:
+            BadExport: one is not valid.
+        """
+        for number, line in enumerate(self._lines(), 1):
+            if 1 < number < self.lines:
+                try:
+                    yield part_of(_parsed(line), self.header)
+                except BadLine as error:
+                    raise BadExport(f"line {number:,} of {self.name!r}: {error}") from None
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with open(self.name, "rb") as raw, _compressed(raw, self.name, "rb") as file:
+                while line := file.readline(_MOST_LINE):
+                    yield line
+        except (OSError, EOFError) as error:
+            raise BadExport(f"{self.name!r} cannot be read: {error}") from error
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+@contextmanager
+def _compressed(raw: IO[bytes], name: str, mode: Literal["rb", "wb"]) -> Iterator[IO[bytes]]:
+    if not name.endswith(".zst"):
+        yield raw
+        return
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        raise BadExport(
+            f"{name!r}: a name that ends in .zst needs zstd: pip install scrapy_dq[zstd]"
+        ) from None
+    try:
+        with zstd.open(raw, mode) as file:
+            yield cast("IO[bytes]", file)
+    except zstd.ZstdError as error:
+        raise BadExport(f"{name!r} cannot be read: {error}") from error

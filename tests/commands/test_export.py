@@ -1,0 +1,200 @@
+"""`scrapy dq export` and `import`: a crawl travels, and what would lose something of it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.conftest import Dq
+from commands.test_clear import TTL, beaten, quick_looks  # noqa: F401  fixtures
+from commands.test_killed import MOST, killed_before
+from commands.test_search import WHERE, by_place, everywhere, page  # noqa: F401  fixtures
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.archive import dump
+from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.model import Admission, FrontierRefused
+from support.live_frontier import HandWorker, LiveFrontier, ack, put
+from support.redis_server import RedisServer
+from support.stored import roll_back
+
+PLACES = {place: page for place, page in WHERE.items() if place != "in flight"} | {"returned": "12"}
+"""Where the page is that `everywhere` put there: what was in flight comes back."""
+
+
+pytestmark = pytest.mark.usefixtures("_quick_disks")
+
+
+@pytest.fixture
+def new(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Iterator[Dq]:
+    """Yield the commands, on a crawl that does not exist; its shards are deleted at the end."""
+    name = f"{live.crawl}-new"
+    yield Dq(server.url, name, capsys)
+    for number in range(4):
+        roll_back(live.redis, Shard(name, number), {})
+
+
+@pytest.fixture
+def exported(dq: Any, everywhere: LiveFrontier, tmp_path: Path) -> Path:  # noqa: F811
+    """Return an export of a crawl that has an entry in each place."""
+    path = tmp_path / "books.jsonl"
+    before = everywhere.dump()
+    dq.text("export", str(path), **TTL)
+    assert everywhere.dump() == before
+    return path
+
+
+def places(dq: Dq) -> dict[str, str]:
+    found = Counter[str]()
+    urls: dict[str, str] = {}
+    for each in dq.found("search", "shop.example/p/")["entries"]:
+        found[each["where"]] += 1
+        urls[each["where"]] = "".join(sorted(urls.get(each["where"], "") + each["request"]["url"][-1]))
+    return urls
+
+
+@pytest.mark.parametrize("settings", [{}, {"DQ_SHARDS": 3, "DQ_ORDER": "fifo", "DQ_SEEN": "compact"}])
+def test_all_of_a_crawl_travels(new: Dq, exported: Path, settings: dict[str, Any]) -> None:
+    """To where it was; with other settings, too. What is said is what was done."""
+    settings = {"DQ_PARTITION_BY": "none", **settings}
+    text = new.text("import", str(exported), **settings)
+    assert f"Crawl {new.crawl!r} at " in text
+    assert re.search(r"^requests +8$", text, re.MULTILINE)
+    assert f"Continue with: scrapy crawl <spider> -s DQ_CRAWL={new.crawl}" in text
+    assert places(new) == PLACES
+    status = new.found("status", "--no-rate")
+    assert (status["waiting"], status["delayed"], status["dead"], status["failed"]) == (5, 1, 1, 1)
+    again = new.text("import", str(exported), **settings)
+    assert "This file was imported before.\n" in again
+    assert new.found("import", str(exported), **settings)["before"]
+    assert places(new) == PLACES
+
+
+def test_the_urls_are_for_people(dq: Any, everywhere: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
+    """Of everything that is there, without logins; while workers live, too."""
+    urls = dq.lines("export", "--urls", "-")
+    assert len(urls) == 8
+    assert "http://...@shop.example/p/5" in urls
+    assert "s3cret" not in dq.printed
+
+
+def test_a_crawl_with_live_workers_is_refused_unless_it_is_on_hold(
+    dq: Any,
+    live: LiveFrontier,
+    beaten: HandWorker,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x"
+    beaten.exchange(page(1), page(2))
+    with pytest.raises(
+        FrontierRefused, match=r"worker worker of crawl .* is alive: nothing was written\. Pau"
+    ):
+        dq.text("export", str(path), **TTL)
+    assert list(tmp_path.iterdir()) == []
+    steer(live.redis, live.crawl, Word.PAUSE)
+    found = dq.found("export", str(path), **TTL)
+    assert (found["entries"], found["fingerprints"], found["left_out"]) == (2, 0, 0)
+
+
+def test_a_crawl_that_changes_meanwhile_leaves_no_file(
+    dq: Any, live: LiveFrontier, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker on hold ends what it has begun."""
+    worker.exchange(*(page(n) for n in range(9)), want=3)
+    steer(live.redis, live.crawl, Word.PAUSE)
+    elements = dump.ShardReader.elements
+
+    async def changed(self: Any, *args: Any) -> Any:
+        await asyncio.to_thread(worker.leave)
+        return await elements(self, *args)
+
+    monkeypatch.setattr(dump.ShardReader, "elements", changed)
+    with pytest.raises(CommandError, match="has changed meanwhile: nothing was written"):
+        dq.text("export", str(tmp_path / "x"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_seen_can_travel_alone(
+    dq: Any, new: Dq, live: LiveFrontier, worker: HandWorker, tmp_path: Path
+) -> None:
+    """The only thing that is left of a crawl that has finished."""
+    path = str(tmp_path / "seen.jsonl.zst")
+    worker.exchange(*(put(n, admission=Admission.SEEN, token=b"%020d" % n) for n in range(9)), want=9)
+    worker.exchange(*map(ack, range(9)))
+    worker.leave(keep_seen=True)
+    with pytest.raises(CommandError, match=r"has finished: nothing waits\. --seen-only exports what"):
+        dq.text("export", path)
+    dq.text("export", path, "--seen-only")
+    new.text("import", path, DQ_PARTITION_BY="none")
+    status = new.found("status", "--no-rate")
+    assert (status["seen"], status["waiting"], status["done"], status["phase"]) == (9, 0, 0, "open")
+    with pytest.raises(CommandError, match="without URLs: --urls or --seen-only, not both"):
+        dq.text("export", path, "--seen-only", "--urls")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("partition_by", "slot", "has DQ_PARTITION_BY 'slot', this project 'none': no worker could join"),
+        ("signing", "ab12", "signed with the key 'ab12': put it into DQ_SIGNING_KEYS"),
+        ("scrapy_dq_export", 2, "this version reads format 1 only"),
+    ],
+)
+def test_an_export_that_no_worker_here_could_use_is_refused(
+    new: Dq, live: LiveFrontier, exported: Path, field: str, value: Any, message: str
+) -> None:
+    lines = exported.read_bytes().splitlines(keepends=True)[:-1]
+    lines[0] = json.dumps(json.loads(lines[0]) | {field: value}).encode() + b"\n"
+    end = {"lines": len(lines), "sha256": sha256(b"".join(lines)).hexdigest()}
+    exported.write_bytes(b"".join(lines) + json.dumps({"end": end}).encode() + b"\n")
+    with pytest.raises(CommandError, match=message):
+        new.text("import", str(exported), DQ_PARTITION_BY="none")
+    assert live.redis.exists(keys.meta(new.crawl)) == 0
+
+
+def test_what_is_not_signed_is_refused_where_keys_are_set(new: Dq, exported: Path) -> None:
+    with pytest.raises(CommandError, match="are not signed, and DQ_SIGNING_KEYS is set"):
+        new.text("import", str(exported), DQ_PARTITION_BY="none", DQ_SIGNING_KEYS=["k" * 32])
+
+
+def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, exported: Path) -> None:  # noqa: F811
+    before = everywhere.dump()
+    with pytest.raises(FrontierRefused, match="exists, and an import only makes new ones"):
+        dq.text("import", str(exported), DQ_PARTITION_BY="none")
+    assert everywhere.dump() == before
+
+
+@pytest.mark.parametrize("name", ["export", "import"])
+def test_a_file_has_to_be_named(dq: Any, name: str, live: LiveFrontier) -> None:
+    with pytest.raises(WrongUsage, match="a spider and a file, not 3 words"):
+        dq.text(name, "books", "a", "b")
+    with pytest.raises(CommandError, match="cannot be read" if name == "import" else "there is no crawl"):
+        dq.text(name, "/nowhere/x")
+    assert live.dump() == {}
+
+
+def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_nothing(
+    new: Dq, live: LiveFrontier, exported: Path
+) -> None:
+    """kill -9. Until it is complete, a command that would change the crawl is refused."""
+    settings = {"DQ_PARTITION_BY": "none", "DQ_SHARDS": 2}
+    kills = 0
+    for number in range(1, MOST):
+        if not killed_before(number, lambda: new.text("import", str(exported), **settings)):
+            break
+        kills += 1
+        if live.redis.hget(keys.meta(new.crawl), "shards") == b"0>2":
+            with pytest.raises(FrontierRefused, match="is half imported"):
+                new.text("reshard", "--to", "2")
+    assert kills > 10
+    assert places(new) == PLACES
+    assert new.found("import", str(exported), **settings)["before"]

@@ -1,0 +1,123 @@
+"""Files of exports: a whole one is read, and one that was cut, edited or is something else is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from exports.test_lines import HEADER
+from scrapy_dq.exports.files import BadExport, ExportFile, ExportWriter, created
+from scrapy_dq.frontier.archive.parts import Part
+
+PARTS = [
+    Part("seen", 0, [(b"%020d" % n,) for n in range(50)]),
+    Part("waiting", 0, [(0, n, b"%012d" % n, b"payload") for n in range(50)], b"shop.example"),
+    Part("dead", 2, [(b"x" * 12, b"why", 5, b"w", 1, -4, 9, b"payload", b"shop.example")]),
+]
+
+
+def written(path: Path) -> Path:
+    with created(str(path)) as file:
+        writer = ExportWriter(file, HEADER)
+        for part in PARTS:
+            writer.write(part)
+        writer.end()
+    assert (writer.entries, writer.tokens) == (51, 50)
+    return path
+
+
+def parts_of(file: ExportFile) -> list[Part]:
+    async def read() -> list[Part]:
+        return [part async for part in file.parts()]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("name", ["books.jsonl", "books.jsonl.zst"])
+def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
+    """Compressed if its name says so."""
+    path = written(tmp_path / name)
+    file = ExportFile(str(path))
+    assert file.header == HEADER
+    assert parts_of(file) == PARTS
+    assert path.read_bytes().startswith(b"{" if name.endswith("l") else b"\x28\xb5\x2f\xfd")
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["books.jsonl", "books.jsonl.zst"])
+def test_a_file_that_was_cut_is_refused_wherever_that_was(tmp_path: Path, name: str) -> None:
+    whole = written(tmp_path / name).read_bytes()
+    cut = tmp_path / f"cut.{name}"
+    for size in [*range(0, len(whole) - 1, 7), len(whole) - 2]:
+        cut.write_bytes(whole[:size])
+        with pytest.raises(BadExport, match=r"is empty|was cut|cannot be read|not an export"):
+            ExportFile(str(cut))
+
+
+def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
+    """Also if a line is missing, is there twice, or follows the last one."""
+    path = written(tmp_path / "books.jsonl")
+    header, seen, waits, dead, end = path.read_bytes().splitlines(keepends=True)
+    for lines in (
+        [header, waits, seen, dead, end], [header, seen, waits, end], [header, seen, seen, waits, dead, end],
+        [header, seen, waits.replace(b"shop", b"shoq"), dead, end], [header.replace(b"books", b"other"), end],
+        [header.replace(b'"run": 2', b'"run": 3'), seen, waits, dead, end],
+        [header, seen, waits, dead, dead, end],
+    ):  # fmt: skip
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(BadExport, match="was edited, or damaged"):
+            ExportFile(str(path))
+    path.write_bytes(b"".join((header, seen, waits, dead, end, dead)))
+    with pytest.raises(BadExport, match="was cut: its last line is missing"):
+        ExportFile(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"http://example.com/\n", "not an export of scrapy_dq"),
+        (b'{"url": "http://example.com/"}\n', "not an export of scrapy_dq"),
+        (b"\0" * 1000, "not an export of scrapy_dq"),
+        (b"[" * 100_000, "not an export of scrapy_dq"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(BadExport, match=message):
+        ExportFile(str(path))
+
+
+def test_a_line_that_its_writer_got_wrong_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with created(str(path)) as file:
+        writer = ExportWriter(file, HEADER)
+        writer._write(json.dumps({"waiting": [[1]], "partition": "h"}))
+        writer.end()
+    with pytest.raises(BadExport, match=r"line 2 of .*: it is no part of a crawl"):
+        parts_of(ExportFile(str(path)))
+
+
+def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("mine")
+    (tmp_path / "y.part").write_text("of an export that was killed")
+    with pytest.raises(BadExport, match="exists: choose another name"), created(str(path)):
+        pass
+    with pytest.raises(UnicodeEncodeError), created(str(tmp_path / "y")) as file:
+        file.write(b"half" + "é".encode("ascii"))
+    with pytest.raises(BadExport, match="cannot be written"), created(str(tmp_path / "z/y")):
+        pass
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+    assert path.read_text() == "mine"
+
+
+def test_no_such_file_is_reported(tmp_path: Path) -> None:
+    for path in (tmp_path / "x", tmp_path):
+        with pytest.raises(BadExport, match="cannot be read"):
+            ExportFile(str(path))
