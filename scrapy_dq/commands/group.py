@@ -33,6 +33,7 @@ from scrapy_dq.commands.limit import Limit
 from scrapy_dq.commands.metrics import PrometheusMetrics
 from scrapy_dq.commands.output.streams import lasting_streams
 from scrapy_dq.commands.peek import Peek
+from scrapy_dq.commands.purge import Purge
 from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.report import Report
 from scrapy_dq.commands.reshard import Reshard
@@ -53,7 +54,8 @@ from scrapy_dq.text import printable
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), Search(), UrlOf(), FailedRequests(), DeadLetters(), Events(),
     History(), Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
-    Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(), Web(), PrometheusMetrics(),
+    Purge(), Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(), Web(),
+    PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

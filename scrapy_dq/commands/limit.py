@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import sys
 from collections.abc import Callable
@@ -14,9 +13,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S
-from scrapy_dq.frontier.model import fits_a_partition
 from scrapy_dq.hostnames import host_named
-from scrapy_dq.inspection.place import Place
 from scrapy_dq.text import printable
 
 
@@ -74,10 +71,10 @@ class Limit(Subcommand):
         with looking.place_of(settings, options) as place:
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
-            hint = _hint(place, partition)
+            hint = looking.hint_of_partition(place, partition)
             if hint and (usual := host_named(partition)) != partition:
                 # Links to a host are in the partition of its usual spelling. A slot may have capitals.
-                usual_hint = _hint(place, usual)
+                usual_hint = looking.hint_of_partition(place, usual)
                 if not usual_hint or usual != partition.lower():
                     partition, hint = usual, usual_hint
             if hint and not changes:
@@ -108,25 +105,6 @@ class Limit(Subcommand):
             )
             print_table(("delay", "concurrency", "blocked", "partition"), [row])
         return DONE
-
-
-def _hint(place: Place, partition: str) -> str:
-    """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
-    from scrapy_dq.frontier.admin.backlog import names_beside
-
-    beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
-    if beside is None:
-        return ""
-    near = difflib.get_close_matches(partition, beside, 1)
-    hint = "this crawl has nothing in a partition of that name now"
-    if near:
-        return f"{hint}; did you mean {near[0]!r}?"
-    if beside == [""]:
-        return f"{hint}: everything is in one without a name ('')"
-    named = [name for name in beside if name]
-    if not named:
-        return hint
-    return f"{hint}; existing partitions: {', '.join(named[:5])}{', ...' if len(named) > 5 else ''}"
 
 
 def _span(seconds: float) -> str:

@@ -117,6 +117,28 @@ def say_unanswered(place: Place) -> None:
         print(f"scrapy dq: {line}", file=sys.stderr)
 
 
+def hint_of_partition(place: Place, partition: str) -> str:
+    """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
+    import difflib
+
+    from scrapy_dq.frontier.admin.backlog import names_beside
+    from scrapy_dq.frontier.model import fits_a_partition
+
+    beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
+    if beside is None:
+        return ""
+    near = difflib.get_close_matches(partition, beside, 1)
+    hint = "this crawl has nothing in a partition of that name now"
+    if near:
+        return f"{hint}; did you mean {near[0]!r}?"
+    if beside == [""]:
+        return f"{hint}: everything is in one without a name ('')"
+    named = [name for name in beside if name]
+    if not named:
+        return hint
+    return f"{hint}; existing partitions: {', '.join(named[:5])}{', ...' if len(named) > 5 else ''}"
+
+
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
     """Return the Config of the named spider; without one, that of the project, for the crawl `--crawl`."""
     return spider_named(settings, options)[0]

@@ -47,6 +47,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "retry": ("journal", "half_moved"),
     "forget": ("journal", "half_moved"),
     "convert": ("half_moved",),
+    "drop": ("journal", "half_moved"),
     "reshard": ("shared", "starts", "member", "limits"),
     "arrive": ("shared", "limits", "resharding"),
     "depart": ("shared", "resharding"),
@@ -67,7 +68,7 @@ _LEAN = {
 """All parts of these: to create the functions of the others takes longer than a beat does itself."""
 LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
-BY_HAND = ("steer", "retry", "forget", "convert", "reshard", "arrive", "depart")
+BY_HAND = ("steer", "retry", "forget", "convert", "drop", "reshard", "arrive", "depart")
 """Scripts that write, for the command line only."""
 AFTERWARDS = ("mend", "probe")
 """Scripts that run after one that was stopped midway."""

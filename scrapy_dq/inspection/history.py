@@ -240,6 +240,7 @@ def _words_of(event: Event) -> str:
         "limit": f"limits changed{times}: {event.about}",
         "retry": f"{count_of(of, 'request')} put back into the backlog",
         "forget": f"{count_of(of, 'fingerprint')} forgotten",
+        "drop": f"{count_of(of, 'request')} dropped: {event.about}",
     }
     return words.get(event.kind) or f"{event.kind} {of:,} {event.about}".strip()
 

@@ -71,7 +71,9 @@ def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Yield a page that only reads, and one that steers and needs a token."""
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(WebPage(tmp_path_factory.mktemp(name), server.url, *words, token=token))
+            name: stack.enter_context(
+                WebPage(tmp_path_factory.mktemp(name), server.url, *words, token=token, unpaced=True)
+            )
             for name, words, token in (("reads", (), ""), ("steers", ("--allow-steering",), TOKEN))
         }
 
@@ -234,7 +236,10 @@ def test_an_outage_is_shown_and_its_end(
 ) -> None:
     """The data stays, with its age; afterwards it is live again."""
     proxy = start_proxy(start_redis().url)
-    with closing(Live(proxy.url, "first", Order.FIFO)) as live, WebPage(tmp_path, proxy.url) as web:
+    with (
+        closing(Live(proxy.url, "first", Order.FIFO)) as live,
+        WebPage(tmp_path, proxy.url, unpaced=True) as web,
+    ):
         worker = HandWorker(live, "worker")
         worker.exchange(*puts(b"a.example", 7))
         browser = browse(web)

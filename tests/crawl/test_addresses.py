@@ -124,6 +124,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["limit", name, "example.com", "--delay", "2"],
         ["retry", name, "--all"],
         ["forget", name, "http://example.com/1"],
+        ["purge", name, "--partition", "example.com", "--yes"],
         ["seen", "convert", name, "-s", "DQ_SEEN=compact"],
         ["reshard", name, "--to", "1"],
         ["export", name, "crawl.jsonl"],

@@ -426,7 +426,7 @@ def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -
 def test_each_event_is_said_in_words() -> None:
     """Those of later versions, too."""
     for kind in (*(word.value for word in Word), "began", "finished", "joined", "left", "died", "returned",
-                 "outage", "damaged", "limit", "retry", "forget"):  # fmt: skip
+                 "outage", "damaged", "limit", "retry", "forget", "drop"):  # fmt: skip
         assert said(Event(0, 0, kind, "", 2, "about")) != f"{kind} 2 about"
     assert said(Event(0, 0, "sang", "", 2, "about")) == "sang 2 about"
     assert said(Event(0, 0, "died", "", 1, "")) == "a worker died with 1 lease"

@@ -13,6 +13,7 @@ from scrapy_dq.frontier import Overview, forget, keys
 from scrapy_dq.frontier.admin.backlog import names_beside, sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
@@ -173,6 +174,7 @@ BLOCKING_CALLS: dict[str, Any] = {
     "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
     "convert": lambda client: convert_some(client, HOME, Seen.COMPACT, []),
+    "drop": lambda client: drop(client, "a crawl", "a.example"),
 }
 
 

@@ -18,6 +18,10 @@ from urllib.parse import urlencode, urlsplit
 from support.waiting import patience
 
 TOKEN = "a-token-of-more-than-16-characters"
+UNPACED = (
+    "import sys; from scrapy.cmdline import execute; from scrapy_dq.web import budget; budget.PAUSE = 0; "
+    "execute(['scrapy', *sys.argv[1:]])"
+)
 
 
 class WebPage:
@@ -25,12 +29,20 @@ class WebPage:
 
     COMMAND: tuple[str, ...] = ("web", "--crawl", "first")
 
-    def __init__(self, folder: Path, redis_url: str, *words: str, token: str = "") -> None:
+    def __init__(
+        self, folder: Path, redis_url: str, *words: str, token: str = "", unpaced: bool = False
+    ) -> None:
+        """
+        Args:
+            unpaced: it looks at Redis without a pause. On a busy machine each look seems to take Redis's
+                time, of which it takes a fiftieth: a look of 2 s is paid by 98 s without one.
+        """
         self.log = folder / "web.log"
         self.token = token
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "scrapy", "dq", *self.COMMAND, "--json", "--port", "0",
+                [sys.executable, *(("-c", UNPACED) if unpaced else ("-m", "scrapy")), "dq",
+                 *self.COMMAND, "--json", "--port", "0",
                  "-s", f"REDIS_URL={redis_url}", "-s", "DQ_REDIS_TIMEOUT=1", *words],
                 cwd=folder, env={**os.environ, "DQ_WEB_TOKEN": token}, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip

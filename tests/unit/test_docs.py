@@ -52,6 +52,7 @@ COMMANDS = {
     "scrapy dq retry": "tests/commands/test_retry.py test_those_are_retried_that_are_named",
     "scrapy dq push": "tests/commands/test_push.py test_urls_wait_in_the_crawl",
     "scrapy dq forget": "tests/commands/test_forget.py test_what_is_forgotten_can_be_pushed_again",
+    "scrapy dq purge": "tests/commands/test_purge.py test_what_waits_in_one_partition_is_dropped",
     "scrapy dq limit": "tests/commands/test_limit.py test_each_limit_is_set_and_taken_back",
     "scrapy dq seen convert": "tests/commands/test_seen.py test_it_makes_what_is_requested",
     "scrapy dq reshard": "tests/commands/test_reshard.py "

@@ -1,0 +1,93 @@
+"""Drop what waits in one partition: a site that is a trap, or that is not wanted any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.read_pace import ReadPace
+from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import by_bytes, refuse
+
+STEP = 1_000
+"""Most entries in one call: a script blocks Redis while it runs."""
+
+
+def waiting_in(client: Any, crawl: str, partition: str) -> int:
+    """Return how many entries of a partition wait, without delayed ones; blocking.
+
+    Args:
+        client: a `redis` client that decodes nothing, or Shards.
+    Raises:
+        redis.exceptions.RedisError: no reply, or a key of a foreign type.
+    """
+    client, shard = shards_of(client, crawl).of_partition(partition)
+    prefix, name = keys.prefix(shard).encode(), partition.encode()
+    first, last = b"[%s\0" % name, b"(%s\1" % name
+    bands = [member[len(name) + 1 :] for member in client.zrangebylex(prefix + b"more_bands", first, last)]
+    bands += filter(None, [client.hget(prefix + b"bands", name)])
+    ranks = (int.from_bytes(band, "big") - 2**52 for band in bands)
+    lists = sum(client.llen(b"%sbacklog:%d:%s" % (prefix, rank, name)) for rank in ranks)
+    sets = sum(client.zlexcount(prefix + each, first, last) for each in (b"returned", b"quarantine"))
+    return int(lists + sets)
+
+
+def drop(
+    client: Any,
+    crawl: str,
+    partition: str,
+    by: str = "",
+    dropped: Callable[[int], object] = lambda count: None,
+) -> int | None:
+    """Drop all entries of a partition that wait or are delayed; they stay seen. Blocking.
+
+    What is in flight is done, failed or released as always; what is released, or found, meanwhile may stay.
+
+    Args:
+        client: a `redis` client that decodes nothing, or Shards.
+        by: who drops them, for the journal of the crawl.
+        dropped: called with the number of further ones.
+    Returns:
+        How many it were; None: there is no such crawl.
+    Raises:
+        redis.exceptions.RedisError: no reply; some may be dropped, and a repeat goes on.
+        FrontierRefused: a key of the crawl has a foreign type, or it is half moved.
+    Source: transitions/drop.lua
+    """
+    client, shard = shards_of(client, crawl).of_partition(partition)
+    total, left = 0, True
+
+    def step(delayed: list[bytes], most: int) -> None:
+        nonlocal total, left
+        packed = msgpack.packb(delayed, use_bin_type=False)
+        args = partition.encode(), most, packed, by_bytes(by)
+        reply = Script("drop", Order.FIFO).call_blocking(client, keys.fixed(shard), *args)
+        refuse(reply)
+        if reply[0] != b"OK":
+            raise _Absent
+        total, left = total + reply[1], bool(reply[2])
+        dropped(reply[1])
+
+    try:
+        step([], STEP)
+        while left:
+            step([], STEP)
+        cursor, pace, name = -1, ReadPace(STEP), keys.prefix(shard) + "delayed"
+        while cursor:
+            cursor, read = client.zscan(name, max(0, cursor), count=pace.count)
+            pace.saw([member for member, _ in read])
+            found = [member for member, _ in read if member[20:].partition(b"\0")[0] == partition.encode()]
+            for at in range(0, len(found), STEP):
+                step(found[at : at + STEP], 0)
+    except _Absent:
+        return None
+    return total
+
+
+class _Absent(Exception):
+    """There is no such crawl."""

@@ -1,0 +1,42 @@
+-- drop: entries of one partition that wait -> gone, in bounded steps. They stay seen. What is in flight, failed or
+-- dead stays as it is.
+-- ARGS     partition, most, delayed (msgpack array: members of `delayed` of this partition), by (who drops them, for
+--          the journal)
+-- RETURNS  OK, how many it were, left (1: more of them wait, delayed ones not counted) | ABSENT | MOVING, from>to
+--          | WRONG_TYPE, key, actual, expected
+-- COST     O(most + delayed)
+-- CRASH    before, after: repeating the call goes on with what is left
+-- USES     bands.first_of, bands.list_of, bands.remove_best_band, entry.unpack_rank, half_moved, journal.note_event,
+--          keys.key, partition.classify, state, state.save_state, types.is_wrong, types.wrong_type
+local partition, most, delayed, by = ARGV[1], tonumber(ARGV[2]), cmsgpack.unpack(ARGV[3]), ARGV[4]
+local wrong = wrong_type() or half_moved()
+if wrong then return wrong end
+if not state.epoch then return { 'ABSENT' } end
+local dropped = 0
+local function count(of, gone) state[of], dropped = math.max(0, state[of] - gone), dropped + gone end
+if delayed[1] then count('delayed', redis.call('ZREM', key.delayed, unpack(delayed))) end
+while dropped < most do
+  local band = redis.call('HGET', key.bands, partition)
+  if not band or #band ~= 8 then break end
+  local list = list_of(unpack_rank(band), partition)
+  wrong = is_wrong(list, 'list')
+  if wrong then break end
+  local length = redis.call('LLEN', list)
+  local some = math.min(most - dropped, length)
+  redis.call('LTRIM', list, some, -1)
+  count('waiting', some)
+  if some == length then remove_best_band(partition) end
+end
+for _, name in ipairs({ 'returned', 'quarantine' }) do
+  if dropped < most then
+    local members = redis.call('ZRANGEBYLEX', key[name], '[' .. partition .. '\0', '(' .. partition .. '\1',
+      'LIMIT', 0, most - dropped)
+    if members[1] then count('waiting', redis.call('ZREM', key[name], unpack(members))) end
+  end
+end
+classify(partition, 0)
+save_state()
+if dropped > 0 then note_event('drop', by, dropped, partition) end
+local left = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
+  or first_of(key.quarantine, partition)
+return wrong or { 'OK', dropped, left and 1 or 0 }
