@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import scrapy
+from scrapy.core.scheduler import BaseScheduler, Scheduler
 from scrapy.crawler import Crawler
 from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
@@ -477,6 +478,12 @@ def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> Non
     engine._handle_downloader_output(new, old)
     assert settlement.parent_of(new) is old
     assert settlement.parent_of(old) is None
+
+
+def test_no_hook_of_scrapy_tells_when_a_request_is_done() -> None:
+    """Once there is one, settlement has to use it: docs/internals/settlement.md."""
+    for cls in (BaseScheduler, Scheduler):
+        assert not [name for name in dir(cls) if name.startswith("finish") or name.endswith("_finished")]
 
 
 def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
