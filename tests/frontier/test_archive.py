@@ -155,9 +155,11 @@ def served_of(crawl: Crawl, host: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
-    crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool
-) -> None:
+    crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """At each of its steps once; meanwhile no worker can join. Once it is complete, it does nothing more."""
+    monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 15)
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     archive, kills, continued = dumped(old, 1), 0, Loaded()
@@ -186,8 +188,9 @@ def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("kind", ["waiting", "delayed", "seen", "failed"])
 def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
-    crawl_of: Callable[..., Crawl], crawl_name: str, kind: str
+    crawl_of: Callable[..., Crawl], crawl_name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 1)
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     header, found = dumped(old, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ _OFFSET, _SEEN = 7, 11
 _MARKED = (0, 1, 2, 3, 4, 9, _SEEN)
 """Counts that change whenever an entry or a token does."""
 _MOST_LISTS = 200
-"""So many lists of one partition are merged at once; the others follow."""
+"""So many lists of one partition are merged at once; the others follow. About so many are begun in one call."""
+_HEAD = 8
+"""Elements of a list that are read with those of others."""
 
 
 @dataclass
@@ -196,7 +199,8 @@ class _Shard:
                 yield [_leased(*each) for each in ours if (each[1][8] >= 128) is quarantined], b""
 
     async def _failed(self) -> AsyncIterator[_Items]:
-        async for records in self._pages(Chain(True)):
+        (head,) = await self._reader.heads([chain := Chain(True)], _HEAD)
+        async for records in self._pages(chain, head):
             items = []
             for record in records:
                 with suppress(Exception):
@@ -211,26 +215,36 @@ class _Shard:
 
     async def _waiting(self) -> AsyncIterator[_Items]:
         """Yield the backlog partition by partition, the oldest entries first, whatever their rank."""
-        for partition, chains in groupby(await self._reader.backlog(), lambda chain: chain.partition):
-            lists = list(chains)
-            for at in range(0, len(lists), _MOST_LISTS):
-                async for items in self._merged(lists[at : at + _MOST_LISTS]):
-                    yield items, partition
+        chains, pace = deque(await self._reader.backlog()), ReadPace(_HEAD * _MOST_LISTS)
+        while chains:
+            # There may be a million lists of one element.
+            some = [chains.popleft()]
+            while chains and (len(some) < pace.count // _HEAD or chains[0].partition == some[-1].partition):
+                some.append(chains.popleft())
+            heads = await self._reader.heads(some, _HEAD)
+            pace.saw([element for head in heads for element in head])
+            for partition, pairs in groupby(zip(some, heads, strict=True), lambda pair: pair[0].partition):
+                lists = list(pairs)
+                for at in range(0, len(lists), _MOST_LISTS):
+                    async for items in self._merged(lists[at : at + _MOST_LISTS]):
+                        yield items, partition
 
-    async def _merged(self, lists: list[Chain]) -> AsyncIterator[list[tuple[Any, ...]]]:
+    async def _merged(self, lists: list[tuple[Chain, list[bytes]]]) -> AsyncIterator[list[tuple[Any, ...]]]:
         if len(lists) == 1:
-            async for elements in self._pages(lists[0]):
-                yield self._elements(lists[0].rank, elements)
+            ((chain, head),) = lists
+            async for elements in self._pages(chain, head):
+                yield self._elements(chain.rank, elements)
             return
-        pages = [aiter(self._pages(chain)) for chain in lists]
+        pages = [aiter(self._pages(*each)) for each in lists]
         heads = [
-            self._elements(chain.rank, await _next(each)) for chain, each in zip(lists, pages, strict=True)
+            self._elements(chain.rank, await _next(each))
+            for (chain, _), each in zip(lists, pages, strict=True)
         ]
         while any(heads):
             # As far as the list whose page ends first: what is read next of it may be older than the others.
             ends = min(head[-1][1] for head in heads if head)
             yield list(merge(*([e for e in head if e[1] <= ends] for head in heads), key=lambda e: e[1]))
-            for n, chain in enumerate(lists):
+            for n, (chain, _) in enumerate(lists):
                 was_read = bool(heads[n])
                 heads[n] = [e for e in heads[n] if e[1] > ends]
                 if was_read and not heads[n]:
@@ -241,9 +255,12 @@ class _Shard:
         self._skipped.records += len(elements) - len(whole)
         return whole
 
-    async def _pages(self, chain: Chain) -> AsyncIterator[list[bytes]]:
-        at, pace = 0, ReadPace(500)
-        while elements := await self._reader.elements(chain, at, pace.count):
+    async def _pages(self, chain: Chain, head: list[bytes]) -> AsyncIterator[list[bytes]]:
+        """Yield the elements of a list, of which the first _HEAD were read."""
+        if head:
+            yield head
+        at, pace = len(head), ReadPace(500)
+        while at >= _HEAD and (elements := await self._reader.elements(chain, at, pace.count)):
             pace.saw(elements)
             at += len(elements)
             yield elements

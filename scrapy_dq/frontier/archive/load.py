@@ -23,6 +23,8 @@ from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
 from scrapy_dq.frontier.resharding.transfer import Transfer
 
+_PART, _PART_BYTES = 500, 1_048_576
+"""Elements of lists in one call, about: there may be a million lists of one element."""
 _FILE = 0
 """The old shard of all that arrives."""
 _PLAIN = (Order.FIFO, Order.LIFO)
@@ -159,13 +161,20 @@ class _Loading:
         self._sent: dict[int, int] = defaultdict(int)
         """By shard: how many of them were there until now."""
         self._failed = 0
+        self._lists: dict[int, list[Any]] = defaultdict(list)
+        """By shard: what transitions/arrive.lua takes of lists that were not sent yet."""
+        self._elements: dict[int, int] = defaultdict(int)
+        self._bytes: dict[int, int] = defaultdict(int)
+        """By shard: how many elements these have, and bytes."""
 
     async def begin(self, frontiers: Sequence[Frontier]) -> None:
         for number, frontier in enumerate(frontiers):
             self._had[number] = int((await meta_of(frontier)).get(b"reshard:from %d" % _FILE, 0))
 
     async def take(self, part: Part) -> None:
-        """Store a part."""
+        """Store a part; elements of lists some parts later."""
+        if part.kind != parts.WAITING:
+            await self._send_lists()
         if part.kind in TOKENS:
             await self._take_tokens(part)
         elif part.kind == parts.WAITING:
@@ -173,27 +182,33 @@ class _Loading:
         elif part.kind == parts.FAILED:
             self._failed += len(part.items)
             for to, items in self._by_shard(part):
-                await self._append(to, "failed", [self._failed_record(item) for item in items])
+                await self._append(to, "failed", [self._failed_record(item) for item in items], len(items))
         else:
             stored = getattr(self, f"_{part.kind}_items")
             for to, items in self._by_shard(part):
                 await self._arrive(to, part.kind, [each for item in items for each in stored(*item)])
 
     async def end(self) -> None:
+        await self._send_lists()
         sums = [self._header.done, max(0, self._header.failed - self._failed), self._header.gone]
         await self._arrive(HOME, "sums", sums)
 
     async def _arrive(self, to: int, label: str, items: list[Any]) -> None:
         await self._transfer.arrive(to, _FILE, label, items)
 
-    async def _append(
-        self, to: int, label: str, items: list[bytes], rank: int = 0, partition: bytes = b""
-    ) -> None:
-        """Add to a list, unless an interrupted call has."""
+    async def _append(self, to: int, label: str, items: list[Any], count: int) -> None:
+        """Add *count* elements to lists, unless an interrupted call has."""
         first = self._sent[to]
-        self._sent[to] += len(items)
+        self._sent[to] += count
         if self._sent[to] > self._had[to]:
-            await self._transfer.arrive(to, _FILE, label, items, rank, partition, first)
+            await self._transfer.arrive(to, _FILE, label, items, first)
+
+    async def _send_lists(self, *, part: bool = False) -> None:
+        """Send the lists that wait; *part*: to shards for which they make a call of the usual size."""
+        for to, count in list(self._elements.items()):
+            if not part or count >= _PART or self._bytes[to] >= _PART_BYTES:
+                del self._elements[to], self._bytes[to]
+                await self._append(to, "backlog", self._lists.pop(to), count)
 
     def _by_shard(self, part: Part) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
         found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
@@ -239,7 +254,10 @@ class _Loading:
             turn = turn_bytes(self._target.order, rank, sequence)
             found[to, rank].append(turn + entry_id + payload)
         for (to, rank), elements in found.items():
-            await self._append(to, "backlog", elements, rank, part.partition)
+            self._lists[to] += (rank, part.partition, elements)
+            self._elements[to] += len(elements)
+            self._bytes[to] += sum(map(len, elements))
+        await self._send_lists(part=True)
 
     def _rank(self, rank: int, payload: bytes) -> int:
         if self._target.order in _PLAIN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from scrapy_dq.frontier import keys
@@ -124,6 +124,14 @@ class ShardReader:
     async def length(self, chain: Chain) -> int:
         with as_unavailable():
             return int(await self._client.llen(self._prefix.encode() + chain.name))
+
+    async def heads(self, chains: Sequence[Chain], count: int) -> list[list[bytes]]:
+        """Return the first *count* elements of each of some lists."""
+        with as_unavailable():
+            pipe = self._client.pipeline(transaction=False)
+            for chain in chains:
+                pipe.lrange(self._prefix.encode() + chain.name, 0, count - 1)
+            return list(await pipe.execute())
 
     async def elements(self, chain: Chain, first: int, count: int) -> list[bytes]:
         """Return *count* elements of a list, from position *first* on."""

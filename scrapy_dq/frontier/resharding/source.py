@@ -146,9 +146,8 @@ class Source:
                 else:
                     parts[to].append(element)
             for to, items in parts.items():
-                await self._transfer.arrive(
-                    to, self._number, chain.label, items, chain.rank, chain.partition, self._sent[to]
-                )
+                given = items if chain.is_failed else [chain.rank, chain.partition, items]
+                await self._transfer.arrive(to, self._number, chain.label, given, self._sent[to])
                 self._sent[to] += len(items)
             left, offset = left - len(elements), offset + len(elements)
             if await self._transfer.depart(

@@ -120,15 +120,15 @@ class Transfer:
         return int(reply[1])
 
     async def arrive(
-        self, to: int, of: int, label: str, items: list[Any], rank: int = 0, partition: bytes = b"",
-        first: int = 0, *, on: Frontier | None = None,
-    ) -> None:  # fmt: skip
+        self, to: int, of: int, label: str, items: list[Any], first: int = 0, *, on: Frontier | None = None
+    ) -> None:
         """Store *items* of shard *of* in shard *to*. Source: transitions/arrive.lua
 
         Args:
+            first: of lists, how many elements were sent before.
             on: the frontier to use.
         """
-        reply = await self.call(on or self.frontiers[to], "arrive", of, label, rank, partition, first, items)
+        reply = await self.call(on or self.frontiers[to], "arrive", of, label, first, items)
         if reply[0] == b"GAP":
             told = ROLLED_BACK_MEANWHILE if (of, to) in self._arrived else ROLLED_BACK
             raise FrontierRefused(told.format(to, of))
@@ -138,7 +138,9 @@ class Transfer:
         if items:  # else it was only something to wait for (`on_disk`)
             self._got[of, to] = int(reply[1])
         self._touched.setdefault(to, set()).add(of)
-        self._bytes += sum(len(item) for item in items if isinstance(item, bytes))
+        for item in items:
+            if isinstance(item, (bytes, list)):
+                self._bytes += len(item) if isinstance(item, bytes) else sum(map(len, item))
 
     async def depart(
         self, of: int, label: str, items: Sequence[bytes] = (), *, entries: int = 0, rank: int = 0,

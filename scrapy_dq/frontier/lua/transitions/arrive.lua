@@ -2,10 +2,10 @@
 -- ARGS     epoch, change, owner (see reshard.lua), from (its old shard), label (backlog, failed: in this order;
 --          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums; of an
 --          import also fingerprints: they become seen now, of whatever kind that is),
---          rank, partition (of a backlog), first (of a list: how many elements of any list have arrived from there
---          before), items (msgpack: elements, members or tokens; with a time before each: delayed, earliest, blocked,
---          an expiring seen; field and value: dead, limits; the first bucket and the member: a compact seen; done,
---          failed, gone: the sums of a shard that will be no more)
+--          first (of lists: how many elements of any list have arrived from there before), items (msgpack: elements,
+--          members or tokens; of the backlog rank, partition and elements of one list after another; with a time before
+--          each: delayed, earliest, blocked, an expiring seen; field and value: dead, limits; the first bucket and the
+--          member: a compact seen; done, failed, gone: the sums of a shard that will be no more)
 -- RETURNS  OK, how often something has arrived from there | CHANGED (another process, or reshard) | GAP (elements are
 --          missing that had arrived: this shard was rolled back) | WRONG_TYPE, key, actual, expected
 -- COST     O(items)
@@ -14,7 +14,7 @@
 --          partition.classify_touched, resharding.in_parts, resharding.is_owned, shared.stored_field, state,
 --          state.CLAIMED, state.save_state, state.touched, types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local rank, partition, first, items = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8]), cmsgpack.unpack(ARGV[9])
+local first, items = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7])
 local wrong = wrong_type()
 if wrong then return wrong end
 if not is_owned(epoch, change, owner) then return { 'CHANGED' } end
@@ -23,18 +23,31 @@ if label == 'backlog' or label == 'failed' then
   local field = 'reshard:from ' .. from
   local had = tonumber(stored_field(field)) or 0
   if had < first then return { 'GAP' } end
-  for _ = 1, math.min(had - first, #items) do table.remove(items, 1) end
-  if label == 'failed' then
-    in_parts('RPUSH', key.failed, items)
-    state.failed = state.failed + #items
-  else
-    local list = list_of(rank, partition)
-    local is_new = redis.call('EXISTS', list) == 0
-    in_parts('RPUSH', list, items)
-    state.waiting, touched[partition] = state.waiting + #items, true
-    if is_new then add_band(partition, rank) end
+  local known = had - first
+  -- Adds those elements that are not there yet, and returns how many they are.
+  local function append(list, elements)
+    local skipped = math.min(known, #elements)
+    known = known - skipped
+    if skipped == #elements then return 0 end
+    in_parts('RPUSH', list, { unpack(elements, skipped + 1) })
+    had = had + #elements - skipped
+    return #elements - skipped
   end
-  redis.call('HSET', key.meta, field, string.format('%.0f', had + #items))
+  if label == 'failed' then
+    state.failed = state.failed + append(key.failed, items)
+  else
+    for i = 1, #items, 3 do
+      local rank, partition = items[i], items[i + 1]
+      local list = list_of(rank, partition)
+      local is_new = redis.call('EXISTS', list) == 0
+      local added = append(list, items[i + 2])
+      if added > 0 then
+        state.waiting, touched[partition] = state.waiting + added, true
+        if is_new then add_band(partition, rank) end
+      end
+    end
+  end
+  redis.call('HSET', key.meta, field, string.format('%.0f', had))
 elseif label == 'returned' or label == 'quarantine' then
   local scored = {}
   for _, member in ipairs(items) do
