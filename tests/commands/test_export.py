@@ -111,13 +111,13 @@ def test_a_crawl_that_changes_meanwhile_leaves_no_file(
     """A worker on hold ends what it has begun."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Word.PAUSE)
-    elements = dump.ShardReader.elements
+    heads = dump.ShardReader.heads
 
     async def changed(self: Any, *args: Any) -> Any:
         await asyncio.to_thread(worker.leave)
-        return await elements(self, *args)
+        return await heads(self, *args)
 
-    monkeypatch.setattr(dump.ShardReader, "elements", changed)
+    monkeypatch.setattr(dump.ShardReader, "heads", changed)
     with pytest.raises(CommandError, match="has changed meanwhile: nothing was written"):
         dq.text("export", str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []

@@ -33,7 +33,7 @@ _OFFSET, _SEEN = 7, 11
 _MARKED = (0, 1, 2, 3, 4, 9, _SEEN)
 """Counts that change whenever an entry or a token does."""
 _MOST_LISTS = 200
-"""So many lists of one partition are merged at once; the others follow. About so many are begun in one call."""
+"""So many lists of one partition are merged at once; the others follow. So many are begun in one call."""
 _HEAD = 8
 """Elements of a list that are read with those of others."""
 
