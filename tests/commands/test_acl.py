@@ -83,6 +83,16 @@ def test_each_role_can_do_its_work_and_nothing_else(
             observer.delete(f"dq:{{{project.name}}}:meta")
     looked = run_dq(project, "status", project.name, "--no-rate", "-s", f"REDIS_URL={urls['observer']}")
     assert looked.returncode == 0, looked.stderr
+    of_crawler = ["-s", f"REDIS_URL={urls['crawler']}"]
+    for words in (
+        ["push", project.name, "http://a.example/1", "http://b.example/2"],
+        ["export", project.name, "crawl.jsonl"],
+        ["clear", project.name, "--yes"],
+        ["import", project.name, "crawl.jsonl"],
+        ["purge", project.name, "--partition", "a.example", "--yes"],
+    ):
+        done = run_dq(project, *words, *of_crawler)
+        assert done.returncode == 0, done.stderr
     cleared = run_dq(project, "clear", project.name, "--yes", "-s", f"REDIS_URL={urls['observer']}")
     assert cleared.returncode == 1
     assert "denies access" in cleared.stderr

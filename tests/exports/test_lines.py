@@ -81,7 +81,8 @@ def test_a_file_of_a_later_format_is_refused_with_its_version() -> None:
         {"order": "random"}, {"seen": 1}, {"shards": 0}, {"shards": 2000}, {"sequence": -1}, {"run": 1.5},
         {"id": "x"}, {"crawl": 5}, {"spider": "a\nb"}, {"kept": []}, {"kept": {"starts": "?"}},
         {"done": None},
-        {"kept": {"limits_set": "kw=="}}, {"kept": {"events": "eA=="}}, {"seen_since_ms": "x"},
+        {"kept": {"limits_set": "kw=="}}, {"kept": {"starts": "AAAA" * 100_000}},
+        {"kept": {"events": "eA=="}}, {"seen_since_ms": "x"},
     ],
 )  # fmt: skip
 def test_a_header_that_was_edited_is_refused(change: dict[str, Any]) -> None:

@@ -323,3 +323,17 @@ def test_expired_fingerprints_do_not_travel(crawl_of: Callable[..., Crawl], craw
             assert new.redis.hget(keys.meta(new.name), "seen_since") == old.redis.hget(
                 prefix + "meta", "seen_since"
             )
+
+
+@pytest.mark.parametrize("field", [("run", 1), ("cleared", 1)])
+def test_a_shard_that_is_a_run_behind_is_reported(
+    crawl_of: Callable[..., Crawl], field: tuple[str, int]
+) -> None:
+    """A worker was killed while it joined: what is there belongs to the run before."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    crawl.redis.hset(keys.meta(Shard(crawl.name, 0 if field[0] == "run" else 1)), *field)
+    with pytest.raises(
+        FrontierRefused, match=r"shard 1 of crawl .* has not begun the run of home: start a wor"
+    ):
+        dumped(crawl, 2)

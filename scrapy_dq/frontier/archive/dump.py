@@ -72,6 +72,12 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
     for number, meta in enumerate(metas):
         if meta.get(b"epoch") != home[b"epoch"]:
             raise FrontierRefused(f"shard {number} of crawl {crawl!r} is gone, and with it what waited there")
+        behind = meta.get(b"run") != home.get(b"run") or (number and meta.get(b"cleared") == b"1")
+        if behind and home.get(b"phase") == b"open":
+            raise FrontierRefused(
+                f"shard {number} of crawl {crawl!r} has not begun the run of home: start a worker, pause the "
+                f"crawl, and then export it"
+            )
         before, moving, after = meta.get(b"shards", b"").decode("utf-8", "replace").partition(">")
         if moving:
             raise FrontierRefused(half_moved(before, after))
