@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -118,6 +119,7 @@ async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar
     from scrapy_dq.codec.shown import priority_of
     from scrapy_dq.frontier.archive.load import Target, load
     from scrapy_dq.frontier.keys import HOME
+    from scrapy_dq.frontier.signing import Signer
 
     ids, header = frontiers[HOME].signer.ids, file.header
     if header.signing and header.signing not in ids.split():
@@ -125,9 +127,10 @@ async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar
         if header.signing == "no":
             why = "not signed, and DQ_SIGNING_KEYS is set: no worker would take them"
         raise CommandError(f"the requests in the file are {why}. Nothing was imported")
+    signer, was = frontiers[HOME].signer, Signer(header.crawl, config.signing_keys)
     target = Target(config.order, config.seen_kind, ids.split()[0])
     return await load(
-        frontiers, header, file.parts(), target, progress=bar.advance,
+        frontiers, header, file.parts(), target, progress=bar.advance, signed=partial(signer.moved_from, was),
         priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
     )  # fmt: skip
 

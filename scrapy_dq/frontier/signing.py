@@ -43,6 +43,16 @@ class Signer:
         """Return the stored form of *payload*; only if this `signs`."""
         return MARK + hmac.digest(self._keys[0], entry_id + payload, "sha256")[:MAC_BYTES] + payload
 
+    def moved_from(self, other: Signer, entry_id: bytes, stored: bytes) -> bytes:
+        """Return the stored form of a payload of another crawl, signed there: here it is signed anew.
+
+        What *other* does not verify stays as it is, and is valid here no more than there.
+        """
+        if not (self.signs and stored[:1] in (MARK, MOVED)):
+            return stored
+        payload = other.verified(entry_id, stored)
+        return stored if payload is None else self.signed(entry_id, payload)
+
     def verified(self, entry_id: bytes, stored: bytes) -> bytes | None:
         """Return the payload of a *stored* one; None: no key has signed it."""
         if not self._keys:

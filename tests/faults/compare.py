@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from support.compared_faults import DEADLINE_S, FAULTS, QUICK_S, Fault, Scene
-from support.fault_crawl import CONTENDERS, Contender, FaultCrawl
+from support.fault_crawl import CONTENDERS, LOCAL, Contender, FaultCrawl
 from support.project import Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -90,7 +90,7 @@ def _set_up(fault: Fault, contender: Contender, pages: int, rng: random.Random, 
     tree = {"pages": pages, "fan_out": 4, "latency_s": QUICK_S, **fault.site}
     site = stack.enter_context(TreeSite(**tree))
     redis = proxy = None
-    if contender != "JOBDIR":
+    if contender not in LOCAL:
         redis = stack.enter_context(RedisServer(appendonly=True))
         if fault.through_proxy:
             proxy = stack.enter_context(RedisProxy(redis.url))
@@ -191,7 +191,7 @@ def main() -> None:
     results: list[Result] = []
     for name in options.only:
         for contender in options.contenders:
-            if FAULTS[name].needs_redis and contender == "JOBDIR":
+            if FAULTS[name].needs_redis and contender in LOCAL:
                 continue
             for repetition in range(options.repetitions):
                 result = run(name, contender, repetition, options.pages)
@@ -207,7 +207,7 @@ def tell(result: Result) -> None:
     counts = f"lost {result.lost:4} of {result.pages}, {result.repeats} repeats, {result.seconds:.0f} s"
     reasons = ", ".join(map(str, result.reasons))
     print(
-        f"{result.fault:12} {result.contender:12} #{result.repetition}: {counts} ({reasons}) {result.hung}",
+        f"{result.fault:12} {result.contender:13} #{result.repetition}: {counts} ({reasons}) {result.hung}",
         file=sys.stderr,
         flush=True,
     )

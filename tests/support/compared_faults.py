@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from support.compared_spiders import FULL_PAGE, ClosingSpider, LambdaSpider, PoisonSpider
-from support.fault_crawl import FaultCrawl
+from support.fault_crawl import LOCAL, FaultCrawl
 from support.project import SPIDER
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -92,7 +92,7 @@ def kill_the_worker(scene: Scene) -> None:
 
 
 def kill_one_of_two(scene: Scene) -> None:
-    live = [scene.start() for _ in range(1 if scene.crawl.contender == "JOBDIR" else 2)]
+    live = [scene.start() for _ in range(1 if scene.crawl.contender in LOCAL else 2)]
     for part in (0.05, 0.09, 0.13, 0.17, 0.2):
         scene.advance(part)
         victim = live.pop(0)

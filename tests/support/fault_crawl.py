@@ -16,7 +16,7 @@ from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import Worker
 
-Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR"]
+Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite"]
 CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "scrapy_dq": {},
     "scrapy-redis": {
@@ -26,8 +26,14 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
         "SCHEDULER_PERSIST": True,
     },
     "JOBDIR": {**PLAIN, "JOBDIR": "job"},
-}
+    # Since Scrapy 2.19.
+    "JOBDIR-SQLite": {
+        **PLAIN, "JOBDIR": "job", "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue",
+    },
+}  # fmt: skip
 """The settings of each scheduler; settings of Project are added."""
+LOCAL = ("JOBDIR", "JOBDIR-SQLite")
+"""Those without a Redis: one worker at a time."""
 FIGURES = "figures"
 """The name of what a test has measured, among the properties of its report."""
 

@@ -65,6 +65,7 @@ async def load(
     target: Target,
     *,
     priority_of: Callable[[bytes], int],
+    signed: Callable[[bytes, bytes], bytes] = lambda entry_id, payload: payload,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Loaded:
     """Store a crawl that does not exist; the next call continues one that was interrupted.
@@ -73,6 +74,7 @@ async def load(
         frontiers: of all shards that it will have, home first.
         given: all its parts, always in the same order.
         priority_of: returns the priority of a payload, if the order of the old crawl knew none.
+        signed: returns what is stored of an id and a payload: a signature is valid in one crawl only.
         progress: called with the number of further entries and fingerprints.
     Raises:
         FrontierUnavailable: a shard does not answer: repeat the call.
@@ -101,7 +103,7 @@ async def load(
     at_home = [name for name in meta if name not in _OF_ALL]
     shards = ShardChange(frontiers, 0, count, meta, _OF_ALL, at_home, header.id)
     await shards.begin(metas, header.sequence)
-    loading = _Loading(shards.transfer, header, target, count, priority_of)
+    loading = _Loading(shards.transfer, header, target, count, priority_of, signed)
     await loading.begin(frontiers)
     async for part in given:
         await loading.take(part)
@@ -151,9 +153,9 @@ def _meta_of_new(header: Header, target: Target, shards: int, epoch: bytes) -> d
 class _Loading:
     def __init__(
         self, transfer: Transfer, header: Header, target: Target, shards: int,
-        priority_of: Callable[[bytes], int],
+        priority_of: Callable[[bytes], int], signed: Callable[[bytes, bytes], bytes],
     ) -> None:  # fmt: skip
-        self._transfer = transfer
+        self._transfer, self._signed = transfer, signed
         self._header, self._target, self._shards, self._priority_of = header, target, shards, priority_of
         self._routes = Routes(header.shards, shards, header.partition_by != "none", header.seen)
         self._had: dict[int, int] = {}
@@ -252,7 +254,7 @@ class _Loading:
             to = self._routes.of_entry(part.partition, entry_id)
             rank = self._rank(rank, payload)
             turn = turn_bytes(self._target.order, rank, sequence)
-            found[to, rank].append(turn + entry_id + payload)
+            found[to, rank].append(turn + entry_id + self._signed(entry_id, payload))
         for (to, rank), elements in found.items():
             self._lists[to] += (rank, part.partition, elements)
             self._elements[to] += len(elements)
@@ -278,22 +280,23 @@ class _Loading:
         self, partition: bytes, rank: int, sequence: int, entry_id: bytes, attempts: int, payload: bytes
     ) -> list[Any]:
         place = self._place(rank, sequence, payload)
-        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + payload]
+        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + self._signed(entry_id, payload)]
 
     _quarantine_items = _returned_items
 
     def _delayed_items(
         self, due: int, rank: int, partition: bytes, entry_id: bytes, payload: bytes
     ) -> list[Any]:
-        return [due, entry_id + rank_bytes(self._rank(rank, payload)) + partition + b"\0" + payload]
+        rank_and_partition = rank_bytes(self._rank(rank, payload)) + partition
+        return [due, entry_id + rank_and_partition + b"\0" + self._signed(entry_id, payload)]
 
     def _dead_items(self, entry_id: bytes, *record: Any) -> list[Any]:
         *first, rank, sequence, payload, partition = record
-        place = self._place(rank, sequence, payload)
+        place, payload = self._place(rank, sequence, payload), self._signed(entry_id, payload)
         return [entry_id, msgpack.packb([*first, place, payload, partition], use_bin_type=False)]
 
     def _failed_record(self, item: tuple[Any, ...]) -> bytes:
         *first, rank, sequence, payload, partition = item
-        place = self._place(rank, sequence, payload)
+        place, payload = self._place(rank, sequence, payload), self._signed(item[0], payload)
         packed: bytes = msgpack.packb([*first, place, payload, partition], use_bin_type=False)
         return packed
