@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-from scrapy_dq.text import count_of
+from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy_dq.commands.output.display import ProgressBar
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.archive.parts import Header
     from scrapy_dq.frontier.frontier import Frontier
     from scrapy_dq.inspection.place import Place
+
+LONGEST_URL = 10_000
 
 
 @dataclass
@@ -143,7 +145,7 @@ async def _export(
                 "until its workers have ended what they had begun: `scrapy dq pause --wait`"
             )
         writer.end()
-    return _Written(header, writer.entries, writer.tokens, skipped.records)
+    return _Written(header, writer.entries, writer.tokens, skipped.records + writer.skipped)
 
 
 async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Overview) -> None:
@@ -177,7 +179,9 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
         async for part in dump(frontiers, header, Skipped(), parts.ENTRIES):
             payloads = (item[at.get(part.kind, -1)] for item in part.items)
             urls = [title_of(shown(payload, place.config.max_entry_bytes)) for payload in payloads]
-            file.write("".join(f"{url}\n" for url in urls).encode("ascii", "backslashreplace"))
+            # Printable: whoever feeds start payloads decides what these are.
+            lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
+            file.write("".join(lines).encode("ascii", "backslashreplace"))
             done.entries += len(urls)
             bar.advance(len(urls))
     return done

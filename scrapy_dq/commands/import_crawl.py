@@ -68,12 +68,11 @@ class ImportCrawl(Subcommand):
             raise CommandError(f"interrupted. {_CONTINUE}") from None
         except FrontierUnavailable as error:
             raise CommandError(f"{error}. {_CONTINUE}") from None
-        header = file.header
         if options.json:
             print_json(
                 {
                     "crawl": config.crawl, "redis": place.target, "file": name, "before": done.before,
-                    "entries": header.entries, "fingerprints": header.tokens, "doubts": done.doubts,
+                    "entries": done.entries, "fingerprints": done.tokens, "doubts": done.doubts,
                 }
             )  # fmt: skip
             return DONE
@@ -81,7 +80,7 @@ class ImportCrawl(Subcommand):
         if done.before:
             print("This file was imported before.")
         else:
-            print_rows([("requests", header.entries), ("fingerprints", header.tokens)])
+            print_rows([("requests", done.entries), ("fingerprints", done.tokens)])
         for line in _advice(file, config, done):
             print(line)
         print(f"Continue with: {crawl_command(options)}")

@@ -9,10 +9,12 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
+from stat import S_ISREG
 from typing import IO, Any, Literal, cast
 
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
@@ -39,11 +41,11 @@ def created(name: str) -> Iterator[IO[bytes]]:
     if name == STANDARD_OUTPUT:
         yield cast("IO[bytes]", _StandardOutput())
         return
-    path, part = Path(name), Path(f"{name}.part")
+    path, part = Path(name), Path(f"{name}.{token_hex(4)}.part")
+    taken = BadExport(f"{name!r} exists: choose another name, or delete it first")
     if path.exists():
-        raise BadExport(f"{name!r} exists: choose another name, or delete it first")
+        raise taken
     try:
-        part.unlink(missing_ok=True)  # of an export that was killed
         # Nobody else may read it: requests may hold cookies and logins.
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as raw:
@@ -51,13 +53,30 @@ def created(name: str) -> Iterator[IO[bytes]]:
                 yield file
             raw.flush()
             os.fsync(raw.fileno())
-        part.replace(path)
+        try:
+            os.link(part, path)
+            part.unlink()
+        except FileExistsError:
+            raise taken from None  # since it was begun
+        except OSError:  # not all file systems have links
+            part.replace(path)
+        _sync(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise BadExport(f"{name!r} cannot be written: {error}") from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder be on disk, where a system offers that."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class _StandardOutput:
@@ -72,16 +91,31 @@ class ExportWriter:
 
     def __init__(self, file: IO[bytes], header: Header) -> None:
         self._file, self._header, self._digest = file, header, sha256()
-        self.lines = self.entries = self.tokens = 0
+        self.lines = self.entries = self.tokens = self.skipped = 0
         self._write(header_line(header, version("scrapy_dq")))
 
     def write(self, part: Part) -> None:
-        """Add a part."""
-        self._write(part_line(part, self._header.seen))
+        """Add a part, without items that could not be read again: somebody else has written them."""
+        line = self._checked(part)
+        if line is None:
+            items = [item for item in part.items if self._checked(part._replace(items=[item])) is not None]
+            self.skipped += len(part.items) - len(items)
+            part = part._replace(items=items)
+            if not items or (line := self._checked(part)) is None:
+                return
+        self._write(line)
         if part.kind in ENTRIES:
             self.entries += len(part.items)
         elif part.kind == "seen":
             self.tokens += len(part.items)
+
+    def _checked(self, part: Part) -> str | None:
+        try:
+            line = part_line(part, self._header.seen)
+            part_of(json.loads(line), self._header)
+        except (ValueError, TypeError, AttributeError):
+            return None
+        return line if len(line) < _MOST_LINE else None
 
     def end(self) -> None:
         """Write the last line, without which the file is cut."""
@@ -106,37 +140,56 @@ class ExportFile:
         self.name = name
         digest, number, last = sha256(), 0, b""
         header: Header | None = None
+        try:
+            regular = S_ISREG(os.stat(name).st_mode)
+        except OSError as error:
+            raise BadExport(f"{name!r} cannot be read: {error}") from error
+        if not regular:
+            raise BadExport(f"{name!r} cannot be read: it is no file, and an import reads it twice")
         for line in self._lines():
+            if len(line) == _MOST_LINE:
+                raise BadExport(f"{name!r}: line {number + 1:,} is too long for an export")
             if header is None:
                 try:
                     header, self.version = header_of(_parsed(line))
                 except BadLine as error:
                     raise BadExport(f"{name!r}: {error}") from None
+                self.header = header
             else:
                 digest.update(last)
+                if number > 1:
+                    self._part(last, number)
             number, last = number + 1, line
         if header is None:
             raise BadExport(f"{name!r} is empty")
-        self.header = header
         end = _parsed(last) if last.startswith(b'{"end"') else None
         if type(end) is not dict:
             raise BadExport(f"{name!r} was cut: its last line is missing. Export the crawl again")
         if end.get("end") != {"lines": number - 1, "sha256": digest.hexdigest()}:
             raise BadExport(f"{name!r} was edited, or damaged: its content does not fit its last line")
-        self.lines = number
+        self._lines_before, self._digest = number - 1, digest.hexdigest()
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yield all parts, in the order of the file.
 
         Raises:
-            BadExport: one is not valid.
+            BadExport: the file has changed since it was checked; some parts may have been yielded.
         """
+        digest, number = sha256(), 0
         for number, line in enumerate(self._lines(), 1):
-            if 1 < number < self.lines:
-                try:
-                    yield part_of(_parsed(line), self.header)
-                except BadLine as error:
-                    raise BadExport(f"line {number:,} of {self.name!r}: {error}") from None
+            if number > self._lines_before:
+                break
+            digest.update(line)
+            if number > 1:
+                yield self._part(line, number)
+        if number <= self._lines_before or digest.hexdigest() != self._digest:
+            raise BadExport(f"{self.name!r} has changed meanwhile: import it again")
+
+    def _part(self, line: bytes, number: int) -> Part:
+        try:
+            return part_of(_parsed(line), self.header)
+        except BadLine as error:
+            raise BadExport(f"line {number:,} of {self.name!r}: {error}") from None
 
     def _lines(self) -> Iterator[bytes]:
         try:

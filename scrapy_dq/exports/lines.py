@@ -233,6 +233,8 @@ def _check_kept(kept: dict[str, bytes]) -> None:
         raise ValueError("keep_seen is neither 0 nor 1")
     if limits := kept.get("limits_set"):
         delay_ms, concurrency, own = msgpack.unpackb(limits, raw=True)
+        if False in (type(delay_ms) is int, type(concurrency) is int):
+            raise ValueError("limits_set has no numbers")
         numbers = [delay_ms, concurrency, *own[1::3], *own[2::3]]
         if len(own) % 3 or not all(type(name) is bytes for name in own[::3]):
             raise ValueError("limits_set has no names of partitions")

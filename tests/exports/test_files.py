@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadExport, match="was edited, or damaged"):
             ExportFile(str(path))
     path.write_bytes(b"".join((header, seen, waits, dead, end, dead)))
-    with pytest.raises(BadExport, match="was cut: its last line is missing"):
+    with pytest.raises(BadExport, match=r"line 5 of .*: it is no part of a crawl"):
         ExportFile(str(path))
 
 
@@ -93,28 +94,71 @@ def test_another_file_is_refused(tmp_path: Path, content: bytes, message: str) -
         ExportFile(str(path))
 
 
-def test_a_line_that_its_writer_got_wrong_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_no_part_is_named_before_anything_is_read_of_it(tmp_path: Path) -> None:
     path = tmp_path / "x"
     with created(str(path)) as file:
         writer = ExportWriter(file, HEADER)
         writer._write(json.dumps({"waiting": [[1]], "partition": "h"}))
         writer.end()
     with pytest.raises(BadExport, match=r"line 2 of .*: it is no part of a crawl"):
-        parts_of(ExportFile(str(path)))
+        ExportFile(str(path))
+
+
+def test_a_file_that_changes_after_it_was_checked_is_reported(tmp_path: Path) -> None:
+    path = written(tmp_path / "x")
+    file, whole = ExportFile(str(path)), path.read_bytes()
+    for changed in (b"", whole[:200], whole.replace(b"shop", b"shoq"), whole.replace(b"cGF5", b"cGF6")):
+        path.write_bytes(changed)
+        with pytest.raises(BadExport, match=r"has changed meanwhile|is no part"):
+            parts_of(file)
+    path.write_bytes(whole)
+    assert parts_of(file) == PARTS
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """It could be read once only."""
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(BadExport, match="it is no file, and an import reads it twice"):
+        ExportFile(str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Part("returned", 0, [(b"h", 0, 1, b"x" * 12, 200, b"p")]), Part("limits", 0, [(b"h", "hello")]),
+        Part("dead", 0, [(b"x" * 11, b"why", 5, b"w", 1, -4, 9, b"p", b"h")]),
+        Part("dead", 0, [(b"x" * 12, b"why", 5, b"w", 1, -(2**52), 9, b"p", b"h")]),
+        Part("dead", 0, [(b"x" * 12, b"why", 5, b"w", 1, -4, 9, b"p", 7)]),
+        Part("waiting", 0, [(0, 1, b"x" * 12, b"p")], b"a\nb"), Part("blocked", 0, [(2**60, b"h")]),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_read_again_is_left_out_and_counted(tmp_path: Path, bad: Part) -> None:
+    """Somebody else has written it; what is beside it is kept."""
+    path = tmp_path / "x"
+    with created(str(path)) as file:
+        writer = ExportWriter(file, HEADER)
+        writer.write(PARTS[2])
+        writer.write(bad._replace(items=[*bad.items, *(PARTS[2].items if bad.kind == "dead" else ())]))
+        writer.end()
+    assert writer.skipped == 1
+    kept = [PARTS[2], PARTS[2]._replace(shard=0)] if bad.kind == "dead" else [PARTS[2]]
+    assert parts_of(ExportFile(str(path))) == kept
 
 
 def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("mine")
-    (tmp_path / "y.part").write_text("of an export that was killed")
     with pytest.raises(BadExport, match="exists: choose another name"), created(str(path)):
         pass
     with pytest.raises(UnicodeEncodeError), created(str(tmp_path / "y")) as file:
         file.write(b"half" + "é".encode("ascii"))
-    with pytest.raises(BadExport, match="cannot be written"), created(str(tmp_path / "z/y")):
+    with pytest.raises(BadExport, match="cannot be written"), created(str(tmp_path / "no/y")):
         pass
-    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+    with pytest.raises(BadExport, match="exists: choose another name"), created(str(tmp_path / "z")) as file:
+        (tmp_path / "z").write_text("mine, too")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["x", "z"]
     assert path.read_text() == "mine"
+    assert (tmp_path / "z").read_text() == "mine, too"
 
 
 def test_no_such_file_is_reported(tmp_path: Path) -> None:

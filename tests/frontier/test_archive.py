@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,12 +21,13 @@ from scrapy_dq.frontier.model import (
     Admission,
     FrontierRefused,
     FrontierUnavailable,
+    Limits,
     Order,
     Seen,
     StartQueue,
     Terms,
 )
-from support import stored
+from support import sharded_crawl, stored
 from support.live_frontier import put
 from support.sharded_crawl import HOSTS, Crawl, filled
 
@@ -98,7 +100,13 @@ def test_all_travels(
     archive = dumped(old, before)
     assert [stored.dump(old.redis, Shard(old.name, n)) for n in range(before)] == whole
     assert sum(entries.values()) == archive[0].entries
-    assert loaded(new, after, archive) == Loaded()
+    done = loaded(new, after, archive)
+    assert (done.continued, done.before, done.doubts, done.entries) == (
+        False,
+        False,
+        [],
+        sum(entries.values()),
+    )
     assert new.entries() == entries
     new.check(after)
     assert sums(new, after) == sums(old, before)
@@ -337,3 +345,72 @@ def test_a_shard_that_is_a_run_behind_is_reported(
         FrontierRefused, match=r"shard 1 of crawl .* has not begun the run of home: start a wor"
     ):
         dumped(crawl, 2)
+
+
+def test_a_partition_of_many_priorities_is_read_in_parts(
+    crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None has more than so many items, or bytes; and as fifo, all is served in the order of its finding."""
+    monkeypatch.setattr("scrapy_dq.frontier.archive.dump._MOST_LISTS", 20)
+    monkeypatch.setattr("scrapy_dq.frontier.archive.dump._PART_BYTES", 3000)
+    old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
+    new = crawl_of(Seen.EXACT, True, Order.FIFO, f"{crawl_name}-2")
+    old.join(1)
+    draw = random.Random(3)
+    for first in range(0, 1200, 60):
+        puts = [
+            put(n, draw.randrange(90), partition=HOSTS[n % 2], payload=b"%200d" % n)
+            for n in range(first, first + 60)
+        ]
+        old.exchange(old.workers[0], *puts)
+    old.leave()
+    header, found = dumped(old, 1)
+    waiting = [part for part in found if part.kind == "waiting"]
+    assert sum(len(part.items) for part in waiting) == 1200
+    assert max(sum(len(item[3]) for item in part.items) for part in waiting) <= 3200
+    loaded(new, 1, (header, found))
+    new.join(1)
+    served = served_of(new, HOSTS[0])
+    assert served == sorted(served)
+    assert len(served) == 600
+
+
+def test_more_elements_than_lua_takes_at_once_are_loaded(crawl_of: Callable[..., Crawl]) -> None:
+    """A part may have any number: a file is a stranger's."""
+    new = crawl_of(Seen.EXACT, True)
+    header = dumped(crawl_with_one(new), 1)[0]
+    new.close()
+    new = crawl_of(Seen.EXACT, True)
+    items: list[tuple[Any, ...]] = [(0, n, b"%012d" % n, b"x") for n in range(20_000)]
+    loaded(new, 1, (header, [Part("waiting", 0, items, HOSTS[0])]))
+    assert sums(new, 1)[0] == 20_000
+    new.check(1)
+
+
+def crawl_with_one(crawl: Crawl) -> Crawl:
+    crawl.join(1)
+    crawl.put()
+    crawl.leave()
+    return crawl
+
+
+def test_limits_that_were_changed_by_hand_hold_where_the_partition_goes(
+    crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of the settings, which each shard has; and one that was taken back stays so."""
+    hosts = HOSTS[:12]
+    own = {host.decode(): (5.0, 3) for host in hosts}
+    limits = replace(sharded_crawl.IDENTITY, limits=Limits(0.0, 0, own))
+    monkeypatch.setattr(sharded_crawl, "IDENTITY", limits)
+    for before, after in ((1, 1), (2, 3), (3, 2)):
+        old = crawl_of(Seen.EXACT, True, Order.FIFO, f"{crawl_name}-{before}-{after}")
+        new = crawl_of(Seen.EXACT, True, Order.FIFO, f"{crawl_name}-{before}-{after}-2")
+        old.join(before)
+        for n, host in enumerate(hosts):
+            by_hand = {"delay_s": 60.0, "concurrency": 1} if n % 2 else {"delay_s": -1.0, "concurrency": -1}
+            old.worker_of(host, b"").live.call("limit", host, **by_hand)
+        found = [old.worker_of(host, b"").live.call("limit", host)[:2] for host in hosts]
+        old.leave()
+        loaded(new, after, dumped(old, before))
+        new.join(after)
+        assert [new.worker_of(host, b"").live.call("limit", host)[:2] for host in hosts] == found

@@ -118,3 +118,10 @@ def test_a_foreign_list_is_reported(live: LiveFrontier) -> None:
     live.redis.delete(name)
     assert drop(live.redis, live.crawl, TRAP.decode()) == 0
     live.change_count("waiting", -1)  # as an audit would
+
+
+def test_a_band_that_is_not_ours_ends_it_nevertheless(live: LiveFrontier) -> None:
+    HandWorker(live, "worker").exchange(put(1, partition=TRAP))
+    live.redis.hset(live.key("bands"), "evil.example", "xx")
+    assert drop(live.redis, live.crawl, "evil.example") == 0
+    assert drop(live.redis, live.crawl, TRAP.decode()) == 1

@@ -74,8 +74,9 @@ def drop(
         dropped(reply[1])
 
     try:
-        step([], STEP)
-        while left:
+        before = -1
+        while left and total > before:
+            before = total
             step([], STEP)
         cursor, pace, name = -1, ReadPace(STEP), keys.prefix(shard) + "delayed"
         while cursor:

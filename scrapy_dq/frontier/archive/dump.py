@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
@@ -33,7 +32,9 @@ _OFFSET, _SEEN = 7, 11
 _MARKED = (0, 1, 2, 3, 4, 9, _SEEN)
 """Counts that change whenever an entry or a token does."""
 _MOST_LISTS = 200
-"""So many lists of one partition are merged at once; the others follow. So many are begun in one call."""
+"""So many lists are begun in one call."""
+_PART, _PART_BYTES = 1_000, 1_048_576
+"""Of a part: most items, and about how many bytes."""
 _HEAD = 8
 """Elements of a list that are read with those of others."""
 
@@ -120,8 +121,8 @@ async def dump(
         shard = _Shard(frontier, header, skipped, _all_counts(await meta_of(frontier))[_OFFSET])
         for kind in kinds:
             async for items, partition in shard.read(kind):
-                if items:
-                    yield Part(kind, number, items, partition)
+                for some in _sliced(items):
+                    yield Part(kind, number, some, partition)
 
 
 _Items = tuple[list[tuple[Any, ...]], bytes]
@@ -206,7 +207,7 @@ class _Shard:
 
     async def _failed(self) -> AsyncIterator[_Items]:
         (head,) = await self._reader.heads([chain := Chain(True)], _HEAD)
-        async for records in self._pages(chain, head):
+        async for records in self._pages(chain, head, _HEAD):
             items = []
             for record in records:
                 with suppress(Exception):
@@ -221,27 +222,43 @@ class _Shard:
 
     async def _waiting(self) -> AsyncIterator[_Items]:
         """Yield the backlog partition by partition, the oldest entries first, whatever their rank."""
-        chains, pace = deque(await self._reader.backlog()), ReadPace(_HEAD * _MOST_LISTS)
-        while chains:
-            # There may be a million lists of one element.
-            some = [chains.popleft()]
-            while chains and (len(some) < pace.count // _HEAD or chains[0].partition == some[-1].partition):
-                some.append(chains.popleft())
-            heads = await self._reader.heads(some, _HEAD)
-            pace.saw([element for head in heads for element in head])
-            for partition, pairs in groupby(zip(some, heads, strict=True), lambda pair: pair[0].partition):
-                lists = list(pairs)
-                for at in range(0, len(lists), _MOST_LISTS):
-                    async for items in self._merged(lists[at : at + _MOST_LISTS]):
-                        yield items, partition
+        pace = ReadPace(_HEAD * _MOST_LISTS)
+        some: list[Chain] = []
+        for _, chains in groupby(await self._reader.backlog(), lambda chain: chain.partition):
+            lists = list(chains)
+            # There may be a million lists of one element; or of one partition a thousand.
+            if some and len(some) + len(lists) > max(1, pace.count // _HEAD):
+                async for found in self._begun(some, _HEAD, pace):
+                    yield found
+                some = []
+            some += lists
+            if len(lists) > _MOST_LISTS:
+                async for found in self._begun(some, 1, pace):
+                    yield found
+                some = []
+        async for found in self._begun(some, _HEAD, pace):
+            yield found
 
-    async def _merged(self, lists: list[tuple[Chain, list[bytes]]]) -> AsyncIterator[list[tuple[Any, ...]]]:
+    async def _begun(self, chains: list[Chain], head: int, pace: ReadPace) -> AsyncIterator[_Items]:
+        """Yield all of some lists, of which the first *head* elements are read together."""
+        heads: list[list[bytes]] = []
+        while len(heads) < len(chains):
+            part = chains[len(heads) :][: max(1, min(_MOST_LISTS, pace.count // head))]
+            found = await self._reader.heads(part, head)
+            pace.saw([element for each in found for element in each])
+            heads += found
+        for partition, pairs in groupby(zip(chains, heads, strict=True), lambda pair: pair[0].partition):
+            async for items in self._merged(list(pairs), head):
+                yield items, partition
+
+    async def _merged(
+        self, lists: list[tuple[Chain, list[bytes]]], head: int
+    ) -> AsyncIterator[list[tuple[Any, ...]]]:
+        pages = [aiter(self._pages(*each, head, len(lists))) for each in lists]
         if len(lists) == 1:
-            ((chain, head),) = lists
-            async for elements in self._pages(chain, head):
-                yield self._elements(chain.rank, elements)
+            async for elements in pages[0]:
+                yield self._elements(lists[0][0].rank, elements)
             return
-        pages = [aiter(self._pages(*each)) for each in lists]
         heads = [
             self._elements(chain.rank, await _next(each))
             for (chain, _), each in zip(lists, pages, strict=True)
@@ -261,15 +278,35 @@ class _Shard:
         self._skipped.records += len(elements) - len(whole)
         return whole
 
-    async def _pages(self, chain: Chain, head: list[bytes]) -> AsyncIterator[list[bytes]]:
-        """Yield the elements of a list, of which the first _HEAD were read."""
-        if head:
-            yield head
-        at, pace = len(head), ReadPace(500)
-        while at >= _HEAD and (elements := await self._reader.elements(chain, at, pace.count)):
+    async def _pages(
+        self, chain: Chain, begun: list[bytes], head: int, beside: int = 1
+    ) -> AsyncIterator[list[bytes]]:
+        """Yield the elements of a list, of which the first *head* were read.
+
+        Args:
+            beside: so many lists are read at once: each page is smaller.
+        """
+        if begun:
+            yield begun
+        at, pace = len(begun), ReadPace(500)
+        while at >= head and (
+            elements := await self._reader.elements(chain, at, max(1, pace.count // beside))
+        ):
             pace.saw(elements)
             at += len(elements)
             yield elements
+
+
+def _sliced(items: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield them in parts of the usual size."""
+    begin = size = 0
+    for at, item in enumerate(items):
+        size += sum(len(field) for field in item if isinstance(field, bytes))
+        if at + 1 - begin >= _PART or size >= _PART_BYTES:
+            yield items[begin : at + 1]
+            begin, size = at + 1, 0
+    if begin < len(items):
+        yield items[begin:]
 
 
 async def _next(pages: AsyncIterator[list[bytes]]) -> list[bytes]:

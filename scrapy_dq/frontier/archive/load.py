@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import FrontierRefused, Order, Seen, clamped
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
 from scrapy_dq.frontier.resharding.transfer import Transfer
+from scrapy_dq.frontier.worker.routing import shard_of
 
 _PART, _PART_BYTES = 500, 1_048_576
 """Elements of lists in one call, about: there may be a million lists of one element."""
@@ -54,6 +55,9 @@ class Loaded:
     """An interrupted one was."""
     before: bool = False
     """The same was loaded before, completely: nothing was done."""
+    entries: int = 0
+    tokens: int = 0
+    """How many entries and fingerprints were given; expired ones are not counted."""
     doubts: list[str] = field(default_factory=list)
     """Why it is not certain that everything is on disk; a sentence without a full stop each."""
 
@@ -112,7 +116,7 @@ async def load(
     await loading.end()
     await shards.transfer.on_disk(range(count))
     await shards.end()
-    done.doubts = shards.transfer.doubts
+    done.doubts, done.entries, done.tokens = shards.transfer.doubts, loading.entries, loading.tokens
     return done
 
 
@@ -131,7 +135,8 @@ def _refuse_if_there_is_one(
             f"with that. Nothing was changed"
         )
     for number, meta in enumerate(metas):
-        if b"epoch" in meta and not (continued and meta[b"epoch"] == home[b"epoch"]):
+        begun = meta.get(b"imported") == id_ and b">" in meta.get(b"shards", b"")
+        if b"epoch" in meta and not (begun or (continued and meta[b"epoch"] == home[b"epoch"])):
             where = f"shard {number} of crawl" if number else "crawl"
             raise FrontierRefused(
                 f"{where} {crawl!r} exists, and an import only makes new ones: delete it with `scrapy dq "
@@ -162,7 +167,7 @@ class _Loading:
         """By shard: how many elements of lists had arrived before this call."""
         self._sent: dict[int, int] = defaultdict(int)
         """By shard: how many of them were there until now."""
-        self._failed = 0
+        self._failed = self.entries = self.tokens = 0
         self._lists: dict[int, list[Any]] = defaultdict(list)
         """By shard: what transitions/arrive.lua takes of lists that were not sent yet."""
         self._elements: dict[int, int] = defaultdict(int)
@@ -175,6 +180,12 @@ class _Loading:
 
     async def take(self, part: Part) -> None:
         """Store a part; elements of lists some parts later."""
+        # A file may hold any number of items in one.
+        for at in range(0, len(part.items), _PART):
+            await self._take(part._replace(items=part.items[at : at + _PART]))
+
+    async def _take(self, part: Part) -> None:
+        self.entries += len(part.items) if part.kind in parts.ENTRIES else 0
         if part.kind != parts.WAITING:
             await self._send_lists()
         if part.kind in TOKENS:
@@ -219,13 +230,10 @@ class _Loading:
             parts.QUARANTINE: (0, 3), parts.DELAYED: (2, 3), parts.FAILED: (-1, 0), parts.DEAD: (-1, 0),
         }[part.kind]  # fmt: skip
         for item in part.items:
-            if id_at is None:
-                to = self._routes.of_partition(item[partition_at], part.shard)
-                if to >= self._shards:
-                    continue  # one of the settings, which is in all shards
-            else:
-                to = self._routes.of_entry(item[partition_at], item[id_at])
-            found[to].append(item)
+            partition = item[partition_at]
+            # Limits of the settings are in all shards; those that are in force, where the partition lives.
+            if id_at is not None or shard_of(partition, b"", self._header.shards) == part.shard:
+                found[self._routes.of_entry(partition, b"" if id_at is None else item[id_at])].append(item)
         yield from found.items()
 
     async def _take_tokens(self, part: Part) -> None:
@@ -234,6 +242,7 @@ class _Loading:
             items = [item for item in items if item[0] >= self._header.seen_since_ms]
         if label == parts.SEEN and kind is not self._header.seen:
             label, items = "fingerprints", [item[-1:] for item in items]
+        self.tokens += len(items) if part.kind == parts.SEEN else 0
         found: dict[int, list[Any]] = defaultdict(list)
         for item in items:
             for to in self._shards_of_token(part, item[-1]):

@@ -67,7 +67,7 @@ class ShardReader:
                 scan = self._client.zscan if kind is Seen.EXPIRING else self._client.sscan
                 cursor, members = await scan(self._prefix + label, max(0, cursor), count=PART)
             if kind is Seen.EXPIRING:
-                found = [(token, [int(at), token]) for token, at in members]
+                found = [(token, [_whole(at), token]) for token, at in members]
             else:
                 found = [(token, [token]) for token in members]
             for at in range(0, len(found), PART):
@@ -97,7 +97,7 @@ class ShardReader:
             if label in _HASHES:
                 found = [(each, [each, value]) for each, value in read.items()]
             elif label in TIMED:
-                found = [(each, [int(at), each]) for each, at in read]
+                found = [(each, [_whole(at), each]) for each, at in read]
             else:
                 found = [(each, [each]) for each, _ in read]
             pace.saw([items[-1] for _, items in found])
@@ -138,6 +138,11 @@ class ShardReader:
         with as_unavailable():
             name = self._prefix.encode() + chain.name
             return list(await self._client.lrange(name, first, first + count - 1))
+
+
+def _whole(at: float) -> int:
+    """Return a time; somebody else may have written an infinite one."""
+    return int(max(-(2.0**53), min(at, 2.0**53)))
 
 
 def _rank(band: bytes) -> int:

@@ -37,6 +37,11 @@ ROLLED_BACK_MEANWHILE = (
     "lost is still there: repeat the command"
 )
 
+ROLLED_BACK_IMPORT = (
+    "the Redis of shard {} was rolled back, or emptied, during the import: repeat the command, which stores "
+    "again what is lost"
+)
+
 
 class Transfer:
     """Of one reshard.
@@ -63,6 +68,7 @@ class Transfer:
         # RACE: the same command is running elsewhere, or its last call is still on its way: whoever has begun
         # last owns each shard, and all others are refused.
         self._of = epoch, change, uuid4().hex
+        self._imported = imported
         self._id = (imported or uuid4().hex).encode()
         self._run, self._is_open = run, is_open
         self._arrived: dict[tuple[int, int], int] = {}
@@ -130,10 +136,9 @@ class Transfer:
         """
         reply = await self.call(on or self.frontiers[to], "arrive", of, label, first, items)
         if reply[0] == b"GAP":
-            told = ROLLED_BACK_MEANWHILE if (of, to) in self._arrived else ROLLED_BACK
-            raise FrontierRefused(told.format(to, of))
+            raise self._rolled_back(to, of)
         if int(reply[1]) != self._arrived.get((of, to), int(reply[1]) - 1) + 1:
-            raise FrontierRefused(ROLLED_BACK_MEANWHILE.format(to, of))
+            raise self._rolled_back(to, of)
         self._arrived[of, to] = int(reply[1])
         if items:  # else it was only something to wait for (`on_disk`)
             self._got[of, to] = int(reply[1])
@@ -141,6 +146,12 @@ class Transfer:
         for item in items:
             if isinstance(item, (bytes, list)):
                 self._bytes += len(item) if isinstance(item, bytes) else sum(map(len, item))
+
+    def _rolled_back(self, to: int, of: int) -> FrontierRefused:
+        if self._imported:
+            return FrontierRefused(ROLLED_BACK_IMPORT.format(to))
+        told = ROLLED_BACK_MEANWHILE if (of, to) in self._arrived else ROLLED_BACK
+        return FrontierRefused(told.format(to, of))
 
     async def depart(
         self, of: int, label: str, items: Sequence[bytes] = (), *, entries: int = 0, rank: int = 0,

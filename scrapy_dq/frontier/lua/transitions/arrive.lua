@@ -28,8 +28,7 @@ if label == 'backlog' or label == 'failed' then
   local function append(list, elements)
     local skipped = math.min(known, #elements)
     known = known - skipped
-    if skipped == #elements then return 0 end
-    in_parts('RPUSH', list, { unpack(elements, skipped + 1) })
+    in_parts('RPUSH', list, elements, skipped + 1)
     had = had + #elements - skipped
     return #elements - skipped
   end

@@ -17,8 +17,8 @@ local function count(of, gone) state[of], dropped = math.max(0, state[of] - gone
 if delayed[1] then count('delayed', redis.call('ZREM', key.delayed, unpack(delayed))) end
 while dropped < most do
   local band = redis.call('HGET', key.bands, partition)
-  if not band or #band ~= 8 then break end
-  local list = list_of(unpack_rank(band), partition)
+  if not band then break end
+  local list = list_of(unpack_rank(band), partition) -- of a band that is not ours there is none
   wrong = is_wrong(list, 'list')
   if wrong then break end
   local length = redis.call('LLEN', list)

@@ -51,6 +51,7 @@ if fresh then
   redis.call('HSET', key.meta, 'cleared', 0, unpack(described))
   load_state()
   if stored_field('limits_set') ~= '' then set_limits(stored_field('limits_set')) end
+  if from == '0' then redis.call('UNLINK', key.limits) end -- those that were in force arrive
 end
 local live = redis.call('SRANDMEMBER', key.members)
 if live then return { 'LIVE', live } end
