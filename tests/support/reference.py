@@ -305,6 +305,7 @@ class ReferenceFrontier(Partitions):
             self._come_back(entry_id, entry)
         if chosen:
             self._open()
+            self.turn += 1
             self.words = replace(self.words, count=self.words.count + 1)
         self.classify_touched(0)
 
