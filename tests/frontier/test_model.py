@@ -644,15 +644,15 @@ def test_the_frontier_does_what_the_protocol_says_for_long(redis_server: RedisSe
 
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_dead_letters_that_come_back_are_served_as_the_reference_says(redis_server: RedisServer) -> None:
-    """A retry counts as something new: the next one that is put has a later place. (Hypothesis has found it.)"""
+    """A retry counts as something new: what is put after it has a later place. (Hypothesis has found it.)"""
     machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
     unlimited = Limits(0.0, 0, {})
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
     try:
         machine.begin(order=order, seen=seen, limits=unlimited, partitions=1, named=False,
-                      moves=[("seen", 0, 0, False, 0, "never"), put])  # fmt: skip
+                      moves=[("seen", 0, 0, False, 0, "never"), *[put] * 5])  # fmt: skip
         machine.retry(dead=1, failed=0)
-        machine.discover(who=0, moves=[("seen", 1, 0, False, 0, "never"), put], want=2, seeding=0,
+        machine.discover(who=0, moves=[("seen", 1, 0, False, 0, "never"), *[put] * 11], want=2, seeding=0,
                          terms=(0, 1000, {}, []))  # fmt: skip
         machine.retry(dead=1, failed=0)
         machine.the_state_is_the_same()
