@@ -51,7 +51,7 @@ LAYERS = (
     "frontier.resharding",
     "frontier.admin",
     "frontier.worker",
-    "frontier embedded hostnames refusal scrapy_redis signals text",
+    "frontier embedded filesystem hostnames refusal scrapy_redis signals text",
 )
 
 

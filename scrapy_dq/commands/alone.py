@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -35,6 +37,19 @@ async def with_frontiers(
         return await call(await frontiers_of(config, connection))
     finally:
         await connection.close()
+
+
+@contextmanager
+def continued(how: str) -> Iterator[None]:
+    """Say *how* the command continues, if it is interrupted, or the crawl's Redis does not answer."""
+    from scrapy_dq.frontier.model import FrontierUnavailable
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandError(f"interrupted. {how}") from None
+    except FrontierUnavailable as error:
+        raise CommandError(f"{error}. {how}") from None
 
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:

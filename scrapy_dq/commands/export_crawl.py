@@ -121,7 +121,8 @@ async def _export(
 ) -> _Written:  # fmt: skip
     from scrapy_dq.exports.files import ExportWriter, created
     from scrapy_dq.frontier.archive import parts
-    from scrapy_dq.frontier.archive.dump import Skipped, dump, header_of, standing
+    from scrapy_dq.frontier.archive.dump import Skipped, dump
+    from scrapy_dq.frontier.archive.header import header_of, standing
 
     if options.urls:
         return await _urls(frontiers, place, name, bar)
@@ -169,7 +170,8 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     from scrapy_dq.codec.shown import shown
     from scrapy_dq.exports.files import created
     from scrapy_dq.frontier.archive import parts
-    from scrapy_dq.frontier.archive.dump import Skipped, dump, header_of
+    from scrapy_dq.frontier.archive.dump import Skipped, dump
+    from scrapy_dq.frontier.archive.header import header_of
     from scrapy_dq.inspection.failures import title_of
 
     header, done = await header_of(frontiers), _Written()

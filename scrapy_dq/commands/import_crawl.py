@@ -48,26 +48,22 @@ class ImportCrawl(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
         from scrapy_dq.exports.files import BadExport, ExportFile
-        from scrapy_dq.frontier.model import FrontierUnavailable
 
         options.spider, name = looking.spider_and("a file", options)
         config, fingerprinter, spider = _settings_of(settings, options)
-        try:
-            file = ExportFile(name)
-            _refuse_other(file.header, config, fingerprinter, spider)
-            with looking.opened(config) as place, ProgressBar() as bar:
-                bar.begin("entries", file.header.entries + file.header.tokens)
-                done = asyncio.run(
-                    alone.with_frontiers(
-                        place, lambda frontiers: _load(frontiers, file, config, bar), shards=config.shards
+        with alone.continued(_CONTINUE):
+            try:
+                file = ExportFile(name)
+                _refuse_other(file.header, config, fingerprinter, spider)
+                with looking.opened(config) as place, ProgressBar() as bar:
+                    bar.begin("entries", file.header.entries + file.header.tokens)
+                    done = asyncio.run(
+                        alone.with_frontiers(
+                            place, lambda frontiers: _load(frontiers, file, config, bar), shards=config.shards
+                        )
                     )
-                )
-        except BadExport as error:
-            raise CommandError(f"{error}") from error
-        except KeyboardInterrupt:
-            raise CommandError(f"interrupted. {_CONTINUE}") from None
-        except FrontierUnavailable as error:
-            raise CommandError(f"{error}. {_CONTINUE}") from None
+            except BadExport as error:
+                raise CommandError(f"{error}") from error
         if options.json:
             print_json(
                 {

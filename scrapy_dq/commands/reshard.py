@@ -43,7 +43,6 @@ class Reshard(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
-        from scrapy_dq.frontier.model import FrontierUnavailable
 
         to: int = options.to
         with looking.place_of(settings, options) as place:
@@ -54,17 +53,13 @@ class Reshard(Subcommand):
             with ProgressBar() as bar:
                 census = overview.census
                 bar.begin("entries", census.waiting + census.delayed + census.seen)
-                try:
+                with alone.continued(_CONTINUE.format(to)):
                     done = asyncio.run(
                         alone.with_frontiers(
                             place, lambda frontiers: _moved(frontiers, place, overview, to, bar),
                             shards=max(len(place.shards), to),
                         )
                     )  # fmt: skip
-                except KeyboardInterrupt:
-                    raise CommandError(f"interrupted. {_CONTINUE.format(to)}") from None
-                except FrontierUnavailable as error:
-                    raise CommandError(f"{error}. {_CONTINUE.format(to)}") from None
         if options.json:
             print_json(
                 {

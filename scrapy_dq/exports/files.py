@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ from stat import S_ISREG
 from typing import IO, Any, Literal, cast
 
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
+from scrapy_dq.filesystem import sync_folder
 from scrapy_dq.frontier.archive.parts import ENTRIES, Header, Part
 
 STANDARD_OUTPUT = "-"
@@ -60,23 +61,13 @@ def created(name: str) -> Iterator[IO[bytes]]:
             raise taken from None  # since it was begun
         except OSError:  # not all file systems have links
             part.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise BadExport(f"{name!r} cannot be written: {error}") from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder be on disk, where a system offers that."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class _StandardOutput:

@@ -13,7 +13,7 @@ import pytest
 
 from scrapy_dq.exports.lines import header_line, header_of, part_line, part_of
 from scrapy_dq.frontier.archive.dump import Skipped, dump
-from scrapy_dq.frontier.archive.dump import header_of as stored_header
+from scrapy_dq.frontier.archive.header import header_of as stored_header
 from scrapy_dq.frontier.archive.load import Target, load
 from scrapy_dq.frontier.archive.parts import Part
 from scrapy_dq.frontier.frontier import Frontier

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.archive.dump import Skipped, dump, header_of, standing
+from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.header import header_of, standing
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.parts import Header, Part
 from scrapy_dq.frontier.frontier import Frontier
@@ -279,6 +280,15 @@ def test_records_of_others_are_left_out_and_counted(crawl_of: Callable[..., Craw
     kinds, skipped = crawl.with_frontiers(read)
     assert skipped == 6
     assert all(kinds[each] for each in ("waiting", "returned", "delayed", "dead", "failed", "seen"))
+
+
+@pytest.mark.parametrize("number", ["?", "-1", "²", "9" * 5000], ids=["text", "negative", "digit", "long"])
+def test_numbers_of_others_in_the_header_count_as_none(crawl_of: Callable[..., Crawl], number: str) -> None:
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    crawl.redis.hset(keys.meta(crawl.name), mapping=dict.fromkeys(("run", "seen_since", "gone"), number))
+    header = crawl.with_frontiers(lambda frontiers: header_of(frontiers[:1]))
+    assert (header.run, header.seen_since_ms, header.gone) == (0, 0, 0)
 
 
 def test_leases_of_workers_that_are_gone_travel_as_what_came_back(

@@ -28,6 +28,7 @@ from scrapy_dq.crew.errors import CrewError, FeedInUse
 from scrapy_dq.crew.private_folder import make_private
 from scrapy_dq.crew.trusted_files import need_trusted, resolved
 from scrapy_dq.environment import data_dir
+from scrapy_dq.filesystem import sync_folder
 
 try:
     import fcntl
@@ -243,8 +244,8 @@ class PartsFolder:
         # Under its lock: a `scrapy crawl -O` in between would take the feed for an older run's, and empty it.
         with self.record() as record:
             os.replace(self.joined, self.target)
-            _sync(self.path)
-            _sync(self.target.parent)
+            sync_folder(self.path)
+            sync_folder(self.target.parent)
             self._settle(record)
 
     def drop(self, parts: list[Path]) -> None:
@@ -361,13 +362,4 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    sync_folder(path.parent)

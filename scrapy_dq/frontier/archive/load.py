@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import msgpack
-
 from scrapy_dq.frontier.archive import parts
-from scrapy_dq.frontier.archive.parts import TOKENS, Header, Part, rank_bytes, turn_bytes
+from scrapy_dq.frontier.archive.parts import TOKENS, Header, Part
+from scrapy_dq.frontier.archive.records import Item, Writer
 from scrapy_dq.frontier.frontier import Frontier, schema_of
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import FrontierRefused, Order, Seen, clamped
+from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
 from scrapy_dq.frontier.resharding.transfer import Transfer
@@ -28,8 +28,6 @@ _PART, _PART_BYTES = 500, 1_048_576
 """Elements of lists in one call, about: there may be a million lists of one element."""
 _FILE = 0
 """The old shard of all that arrives."""
-_PLAIN = (Order.FIFO, Order.LIFO)
-"""Orders in which all entries have one rank."""
 _OF_ALL = (
     b"epoch", b"run", b"phase", b"schema", b"order", b"seen_kind", b"fingerprinter", b"spider",
     b"partition_by", b"signing", b"seen_since", b"spider_args", b"run_name", b"keep_seen", b"limits_set",
@@ -107,7 +105,9 @@ async def load(
     at_home = [name for name in meta if name not in _OF_ALL]
     shards = ShardChange(frontiers, 0, count, meta, _OF_ALL, at_home, header.id)
     await shards.begin(metas, header.sequence)
-    loading = _Loading(shards.transfer, header, target, count, priority_of, signed)
+    loading = _Loading(
+        shards.transfer, header, target, count, Writer(header.order, target.order, priority_of, signed)
+    )
     await loading.begin(frontiers)
     async for part in given:
         await loading.take(part)
@@ -157,11 +157,10 @@ def _meta_of_new(header: Header, target: Target, shards: int, epoch: bytes) -> d
 
 class _Loading:
     def __init__(
-        self, transfer: Transfer, header: Header, target: Target, shards: int,
-        priority_of: Callable[[bytes], int], signed: Callable[[bytes, bytes], bytes],
-    ) -> None:  # fmt: skip
-        self._transfer, self._signed = transfer, signed
-        self._header, self._target, self._shards, self._priority_of = header, target, shards, priority_of
+        self, transfer: Transfer, header: Header, target: Target, shards: int, writer: Writer
+    ) -> None:
+        self._transfer, self._writer = transfer, writer
+        self._header, self._target, self._shards = header, target, shards
         self._routes = Routes(header.shards, shards, header.partition_by != "none", header.seen)
         self._had: dict[int, int] = {}
         """By shard: how many elements of lists had arrived before this call."""
@@ -195,11 +194,11 @@ class _Loading:
         elif part.kind == parts.FAILED:
             self._failed += len(part.items)
             for to, items in self._by_shard(part):
-                await self._append(to, "failed", [self._failed_record(item) for item in items], len(items))
+                await self._append(to, "failed", [self._writer.failed(*item) for item in items], len(items))
         else:
-            stored = getattr(self, f"_{part.kind}_items")
+            stored = partial(self._writer.stored, part.kind)
             for to, items in self._by_shard(part):
-                await self._arrive(to, part.kind, [each for item in items for each in stored(*item)])
+                await self._arrive(to, part.kind, [each for item in items for each in stored(item)])
 
     async def end(self) -> None:
         await self._send_lists()
@@ -223,8 +222,8 @@ class _Loading:
                 del self._elements[to], self._bytes[to]
                 await self._append(to, "backlog", self._lists.pop(to), count)
 
-    def _by_shard(self, part: Part) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
-        found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    def _by_shard(self, part: Part) -> Iterator[tuple[int, list[Item]]]:
+        found: dict[int, list[Item]] = defaultdict(list)
         partition_at, id_at = {
             parts.LIMITS: (0, None), parts.BLOCKED: (1, None), parts.RETURNED: (0, 3),
             parts.QUARANTINE: (0, 3), parts.DELAYED: (2, 3), parts.FAILED: (-1, 0), parts.DEAD: (-1, 0),
@@ -261,51 +260,10 @@ class _Loading:
         found: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for rank, sequence, entry_id, payload in part.items:
             to = self._routes.of_entry(part.partition, entry_id)
-            rank = self._rank(rank, payload)
-            turn = turn_bytes(self._target.order, rank, sequence)
-            found[to, rank].append(turn + entry_id + self._signed(entry_id, payload))
+            rank, element = self._writer.element(rank, sequence, entry_id, payload)
+            found[to, rank].append(element)
         for (to, rank), elements in found.items():
             self._lists[to] += (rank, part.partition, elements)
             self._elements[to] += len(elements)
             self._bytes[to] += sum(map(len, elements))
         await self._send_lists(part=True)
-
-    def _rank(self, rank: int, payload: bytes) -> int:
-        if self._target.order in _PLAIN:
-            return 0
-        return -clamped(self._priority_of(payload)) * 4 if self._header.order in _PLAIN else rank
-
-    def _place(self, rank: int, sequence: int, payload: bytes) -> bytes:
-        rank = self._rank(rank, payload)
-        return rank_bytes(rank) + turn_bytes(self._target.order, rank, sequence)
-
-    def _limits_items(self, partition: bytes, limits: str) -> list[Any]:
-        return [partition, limits.encode()]
-
-    def _blocked_items(self, until: int, partition: bytes) -> list[Any]:
-        return [until, partition]
-
-    def _returned_items(
-        self, partition: bytes, rank: int, sequence: int, entry_id: bytes, attempts: int, payload: bytes
-    ) -> list[Any]:
-        place = self._place(rank, sequence, payload)
-        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + self._signed(entry_id, payload)]
-
-    _quarantine_items = _returned_items
-
-    def _delayed_items(
-        self, due: int, rank: int, partition: bytes, entry_id: bytes, payload: bytes
-    ) -> list[Any]:
-        rank_and_partition = rank_bytes(self._rank(rank, payload)) + partition
-        return [due, entry_id + rank_and_partition + b"\0" + self._signed(entry_id, payload)]
-
-    def _dead_items(self, entry_id: bytes, *record: Any) -> list[Any]:
-        *first, rank, sequence, payload, partition = record
-        place, payload = self._place(rank, sequence, payload), self._signed(entry_id, payload)
-        return [entry_id, msgpack.packb([*first, place, payload, partition], use_bin_type=False)]
-
-    def _failed_record(self, item: tuple[Any, ...]) -> bytes:
-        *first, rank, sequence, payload, partition = item
-        place, payload = self._place(rank, sequence, payload), self._signed(item[0], payload)
-        packed: bytes = msgpack.packb([*first, place, payload, partition], use_bin_type=False)
-        return packed

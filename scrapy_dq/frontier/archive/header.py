@@ -1,0 +1,107 @@
+"""What is true of a whole crawl, and whether anything has been done in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.archive.parts import KEPT, Header
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
+from scrapy_dq.frontier.resharding.shard_change import counts_of, meta_of
+from scrapy_dq.frontier.wire import half_moved
+
+_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1, 2, 3, 4, 7, 9, 11
+"""In the counts of a shard. Source: lua/lib/state.lua"""
+_MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
+"""Counts that change whenever an entry or a token does."""
+_MOST_DIGITS = 15
+"""Of a number that Redis's Lua holds exactly."""
+
+
+async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
+    """Return what differs later if anything has been done in the crawl."""
+    found: list[Any] = []
+    for frontier in frontiers:
+        meta = await meta_of(frontier)
+        counts = _all_counts(meta)
+        found.append(
+            [*(meta.get(name) for name in (b"epoch", b"run", b"phase")), *(counts[n] for n in _MARKED)]
+        )
+    return found
+
+
+async def header_of(frontiers: Sequence[Frontier]) -> Header:
+    """Return what is true of the whole crawl.
+
+    Args:
+        frontiers: of all its shards, home first.
+    Raises:
+        FrontierRefused: there is none, or it is half of something; or it was stored by another version.
+    """
+    metas = [await meta_of(each) for each in frontiers]
+    home, crawl = metas[HOME], frontiers[HOME].crawl
+    if b"epoch" not in home:
+        raise FrontierRefused(f"there is no crawl {crawl!r}")
+    for number, meta in enumerate(metas):
+        if meta.get(b"epoch") != home[b"epoch"]:
+            raise FrontierRefused(f"shard {number} of crawl {crawl!r} is gone, and with it what waited there")
+        behind = meta.get(b"run") != home.get(b"run") or (number and meta.get(b"cleared") == b"1")
+        if behind and home.get(b"phase") == b"open":
+            raise FrontierRefused(
+                f"shard {number} of crawl {crawl!r} has not begun the run of home: start a worker, pause the "
+                f"crawl, and then export it"
+            )
+        before, moving, after = meta.get(b"shards", b"").decode("utf-8", "replace").partition(">")
+        if moving:
+            raise FrontierRefused(half_moved(before, after))
+        if b">" in meta.get(b"seen_kind", b""):
+            raise FrontierRefused(f"the seen set of crawl {crawl!r} is half converted: finish that first")
+    try:
+        # A program that pushes requests has begun it, and no spider has joined since.
+        order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
+    except ValueError as error:
+        raise FrontierRefused(f"crawl {crawl!r} was not stored by this version: {error}") from None
+    with as_unavailable():
+        seconds, micros = await frontiers[HOME].client.time()
+    counts = [_all_counts(meta) for meta in metas]
+    since, gone = _number(home, "seen_since"), _number(home, "gone")
+    entries = 0
+    for frontier, each in zip(frontiers, counts, strict=True):
+        with as_unavailable():
+            prefix = keys.prefix(frontier.name)
+            kept = await frontier.client.llen(prefix + "failed") + await frontier.client.hlen(prefix + "dead")
+        entries += each[_WAITING] + each[_IN_FLIGHT] + each[_DELAYED] + kept
+    return Header(
+        id=uuid4().hex, crawl=crawl, at_ms=seconds * 1000 + micros // 1000, order=order, seen=seen,
+        shards=len(frontiers), partition_by=_text(home, "partition_by"),
+        fingerprinter=_text(home, "fingerprinter"), spider=_text(home, "spider"),
+        signing=_text(home, "signing"), run=_number(home, "run"),
+        sequence=max(each[_SEQUENCE] for each in counts), done=sum(each[_DONE] for each in counts),
+        failed=sum(each[_FAILED] for each in counts), gone=gone,
+        seen_since_ms=since and since - counts[HOME][_OFFSET], entries=entries,
+        tokens=sum(max(0, each[_SEEN]) for each in counts),
+        kept={name: home[name.encode()] for name in KEPT if name.encode() in home},
+    )  # fmt: skip
+
+
+async def offset_of(frontier: Frontier) -> int:
+    """Return what to subtract from a time in a shard for one since 1970, in ms."""
+    return _all_counts(await meta_of(frontier))[_OFFSET]
+
+
+def _all_counts(meta: dict[bytes, bytes]) -> list[int]:
+    return [*counts_of(meta), *[0] * 12][:12]
+
+
+def _text(meta: dict[bytes, bytes], name: str) -> str:
+    return meta.get(name.encode(), b"").decode("utf-8", "replace")
+
+
+def _number(meta: dict[bytes, bytes], name: str) -> int:
+    stored = meta.get(name.encode(), b"")
+    return int(stored) if stored.isdigit() and len(stored) <= _MOST_DIGITS else 0

@@ -1,0 +1,170 @@
+"""Stored records <-> the items of parts: all layouts that an export reads, and an import writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+
+from scrapy_dq.frontier.admin.overview import parse_dead, parse_failed
+from scrapy_dq.frontier.archive import parts
+from scrapy_dq.frontier.archive.parts import rank_bytes, rank_of, sequence_of, turn_bytes
+from scrapy_dq.frontier.model import Order, clamped
+
+_DEFERRED = b"\2"
+"""Begins the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
+_PLAIN = (Order.FIFO, Order.LIFO)
+"""Orders in which all entries have one rank."""
+
+Item = tuple[Any, ...]
+
+
+def item_of(kind: str, member: bytes, stored: Any, offset: int) -> Item:
+    """Return the item of a member of a hash or a sorted set.
+
+    Args:
+        kind: one that has a key of its own, without those of TOKENS.
+        stored: as `ShardReader.members` yields it.
+        offset: what to subtract from a time, in ms.
+    Raises:
+        Exception: somebody else has written it.
+    """
+    return _READERS[kind](member, stored, offset)
+
+
+def _limits(partition: bytes, stored: Any, offset: int) -> Item:
+    return partition, stored[1].decode("ascii")
+
+
+def _blocked(partition: bytes, stored: Any, offset: int) -> Item:
+    return stored[0] - offset, partition
+
+
+def _come_back(member: bytes, stored: Any, offset: int) -> Item:
+    partition, zero, rest = member.partition(b"\0")
+    if not zero or len(rest) < 29:
+        raise ValueError("too short")
+    return partition, rank_of(rest[:8]), sequence_of(rest[8:16]), rest[16:28], rest[28], rest[29:]
+
+
+def _delayed(member: bytes, stored: Any, offset: int) -> Item:
+    partition, zero, payload = member[20:].partition(b"\0")
+    if not zero:
+        raise ValueError("too short")
+    return stored[0] - offset, rank_of(member[12:20]), partition, member[:12], payload
+
+
+def _dead(entry_id: bytes, stored: Any, offset: int) -> Item:
+    parse_dead(entry_id, stored[1])
+    return (entry_id, *_unpacked(stored[1]))
+
+
+_READERS: dict[str, Callable[[bytes, Any, int], Item]] = {
+    parts.LIMITS: _limits, parts.BLOCKED: _blocked, parts.RETURNED: _come_back,
+    parts.QUARANTINE: _come_back, parts.DELAYED: _delayed, parts.DEAD: _dead,
+}  # fmt: skip
+
+
+def failed_item(record: bytes) -> Item:
+    """Return the item of a failed request; ValueError and others: somebody else has written it."""
+    parse_failed(record)
+    return _unpacked(record)
+
+
+def _unpacked(record: bytes) -> Item:
+    """Return the fields of the record of a failed or dead entry, its place as rank and sequence."""
+    *first, at, worker_id, attempts, place, payload, partition = msgpack.unpackb(record, raw=True)
+    rank, sequence = rank_of(place[:8]), sequence_of(place[8:])
+    return (*first, int(at), worker_id, int(attempts), rank, sequence, payload, partition)
+
+
+def waiting_item(rank: int, element: bytes) -> Item:
+    """Return the item of an element of a list: of at least 20 bytes."""
+    return rank, sequence_of(element[:8]), element[8:20], element[20:]
+
+
+def is_lease(record: bytes) -> bool:
+    return len(record[9:].partition(b"\0")[2]) >= 20
+
+
+def is_quarantined(lease: bytes) -> bool:
+    return lease[8] >= 128
+
+
+def leased_item(entry_id: bytes, lease: bytes) -> Item:
+    """Return the item of a lease, as of one that has come back. One whose work is done is done once more."""
+    partition, _, element = lease[9:].partition(b"\0")
+    return (
+        partition.removeprefix(_DEFERRED), rank_of(lease[:8]), sequence_of(element[:8]), entry_id,
+        lease[8] % 128, element[20:],
+    )  # fmt: skip
+
+
+class Writer:
+    """Makes the records of a new crawl, in its order and with its signatures."""
+
+    def __init__(
+        self, before: Order, order: Order, priority_of: Callable[[bytes], int],
+        signed: Callable[[bytes, bytes], bytes],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            before: the order of the old crawl.
+            priority_of: returns the priority of a payload, if that order knew none.
+            signed: returns what is stored of an id and a payload.
+        """
+        self._before, self._order, self._priority_of, self._signed = before, order, priority_of, signed
+        self._writers: dict[str, Callable[..., list[Any]]] = {
+            parts.LIMITS: self._limits, parts.BLOCKED: self._blocked, parts.RETURNED: self._come_back,
+            parts.QUARANTINE: self._come_back, parts.DELAYED: self._delayed, parts.DEAD: self._dead,
+        }  # fmt: skip
+
+    def stored(self, kind: str, item: Item) -> list[Any]:
+        """Return what transitions/arrive.lua takes for an item of a kind that `item_of` reads."""
+        return self._writers[kind](*item)
+
+    def element(
+        self, rank: int, sequence: int, entry_id: bytes, payload: bytes
+    ) -> tuple[int, bytes]:  # fmt: skip
+        """Return the rank of the list in which an entry waits, and the element there."""
+        rank = self._rank(rank, payload)
+        return rank, turn_bytes(self._order, rank, sequence) + entry_id + self._signed(entry_id, payload)
+
+    def failed(self, entry_id: bytes, label: bytes, *rest: Any) -> bytes:
+        """Return the record of a failed request."""
+        return self._packed(entry_id, [entry_id, label], *rest)
+
+    def _rank(self, rank: int, payload: bytes) -> int:
+        if self._order in _PLAIN:
+            return 0
+        return -clamped(self._priority_of(payload)) * 4 if self._before in _PLAIN else rank
+
+    def _place(self, rank: int, sequence: int, payload: bytes) -> bytes:
+        rank = self._rank(rank, payload)
+        return rank_bytes(rank) + turn_bytes(self._order, rank, sequence)
+
+    def _limits(self, partition: bytes, limits: str) -> list[Any]:
+        return [partition, limits.encode()]
+
+    def _blocked(self, until: int, partition: bytes) -> list[Any]:
+        return [until, partition]
+
+    def _come_back(
+        self, partition: bytes, rank: int, sequence: int, entry_id: bytes, attempts: int, payload: bytes
+    ) -> list[Any]:
+        place = self._place(rank, sequence, payload)
+        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + self._signed(entry_id, payload)]
+
+    def _delayed(self, due: int, rank: int, partition: bytes, entry_id: bytes, payload: bytes) -> list[Any]:
+        rank_and_partition = rank_bytes(self._rank(rank, payload)) + partition
+        return [due, entry_id + rank_and_partition + b"\0" + self._signed(entry_id, payload)]
+
+    def _dead(self, entry_id: bytes, *rest: Any) -> list[Any]:
+        return [entry_id, self._packed(entry_id, [], *rest)]
+
+    def _packed(self, entry_id: bytes, first: list[bytes], *rest: Any) -> bytes:
+        *middle, rank, sequence, payload, partition = rest
+        place, payload = self._place(rank, sequence, payload), self._signed(entry_id, payload)
+        packed: bytes = msgpack.packb([*first, *middle, place, payload, partition], use_bin_type=False)
+        return packed
