@@ -19,11 +19,11 @@ from typing import IO, Any, Literal, cast
 
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
 from scrapy_dq.filesystem import sync_folder
-from scrapy_dq.frontier.archive.parts import ENTRIES, Header, Part
+from scrapy_dq.frontier.archive.parts import ENTRIES, SEEN, Header, Part
 
 STANDARD_OUTPUT = "-"
 _MOST_LINE = 64 * 1024 * 1024
-"""Of one part: some 4 MB of entries, of which one may have as much."""
+"""Bytes; shorter lines are read. A part has some MB of entries, of which one may have as much."""
 
 
 class BadExport(Exception):
@@ -88,16 +88,18 @@ class ExportWriter:
     def write(self, part: Part) -> None:
         """Add a part, without items that could not be read again: somebody else has written them."""
         line = self._checked(part)
+        if line is None and len(part.items) > 1:
+            middle = len(part.items) // 2
+            self.write(part._replace(items=part.items[:middle]))
+            self.write(part._replace(items=part.items[middle:]))
+            return
         if line is None:
-            items = [item for item in part.items if self._checked(part._replace(items=[item])) is not None]
-            self.skipped += len(part.items) - len(items)
-            part = part._replace(items=items)
-            if not items or (line := self._checked(part)) is None:
-                return
+            self.skipped += len(part.items)
+            return
         self._write(line)
         if part.kind in ENTRIES:
             self.entries += len(part.items)
-        elif part.kind == "seen":
+        elif part.kind == SEEN:
             self.tokens += len(part.items)
 
     def _checked(self, part: Part) -> str | None:
@@ -106,7 +108,7 @@ class ExportWriter:
             part_of(json.loads(line), self._header)
         except (ValueError, TypeError, AttributeError):
             return None
-        return line if len(line) < _MOST_LINE else None
+        return line if len(line) + len("\n") < _MOST_LINE else None
 
     def end(self) -> None:
         """Write the last line, without which the file is cut."""
