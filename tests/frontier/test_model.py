@@ -658,3 +658,20 @@ def test_dead_letters_that_come_back_are_served_as_the_reference_says(redis_serv
         machine.the_state_is_the_same()
     finally:
         machine.teardown()
+
+
+@pytest.mark.usefixtures("_no_time_passes_by_itself")
+def test_limits_that_are_only_shown_change_nothing_in_the_reference_either(redis_server: RedisServer) -> None:
+    """What was leased ahead of its time keeps its wait. (Hypothesis has found it.)"""
+    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
+    limits = Limits(UNIT_S, 0, {"a": (2 * UNIT_S, None), "b": (0.0, 1)})
+    try:
+        machine.begin(order=Order.PRIORITY_LIFO, seen=Seen.EXACT, limits=limits, partitions=1, named=False,
+                      moves=[*[put] * 4, ("seen", 1, 0, False, 0, "")])  # fmt: skip
+        machine.limit(block=None, concurrency=None, delay=-1, slot=0)
+        machine.progress(moves=[("ack", 0, 0, False, 0, "")], terms=(1, 1, {}, []), want=1, who=0)
+        assert machine.live.state()["earliest"]
+        machine.limit(block=None, concurrency=None, delay=None, slot=0)
+        machine.the_state_is_the_same()
+    finally:
+        machine.teardown()

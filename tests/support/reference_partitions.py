@@ -98,6 +98,8 @@ class Partitions:
         self, partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
     ) -> tuple[int, int, int]:
         """As `Frontier.limit`, with the answer in units."""
+        if (delay_s, concurrency, block_s) == (None, None, None):  # only shown
+            return self._in_force(partition)
         self.limited |= delay_s is not None or concurrency is not None
         before = self.own.pop(partition, (None, None))
         given = (units(delay_s), concurrency)
@@ -114,6 +116,9 @@ class Partitions:
             self.block(partition, units(block_s) or 0)
         self.touched = {partition}
         self.classify_touched(0)
+        return self._in_force(partition)
+
+    def _in_force(self, partition: bytes) -> tuple[int, int, int]:
         return *self._limits_of(partition), max(0, self.blocked.get(partition, 0) - self.clock)
 
     def _limits_of(self, partition: bytes) -> tuple[int, int]:
