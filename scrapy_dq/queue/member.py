@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import (
     FrontierUnavailable,
     Order,
     Put,
+    Status,
 )
 from scrapy_dq.frontier.worker.dialogue import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -176,13 +177,18 @@ class Member(Listener):
             "", "", "", keep_seen=None, partition_by="", limits=None,
             shards=len(self._frontiers), order_given=self._order is not None, seen_given=False,
         )  # fmt: skip
-        self._callers.new_worker()
-        self.worker = self._callers.worker = Worker(
-            self._frontiers, identity, options_of(config), self,
-            connect=self._connection.another, capacity=lambda: self._callers.capacity,
-            pace=self._callers.pace,
-        )  # fmt: skip
-        joined = await self.worker.start(uuid.uuid4().hex)
+        while True:
+            self._callers.new_worker()
+            self.worker = self._callers.worker = Worker(
+                self._frontiers, identity, options_of(config), self,
+                connect=self._connection.another, capacity=lambda: self._callers.capacity,
+                pace=self._callers.pace,
+            )  # fmt: skip
+            joined = await self.worker.start(uuid.uuid4().hex)
+            if joined.status is not Status.FINISHED:
+                break
+            # With several shards, the run may end while this process joins them: the next one begins.
+            await self.worker.stop(0, durable=False)
         self.worker.seeded()
         # Otherwise the run would finish as soon as nothing is left to do; the next put would begin another.
         self.worker.listen(True)

@@ -52,6 +52,7 @@ FOUND = {
     "the run ends while a Queue closes, which joins the next one": 10203495,
     "a late copy of an exchange claims another start payload after a roll-back": 12721960,
     "the run ends while a worker joins its shards": 1000301826,
+    "the run ends while a Queue joins its shards": 1000920203,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 
