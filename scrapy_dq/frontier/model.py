@@ -208,6 +208,24 @@ class Fail:
 
 
 @dataclass(slots=True)
+class Again:
+    """The work is done, and is to be done again: the entry waits in `delayed`, under the same id."""
+
+    entry_id: bytes
+    payload: bytes
+    """What is leased then."""
+    priority: int
+    start: int
+    """A StartQueue."""
+    due_at: float
+    """Earliest time of the next lease, in seconds of this process's monotonic clock."""
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.payload) + 16
+
+
+@dataclass(slots=True)
 class Defer:
     """The work is done; what ends the lease follows when its puts in other shards are certain."""
 
@@ -215,7 +233,9 @@ class Defer:
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
-Move = Put | Ack | Release | Bury | Fail | Defer
+Ending = Ack | Fail | Bury | Again
+"""A move with which the work of a lease is over."""
+Move = Put | Release | Defer | Ending
 
 
 def fits_a_partition(name: str) -> bool:

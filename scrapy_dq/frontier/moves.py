@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Defer, Fail, Move, Put, Release, clamped
+from scrapy_dq.frontier.model import (
+    Ack,
+    Admission,
+    Again,
+    Bury,
+    Defer,
+    Fail,
+    Move,
+    Put,
+    Release,
+    clamped,
+)
 
-_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer)
+_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer, Again)
 _NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
 
 
@@ -31,6 +42,8 @@ def fields_of(move: Move) -> tuple[Any, ...]:
         return (4, move.entry_id, move.reason, move.label)
     if isinstance(move, Defer):
         return (5, move.entry_id)
+    if isinstance(move, Again):
+        return (6, move.entry_id, move.payload, clamped(move.priority), int(move.start), move.due_at)
     raise TypeError(f"not a move: {move!r}")
 
 

@@ -32,8 +32,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (
         "damage", "moves", "put", "delayed", "journal", "sent", "block", "notes", "ack", "release", "bury",
-        "fail", "defer", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim", "starts",
-        "finish",
+        "fail", "again", "defer", "settle", "grants", "answer", "serve", "in_turn", "lease", "claim",
+        "starts", "finish",
     ),
     "adopt": (),
     "fence": ("shared", "starts", "journal"),

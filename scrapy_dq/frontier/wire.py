@@ -12,6 +12,7 @@ import msgpack
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
+    Again,
     Audited,
     Block,
     Census,
@@ -54,7 +55,13 @@ def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING, now: float = 0.
 
 def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
     if not isinstance(move, Put):
-        return fields_of(move)
+        fields = fields_of(move)
+        if not isinstance(move, Again):
+            return fields
+        kind, entry_id, payload, priority, start, due_at = fields
+        if signer.signs:
+            payload = signer.signed(entry_id, payload)
+        return kind, entry_id, payload, priority, start, max(0, ms(due_at - now))
     # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,

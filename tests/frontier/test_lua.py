@@ -33,7 +33,7 @@ SCRIPTS = [
     for seen in Seen
 ]
 USES = re.compile(r"^-- USES +(.*\n(?:--  +.*\n)*)", re.MULTILINE)
-MOVES = ("put", "ack", "release", "bury", "fail", "sent", "block", "lease", "claim")
+MOVES = ("put", "ack", "release", "bury", "fail", "again", "defer", "sent", "block", "lease", "claim")
 
 
 CALLS: dict[str, tuple[Any, ...]] = {

@@ -12,10 +12,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from scrapy_dq.frontier.model import Ack, Bury, Fail
+from scrapy_dq.frontier.model import Ending
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-
-Ending = Ack | Fail | Bury
 
 
 class _Deferred:

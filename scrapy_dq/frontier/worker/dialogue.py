@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.model import (
-    Ack,
     Block,
     Bury,
-    Fail,
+    Ending,
     FrontierError,
     FrontierUnavailable,
     Joined,
@@ -146,7 +145,7 @@ class Dialogue:
         if first or self.pace.hungry or outbox.full:
             self.kick()
 
-    def settled(self, move: Ack | Release | Bury | Fail) -> Ack | Release | Bury | Fail | None:
+    def settled(self, move: Ending | Release) -> Ending | Release | None:
         """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
         if self.leases.take_spoiled(move.entry_id):
             move = Release(move.entry_id)

@@ -26,6 +26,7 @@ class Count(str, Enum):
     BURY = "bury"
     FAIL = "fail"
     DEFER = "defer"
+    AGAIN = "again"
 
 
 class Listener:

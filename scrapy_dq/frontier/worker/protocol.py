@@ -20,6 +20,7 @@ from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Ack,
     Admission,
+    Again,
     Block,
     Bury,
     Census,
@@ -104,7 +105,7 @@ class Rejoin:
 
 _COUNTS: dict[type[Move], Count] = {
     Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
-    Defer: Count.DEFER,
+    Defer: Count.DEFER, Again: Count.AGAIN,
 }  # fmt: skip
 
 

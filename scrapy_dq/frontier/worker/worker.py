@@ -15,10 +15,12 @@ from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
     Ack,
+    Again,
     Block,
     Bury,
     Census,
     Defer,
+    Ending,
     Fail,
     FrontierError,
     Gone,
@@ -312,6 +314,10 @@ class Worker:
         """Settle a lease: its work is done, and all its children were put."""
         self._settle(Ack(entry_id))
 
+    def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
+        """Settle a lease whose work is done, and is to be done again after *wait_s* seconds; see `Again`."""
+        self._settle(Again(entry_id, payload, priority, start, time.monotonic() + wait_s))
+
     def release(self, entry_id: bytes) -> None:
         """Return a lease to the backlog; no attempt is charged."""
         self._settle(Release(entry_id))
@@ -350,7 +356,7 @@ class Worker:
         if of is not None and of != shard:
             self._deferred.depends(entry_id, shard)
 
-    def _settle(self, move: Ack | Release | Fail | Bury) -> None:
+    def _settle(self, move: Ending | Release) -> None:
         shard = self._leased.pop(move.entry_id, None)
         if shard is None:
             return
@@ -364,7 +370,7 @@ class Worker:
         if ending is not None:
             self._append(shard, ending)
 
-    def _append(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
+    def _append(self, shard: int, ending: Ending | Release) -> None:
         self.dialogues[shard].append(ending)
         if shard == HOME:
             self._fed.ends(ending.entry_id)
@@ -416,7 +422,7 @@ class Worker:
         for shard, ending in self._deferred.due(retired):
             self._end(shard, ending)
 
-    def _end(self, shard: int, ending: Ack | Release | Fail | Bury) -> None:
+    def _end(self, shard: int, ending: Ending | Release) -> None:
         # Otherwise the lease was lost since.
         if self.dialogues[shard].leases.ends(ending.entry_id):
             self._append(shard, ending)

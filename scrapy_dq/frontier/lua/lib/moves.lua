@@ -6,8 +6,9 @@
 --   bury     3, id, reason
 --   fail     4, id, reason, label
 --   defer    5, id
+--   again    6, id, payload, priority, start, wait_ms
 -- USES     order.order_rank
-local PUT, ACK, RELEASE, BURY, FAIL, DEFER = 0, 1, 2, 3, 4, 5
+local PUT, ACK, RELEASE, BURY, FAIL, DEFER, AGAIN = 0, 1, 2, 3, 4, 5, 6
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
 -- order: tables with ids (of acks, and of defers, without another kind in between: an ack may follow the defer of its
 -- lease, and then comes first or second, with the same result), or with one id, its kind, and the fields of that kind.
@@ -29,6 +30,10 @@ local function read_moves(packed)
         many[kind], endings[#endings + 1] = ids, { kind = kind, ids = ids }
       end
       ids[#ids + 1] = move[2]
+    elseif kind == AGAIN then
+      endings[#endings + 1] = { kind = kind, id = move[2], payload = move[3], rank = order_rank(move[4], move[5]),
+        wait_ms = move[6] }
+      many = {}
     else
       endings[#endings + 1] = { kind = kind, id = move[2], reason = move[3], label = move[4] }
       many = {}

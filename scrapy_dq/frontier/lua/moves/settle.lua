@@ -3,7 +3,8 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
--- USES     ack, bury, defer, fail, moves.ACK, moves.BURY, moves.DEFER, moves.FAIL, moves.RELEASE, release
+-- USES     ack, again, bury, defer, fail, moves.ACK, moves.AGAIN, moves.BURY, moves.DEFER, moves.FAIL, moves.RELEASE,
+--          release
 local function settle(worker_id, endings, keep_failed)
   for _, ending in ipairs(endings) do
     local kind = ending.kind
@@ -11,6 +12,7 @@ local function settle(worker_id, endings, keep_failed)
     elseif kind == RELEASE then release(worker_id, ending.id)
     elseif kind == BURY then bury(worker_id, ending.id, ending.reason)
     elseif kind == DEFER then defer(worker_id, ending.ids)
+    elseif kind == AGAIN then again(worker_id, ending)
     elseif kind == FAIL then fail(worker_id, ending.id, ending.reason, ending.label, keep_failed)
     end
   end
