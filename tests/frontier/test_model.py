@@ -31,6 +31,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
+    Again,
     Block,
     Bury,
     Fail,
@@ -75,8 +76,9 @@ SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
 # the same choices stay possible, and an example replays.
 WHICH = st.integers(0, 2**16)
 PUTS = ("seen", "seed", "id")
-SETTLE = ("ack", "release", "bury", "fail")
-KINDS = (*PUTS, *PUTS, "id", *SETTLE, "again", "foreign ack", "foreign release", "foreign bury")
+SETTLE = ("ack", "release", "bury", "fail", "later")
+FOREIGN = ("foreign ack", "foreign release", "foreign bury", "foreign later")
+KINDS = (*PUTS, *PUTS, "id", *SETTLE, "again", *FOREIGN)
 LOST = st.sampled_from((False, False, True))
 SEEDING = st.sampled_from((0, 0, 0, 0, 0, 1, 2, 3))
 PARTITIONS = (b"a", b"b", b"c", b"d")
@@ -604,6 +606,9 @@ class FrontierMachine(RuleBasedStateMachine):
             return None
         if kind.endswith("bury"):
             return Bury(entry_id, "no reason")
+        if kind.endswith("later"):
+            due_at = (2 if when == "due 2" else 1) * UNIT_S
+            return Again(entry_id, entry_id * (which % 3), priority, start, due_at)
         if kind == "fail":
             return Fail(entry_id, "failed", f"label {which}")
         return Ack(entry_id) if kind.endswith("ack") else Release(entry_id)

@@ -37,6 +37,7 @@ from support.live_frontier import (
     HandWorker,
     LiveFrontier,
     ack,
+    again,
     block,
     bury,
     entry_id,
@@ -209,7 +210,7 @@ def test_an_exchange_stopped_at_any_write_loses_nothing(
         suspect = live.redis.hget(live.key("worker:worker"), "quarantined")
         suspects = [n for n in held if entry_id(n) == suspect]
         held = [n for n in held if n not in suspects]
-        a, b, c, d, *_ = held
+        a, b, c, d, e, *_ = held
         worker.exchange(release(a), seeding=1)
         live.advance(200)
         moves = [
@@ -219,13 +220,14 @@ def test_an_exchange_stopped_at_any_write_loses_nothing(
             put(33, partition=slot(1), due_in=50),
             put(34, reason="it makes no sense"),
             put(35, partition=b"another", admission=Admission.SEEN, token=b"token 35"),
-            ack(b), fail(c), bury(d), *(release(n) for n in suspects),
+            ack(b), fail(c), bury(d), again(e, due_in=100), *(release(n) for n in suspects),
         ]  # fmt: skip
         terms = Terms(most=3, notes=(block(b"another", 10),))
         answer = stop(lambda w=worker, m=moves, t=terms: w.exchange(*m, want=9, terms=t, seeding=1))
         receipt = answer or repeat(worker, moves)
         live.state()
         gone = [b, c, d]
+        assert entry_id(e) in {member[:12] for member in live.redis.zrange(live.key("delayed"), 0, -1)}
         served = Counter([*gone, *(int(i) for i in worker.held)])
         assert live.count("failed") == 1
         assert {int(i) for i in peek_dead(live)} == {34, d}

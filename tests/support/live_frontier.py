@@ -20,6 +20,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
+    Again,
     Block,
     Bury,
     Fail,
@@ -139,6 +140,11 @@ def bury(n: int, reason: str = "undecodable") -> Bury:
 
 def fail(n: int, reason: str = "not downloaded") -> Fail:
     return Fail(entry_id(n), reason, f"http://localhost/{n}")
+
+
+def again(n: int, priority: int = 0, *, payload: bytes = b"payload", due_in: float = 0.0) -> Again:
+    """Return the move with which entry number *n* is to be served once more."""
+    return Again(entry_id(n), payload, priority, StartQueue.SHARED, time.monotonic() + due_in)
 
 
 def sent(n: int, ago: float = 0.0, partition: bytes | None = None) -> Sent:

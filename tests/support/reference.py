@@ -13,6 +13,7 @@ from scrapy_dq.frontier.model import (
     PRIORITY_LIMIT,
     Ack,
     Admission,
+    Again,
     Block,
     Bury,
     Census,
@@ -413,9 +414,14 @@ class ReferenceFrontier(Partitions):
         if move.entry_id not in me.leases:
             return
         entry = self._end_lease(me, move.entry_id)
-        me.done += isinstance(move, (Ack, Fail))
+        me.done += isinstance(move, (Ack, Fail, Again))
         if isinstance(move, Ack):
             self.done += 1
+        elif isinstance(move, Again):
+            self.done += 1
+            self.turn += 1
+            due = self.clock + max(0, units(move.due_at) or 0)
+            self.delayed[move.entry_id] = (due, _put_of(move, entry.partition))
         elif isinstance(move, Release):
             self._come_back(move.entry_id, entry)
         elif isinstance(move, Bury):
@@ -461,6 +467,12 @@ class ReferenceFrontier(Partitions):
 
     def _wait_s(self, at: int | None) -> float | None:
         return None if at is None else (at - self.clock) * UNIT_S
+
+
+def _put_of(move: Again, partition: bytes) -> Put:
+    """Return the put that would make of it what *move* does: it falls due like any other."""
+    by = move.entry_id, Admission.ID, move.entry_id
+    return Put(*by, move.priority, move.start, move.payload, partition=partition)
 
 
 def _known(last_seq: int | None) -> int | None:

@@ -8,7 +8,18 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.frontier.model import PRIORITY_LIMIT, Ack, Admission, Bury, Defer, Fail, Move, Put, Release
+from scrapy_dq.frontier.model import (
+    PRIORITY_LIMIT,
+    Ack,
+    Admission,
+    Again,
+    Bury,
+    Defer,
+    Fail,
+    Move,
+    Put,
+    Release,
+)
 from scrapy_dq.frontier.moves import _KINDS, fields_of, move_of
 
 ID = b"%012d" % 1
@@ -20,6 +31,7 @@ PUT: dict[str, Any] = {
 }  # fmt: skip
 MOVES: list[Move] = [
     Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com"), Defer(ID),
+    Again(ID, b"payload", -3, 2, 1000.5),
 ]  # fmt: skip
 # As they are written to disk, for this process alone.
 STORED: list[tuple[Any, ...]] = [
@@ -28,6 +40,7 @@ STORED: list[tuple[Any, ...]] = [
         True, 5, False,
     ),
     (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"), (5, ID),
+    (6, ID, b"payload", -3, 2, 1000.5),
 ]  # fmt: skip
 
 

@@ -1,0 +1,18 @@
+-- again: in-flight -> delayed, under the same id: the work is done, and is to be done again. In one step, so that the
+-- crawl never has two entries of a page, nor none, whatever is killed or rolled back.
+-- ARGS     worker_id, ending (as moves.lua returns it: id, payload, rank, wait_ms)
+-- RETURNS  true | false (not held)
+-- COST     O(log delayed)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- USES     entry.rank_bytes, entry.take_lease, keys.key, midway.moving, state, state.now_ms, state.now_there
+local function again(worker_id, ending)
+  local lease = take_lease(worker_id, ending.id)
+  if not lease then return false end
+  local member = ending.id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
+  local added = redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
+  moving = nil
+  state.delayed, state.done = state.delayed + added, state.done + 1
+  state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
+  now_there('delayed')
+  return true
+end
