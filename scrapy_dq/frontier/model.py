@@ -209,9 +209,14 @@ class Fail:
 
 @dataclass(slots=True)
 class Again:
-    """The work is done, and is to be done again: the entry waits in `delayed`, under the same id."""
+    """The work is done, and is to be done again: the entry waits in `delayed`, under another id.
+
+    Under the same one, a worker that was taken for dead, and still has the work before, would end this, too.
+    """
 
     entry_id: bytes
+    next_id: bytes
+    """Made of `entry_id` alone: whoever does the work once more, after a loss, uses the same."""
     payload: bytes
     """What is leased then."""
     priority: int
@@ -222,7 +227,7 @@ class Again:
 
     @property
     def size(self) -> int:
-        return ENTRY_ID_BYTES + len(self.payload) + 16
+        return 2 * ENTRY_ID_BYTES + len(self.payload) + 16
 
 
 @dataclass(slots=True)

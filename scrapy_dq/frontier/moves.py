@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from hashlib import blake2b
 from typing import Any
 
 from scrapy_dq.frontier.model import (
+    ENTRY_ID_BYTES,
     Ack,
     Admission,
     Again,
@@ -43,8 +45,16 @@ def fields_of(move: Move) -> tuple[Any, ...]:
     if isinstance(move, Defer):
         return (5, move.entry_id)
     if isinstance(move, Again):
-        return (6, move.entry_id, move.payload, clamped(move.priority), int(move.start), move.due_at)
+        return (
+            6, move.entry_id, move.next_id, move.payload, clamped(move.priority), int(move.start),
+            move.due_at,
+        )  # fmt: skip
     raise TypeError(f"not a move: {move!r}")
+
+
+def next_id(entry_id: bytes) -> bytes:
+    """Return the id of an entry whose work is to be done again (`Again.next_id`)."""
+    return blake2b(b"again" + entry_id, digest_size=ENTRY_ID_BYTES).digest()
 
 
 def move_of(fields: Sequence[Any]) -> Move:

@@ -58,10 +58,10 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
         fields = fields_of(move)
         if not isinstance(move, Again):
             return fields
-        kind, entry_id, payload, priority, start, due_at = fields
+        kind, entry_id, next_id, payload, priority, start, due_at = fields
         if signer.signs:
-            payload = signer.signed(entry_id, payload)
-        return kind, entry_id, payload, priority, start, max(0, ms(due_at - now))
+            payload = signer.signed(next_id, payload)
+        return kind, entry_id, next_id, payload, priority, start, max(0, ms(due_at - now))
     # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,

@@ -1,4 +1,4 @@
-"""Entries whose work is to be done again: they wait under the same id, and there is one of each."""
+"""Entries whose work is to be done again: they wait under another id, and there is one of each."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_it_waits_until_it_is_due(live: LiveFrontier, holder: HandWorker) -> Non
     assert numbers(receipt) == []
     live.advance(100)
     (lease,) = holder.exchange(want=1).leases
-    assert (lease.entry_id, lease.payload, lease.attempts) == (entry_id(1), b"later", 0)
-    receipt = holder.exchange(ack(1))
+    assert (lease.entry_id, lease.payload, lease.attempts) == (entry_id(101), b"later", 0)
+    receipt = holder.exchange(ack(101))
     assert (receipt.status, receipt.census.done) == (Status.FINISHED, 2)
 
 
 def test_with_no_wait_it_is_served_at_once(holder: HandWorker) -> None:
     """In the same exchange."""
-    assert numbers(holder.exchange(again(1), want=1)) == [1]
+    assert numbers(holder.exchange(again(1), want=1)) == [101]
 
 
 def test_it_stays_seen(holder: HandWorker) -> None:
@@ -66,7 +66,7 @@ def test_it_keeps_its_partition_and_gets_a_new_priority(
     worker.exchange(again(1, -5, due_in=10), again(2, due_in=20))
     live.advance(30)
     receipt = worker.exchange(want=2)
-    assert (numbers(receipt), partitions(receipt)) == ([2, 1], [b"p", b"p"])
+    assert (numbers(receipt), partitions(receipt)) == ([102, 101], [b"p", b"p"])
 
 
 def test_a_lease_that_is_not_held_changes_nothing(live: LiveFrontier, worker: HandWorker) -> None:
@@ -91,6 +91,14 @@ def test_a_limit_counts_it_no_more(live: LiveFrontier) -> None:
     worker.exchange(put(1, partition=b"p"), put(2, partition=b"p"))
     assert worker.take(2) == [1]
     assert numbers(worker.exchange(again(1, due_in=100), want=2)) == [2]
+
+
+def test_who_still_has_the_work_before_does_not_end_it(holder: HandWorker) -> None:
+    """A worker that was taken for dead settles what it had, after the entry was granted to it again."""
+    holder.exchange(again(1), want=1)
+    assert holder.held == {entry_id(101)}
+    receipt = holder.exchange(again(1), again(1, due_in=9), held=1)
+    assert (receipt.census.in_flight, receipt.census.done, receipt.census.delayed) == (1, 1, 0)
 
 
 def test_after_a_roll_back_there_is_one_of_it(live: LiveFrontier, holder: HandWorker) -> None:
@@ -129,12 +137,13 @@ def test_a_day_of_many_pages_keeps_each_interval(live: LiveFrontier) -> None:
         moves: list[Move] = []
         while receipt := worker.exchange(*moves, want=1000):
             moves = []
-            for n in numbers(receipt):
+            for number in numbers(receipt):
+                n = number % pages
                 if last[n] >= 0:
                     worst = max(worst, abs(now - last[n] - every[n]) / every[n])
                 last[n] = now
                 visits += 1
-                moves.append(again(n, due_in=every[n]))
+                moves.append(again(number, as_number=number + pages, due_in=every[n]))
             if not moves:
                 break
         live.advance(step_s)

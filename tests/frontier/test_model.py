@@ -48,6 +48,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
+from scrapy_dq.frontier.moves import next_id
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.protocol import NONCE_BYTES
 from support.compact import compacted
@@ -608,7 +609,9 @@ class FrontierMachine(RuleBasedStateMachine):
             return Bury(entry_id, "no reason")
         if kind.endswith("later"):
             due_at = (2 if when == "due 2" else 1) * UNIT_S
-            return Again(entry_id, entry_id * (which % 3), priority, start, due_at)
+            later = next_id(entry_id)
+            self.slots[later] = self.slots[entry_id]
+            return Again(entry_id, later, entry_id * (which % 3), priority, start, due_at)
         if kind == "fail":
             return Fail(entry_id, "failed", f"label {which}")
         return Ack(entry_id) if kind.endswith("ack") else Release(entry_id)

@@ -64,7 +64,7 @@ class Visit:
     origin: str
     """Where it was found, if it is not filtered."""
     last: bool
-    """It was not answered by an error."""
+    """It was not answered by an error, and the page is not processed again."""
     confirmed_at: float = float("inf")
 
     @property
@@ -320,7 +320,7 @@ class Crawler(Listener):
             self._watch(self.process.name, f"is killed by page {number}")
             self.process.kill()
             return
-        elif attempt < page.retries + page.busy:
+        elif attempt < page.tries:
             if attempt >= page.retries:
                 self.worker.block(lease.partition, self._setup.retry_after_s)
             self._put_child(lease, number, attempt + 1, filtered=False, delay_s=0.0, ordinal=0)
@@ -351,13 +351,17 @@ class Crawler(Listener):
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
             self._taken_at.pop(lease.entry_id), self._world.now, lease.entry_id,
-            origin, attempt >= page.retries + page.busy,
+            origin, attempt >= page.tries + self._setup.revisits,
         )  # fmt: skip
         self.visits.append(visit)
         if self.worker_ids == self._taken_by.pop(lease.entry_id):
             self._unconfirmed.append(visit)  # else a rejoin may have cost the lease
         if visit.last and page.fails:
             worker.fail(lease.entry_id, "it raised", "label")
+        elif not visit.last and attempt >= page.tries:
+            payload = b"%d.%d.%s" % (number, attempt + 1, origin.encode())
+            wait_s = self._world.random.choice((0.0, 0.05, 0.3))
+            worker.again(lease.entry_id, payload, page.priority, 0, wait_s)
         else:
             worker.ack(lease.entry_id)
 

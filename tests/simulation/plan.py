@@ -74,6 +74,8 @@ class Setup:
     filtered_start: bool = False
     again: bool = False
     """When a worker has finished, the command is given once more, even if others are still there."""
+    revisits: int = 0
+    """How often each page is processed again, a while later and under the same entry."""
     run_name: str = ""
     """A name: the command that is given again finds its run finished, like a container that is restarted."""
     fed: int = 0
@@ -126,7 +128,10 @@ class Plan:
 
 def drawn(seed: int) -> Plan:
     """Draw the plan of a seed; from SHARDED on, of a crawl of several shards."""
-    return _over_shards(seed) if seed >= SHARDED else _drawn(seed)
+    plan = _over_shards(seed) if seed >= SHARDED else _drawn(seed)
+    # Drawn apart: what else a seed draws stays the same.
+    revisits = Random(f"{seed} revisits").choice((0, 0, 0, 0, 0, 0, 1, 3))
+    return replace(plan, setup=replace(plan.setup, revisits=revisits))
 
 
 def _over_shards(seed: int) -> Plan:

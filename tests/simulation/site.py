@@ -39,6 +39,11 @@ class Page:
     links: list[Link] = field(default_factory=list)
 
     @property
+    def tries(self) -> int:
+        """How often it is answered by an error before it is not."""
+        return self.retries + self.busy
+
+    @property
     def plain(self) -> bool:
         """Its callback yields nothing, and nothing goes wrong."""
         return not (self.links or self.retries or self.busy or self.fails or self.kills)

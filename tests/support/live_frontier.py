@@ -142,9 +142,18 @@ def fail(n: int, reason: str = "not downloaded") -> Fail:
     return Fail(entry_id(n), reason, f"http://localhost/{n}")
 
 
-def again(n: int, priority: int = 0, *, payload: bytes = b"payload", due_in: float = 0.0) -> Again:
-    """Return the move with which entry number *n* is to be served once more."""
-    return Again(entry_id(n), payload, priority, StartQueue.SHARED, time.monotonic() + due_in)
+def again(
+    n: int, priority: int = 0, *, as_number: int = 0, payload: bytes = b"payload", due_in: float = 0.0
+) -> Again:
+    """Return the move with which entry number *n* is to be served once more, as *as_number* (0: n + 100)."""
+    return Again(
+        entry_id(n),
+        entry_id(as_number or n + 100),
+        payload,
+        priority,
+        StartQueue.SHARED,
+        time.monotonic() + due_in,
+    )
 
 
 def sent(n: int, ago: float = 0.0, partition: bytes | None = None) -> Sent:

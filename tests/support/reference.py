@@ -421,7 +421,7 @@ class ReferenceFrontier(Partitions):
             self.done += 1
             self.turn += 1
             due = self.clock + max(0, units(move.due_at) or 0)
-            self.delayed[move.entry_id] = (due, _put_of(move, entry.partition))
+            self.delayed[move.next_id] = (due, _put_of(move, entry.partition))
         elif isinstance(move, Release):
             self._come_back(move.entry_id, entry)
         elif isinstance(move, Bury):
@@ -471,7 +471,7 @@ class ReferenceFrontier(Partitions):
 
 def _put_of(move: Again, partition: bytes) -> Put:
     """Return the put that would make of it what *move* does: it falls due like any other."""
-    by = move.entry_id, Admission.ID, move.entry_id
+    by = move.next_id, Admission.ID, move.next_id
     return Put(*by, move.priority, move.start, move.payload, partition=partition)
 
 

@@ -31,7 +31,7 @@ PUT: dict[str, Any] = {
 }  # fmt: skip
 MOVES: list[Move] = [
     Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com"), Defer(ID),
-    Again(ID, b"payload", -3, 2, 1000.5),
+    Again(ID, b"%012d" % 3, b"payload", -3, 2, 1000.5),
 ]  # fmt: skip
 # As they are written to disk, for this process alone.
 STORED: list[tuple[Any, ...]] = [
@@ -40,7 +40,7 @@ STORED: list[tuple[Any, ...]] = [
         True, 5, False,
     ),
     (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"), (5, ID),
-    (6, ID, b"payload", -3, 2, 1000.5),
+    (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5),
 ]  # fmt: skip
 
 

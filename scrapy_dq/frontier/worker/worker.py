@@ -34,6 +34,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Words,
 )
+from scrapy_dq.frontier.moves import next_id
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
@@ -316,7 +317,8 @@ class Worker:
 
     def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
         """Settle a lease whose work is done, and is to be done again after *wait_s* seconds; see `Again`."""
-        self._settle(Again(entry_id, payload, priority, start, time.monotonic() + wait_s))
+        due_at = time.monotonic() + wait_s
+        self._settle(Again(entry_id, next_id(entry_id), payload, priority, start, due_at))
 
     def release(self, entry_id: bytes) -> None:
         """Return a lease to the backlog; no attempt is charged."""

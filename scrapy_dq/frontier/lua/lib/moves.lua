@@ -6,7 +6,7 @@
 --   bury     3, id, reason
 --   fail     4, id, reason, label
 --   defer    5, id
---   again    6, id, payload, priority, start, wait_ms
+--   again    6, id, next_id, payload, priority, start, wait_ms
 -- USES     order.order_rank
 local PUT, ACK, RELEASE, BURY, FAIL, DEFER, AGAIN = 0, 1, 2, 3, 4, 5, 6
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
@@ -31,8 +31,8 @@ local function read_moves(packed)
       end
       ids[#ids + 1] = move[2]
     elseif kind == AGAIN then
-      endings[#endings + 1] = { kind = kind, id = move[2], payload = move[3], rank = order_rank(move[4], move[5]),
-        wait_ms = move[6] }
+      endings[#endings + 1] = { kind = kind, id = move[2], next_id = move[3], payload = move[4],
+        rank = order_rank(move[5], move[6]), wait_ms = move[7] }
       many = {}
     else
       endings[#endings + 1] = { kind = kind, id = move[2], reason = move[3], label = move[4] }

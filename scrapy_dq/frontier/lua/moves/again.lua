@@ -1,6 +1,6 @@
--- again: in-flight -> delayed, under the same id: the work is done, and is to be done again. In one step, so that the
+-- again: in-flight -> delayed, under the next id: the work is done, and is to be done again. In one step, so that the
 -- crawl never has two entries of a page, nor none, whatever is killed or rolled back.
--- ARGS     worker_id, ending (as moves.lua returns it: id, payload, rank, wait_ms)
+-- ARGS     worker_id, ending (as moves.lua returns it: id, next_id, payload, rank, wait_ms)
 -- RETURNS  true | false (not held)
 -- COST     O(log delayed)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
@@ -8,7 +8,7 @@
 local function again(worker_id, ending)
   local lease = take_lease(worker_id, ending.id)
   if not lease then return false end
-  local member = ending.id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
+  local member = ending.next_id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
   local added = redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
   moving = nil
   state.delayed, state.done = state.delayed + added, state.done + 1
