@@ -43,6 +43,7 @@ LAYERS = (
     "items",
     "crew",
     "scheduling",
+    "revisits",
     "factory stats",
     "start_urls",
     "environment backend",
@@ -159,8 +160,8 @@ def test_lua_files_have_names_of_their_own() -> None:
 
 # What programs import, and what settings name: these paths stay.
 PUBLIC = {
-    "scrapy_dq": "Addon DupeFilter Queue RedisCrawlSpider RedisMixin RedisPipeline RedisSpider Scheduler "
-    "SharedStats ShutDown get_redis get_redis_from_settings",
+    "scrapy_dq": "Addon DupeFilter Queue RedisCrawlSpider RedisMixin RedisPipeline RedisSpider RevisitPolicy "
+    "Scheduler SharedStats ShutDown get_redis get_redis_from_settings",
     "scrapy_dq.frontier": "Dead Failed Frontier Overview PartitionLimits Retried Worker WorkerOptions dead "
     "failed forget limit peek retry shared_stats",
     "scrapy_dq.queue": "FrontierError FrontierLost FrontierRefused FrontierUnavailable Queue ShutDown",

@@ -123,6 +123,10 @@ class Settlement:
     ) -> None:
         self._settled = settled
         self._downloaded = downloaded
+        self.answered: Callable[[Request, Response], Response] | None = None
+        """Called with each response, after `downloaded`; returns what the spider gets."""
+        self.yielded: Callable[[Request, Any], None] | None = None
+        """Called with each item that a callback yields, and its request."""
         self._interrupted: set[Request] = set()
         self._given_up: WeakSet[Request] = WeakSet()
         self._failed: dict[Request, str] = {}
@@ -306,7 +310,7 @@ class Settlement:
             self._scraped[response] = request
             try:
                 return await original(
-                    kind(result, request, self._parents), request, response, *args, **kwargs
+                    kind(result, request, self._parents, self.yielded), request, response, *args, **kwargs
                 )
             finally:
                 self._scraped.pop(response, None)
@@ -325,6 +329,8 @@ class Settlement:
                 if result is not request:
                     self._parents[result] = request
                 self._followed.add(result)
+            elif isinstance(result, Response) and self.answered is not None:
+                result = self.answered(request, result)
             elif isinstance(result, Failure) and not result.check(IgnoreRequest):  # type: ignore[no-untyped-call]
                 self._not_downloaded[request] = result.value  # type: ignore[assignment]
             return original(result, request)
@@ -335,7 +341,11 @@ class Settlement:
 class _Marked:
     """The output of a callback; records the parent of each request in it."""
 
-    def __init__(self, output: Any, parent: Request, parents: MutableMapping[Request, Request]) -> None:
+    def __init__(
+        self, output: Any, parent: Request, parents: MutableMapping[Request, Request],
+        yielded: Callable[[Request, Any], None] | None,
+    ) -> None:  # fmt: skip
+        self._yielded = yielded
         self._output = iter(output)
         self._parent = parent
         self._parents = parents
@@ -349,14 +359,19 @@ class _Marked:
     def _mark(self, output: Any) -> Any:
         if isinstance(output, Request) and output is not self._parent:
             self._parents[output] = self._parent
+        elif self._yielded is not None:
+            self._yielded(self._parent, output)
         return output
 
 
 class _AsyncMarked(_Marked):
     """The same for an async callback."""
 
-    def __init__(self, output: Any, parent: Request, parents: MutableMapping[Request, Request]) -> None:
-        super().__init__((), parent, parents)
+    def __init__(
+        self, output: Any, parent: Request, parents: MutableMapping[Request, Request],
+        yielded: Callable[[Request, Any], None] | None,
+    ) -> None:  # fmt: skip
+        super().__init__((), parent, parents, yielded)
         self._async_output = aiter(output)
 
     def __aiter__(self) -> AsyncIterator[Any]:

@@ -20,6 +20,9 @@ from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, Put, StartQueue
 from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.revisits.policy import BadRevisit
+from scrapy_dq.revisits.revisits import Revisits
+from scrapy_dq.revisits.revisits import check as check_revisit
 from scrapy_dq.scheduling.admission import Admissions, is_from_start
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import DupeFilter
@@ -81,6 +84,7 @@ class Intake:
         worker: Worker,
         settlement: Settlement,
         work: InProgress,
+        revisits: Revisits | None,
         count: Tally,
         *,
         adopted: bool,
@@ -99,6 +103,7 @@ class Intake:
         self._worker = worker
         self._settlement = settlement
         self._work = work
+        self._revisits = revisits
         self._adopted = adopted
         self._count = count
         self._debug = crawler.settings.getbool("SCHEDULER_DEBUG")
@@ -131,6 +136,8 @@ class Intake:
             return False
         payload, unfit = None, None
         try:
+            if self._revisits is not None and self._serve_again(request, classified):
+                return True
             payload = self._encode(request, classified.parent)
         except CannotEncode as error:
             unfit = error
@@ -171,7 +178,9 @@ class Intake:
             self._partitions.leave_inherited(request, parent, self._settlement.followed)
             partition = self._partitions.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
-        except (BadDue, BadPartition, OtherHost) as error:
+            if self._revisits is not None:
+                check_revisit(request)
+        except (BadDue, BadPartition, BadRevisit, OtherHost) as error:
             reason, refused = prose_without_logins(str(error), request.url), isinstance(error, OtherHost)
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
 
@@ -197,6 +206,28 @@ class Intake:
         if "redirect_urls" in bare.meta and not self._settlement.followed(request):
             bare = without_redirects_of(bare, parent)
         return self._codec.encode(with_short_link_text(with_short_referer(bare)))
+
+    def _serve_again(self, request: Request, classified: _Classified) -> bool:
+        """Have the entry of a page that is visited again served once more for a retry; False: it is none.
+
+        A second entry, and an ack of the first, would be two for ever after a roll-back that takes the ack.
+
+        Raises:
+            CannotEncode: it has to stay in this worker.
+        """
+        assert self._revisits is not None
+        followed, lease = self._settlement.followed(request), classified.parent_id
+        if lease is None or not followed or classified.reason:
+            return False
+        stored = self._revisits.as_retry(request, classified.parent, lease)
+        payload = self._encode(stored, classified.parent) if stored is not None else None
+        if payload is None:
+            return False
+        wait_s = max(0.0, classified.due.at - time.monotonic()) if classified.due.at else 0.0
+        self._revisits.retry(lease, payload, int(index(request.priority)), wait_s)
+        self._count(stats.ENQUEUED)
+        self._count(stats.SCRAPY_ENQUEUED)
+        return True
 
     def _leaves_the_web(self, request: Request, parent: Request | None) -> bool:
         """Return whether a web page may lead to a URL of another kind, which DQ_URL_SCHEMES does not allow.

@@ -34,6 +34,7 @@ from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
     from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Scheduler(BaseScheduler):
         await session.open(self)
         self._storing = Intake(
             self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
-            self._start_hosts, session.worker, session.settlement, self._work, self._count,
+            self._start_hosts, session.worker, session.settlement, self._work, session.revisits, self._count,
             adopted=session.adopted,
         )  # fmt: skip
         self._held_up = HeldDownloads(session.settlement, self._wait)
@@ -207,6 +208,8 @@ class Scheduler(BaseScheduler):
             logger.warning("A stored request cannot be served and becomes a dead letter: %s", reason)
             self._session.worker.bury(lease.entry_id, reason)
             return None
+        if self._session.revisits is not None:
+            self._session.revisits.begin(request, lease.entry_id, lease.payload)
         self._work.begin(request, lease.entry_id)
         timed = lease.send_at is not None
         self._session.downloads.begin(request, lease.partition, timed=timed)
@@ -250,6 +253,17 @@ class Scheduler(BaseScheduler):
             self._session.worker.sent(entry_id)
             self._session.worker.downloaded(entry_id)
 
+    def answered(self, request: Request, response: Response) -> Response:
+        """Called by Settlement, if pages are visited again: return what the spider gets of *response*."""
+        revisits, entry_id = self._session.revisits, self._work.lease_of(request)
+        return response if revisits is None or entry_id is None else revisits.answered(entry_id, response)
+
+    def yielded(self, request: Request, item: object) -> None:
+        """Called by Settlement, if items show whether a page has changed."""
+        revisits, entry_id = self._session.revisits, self._work.lease_of(request)
+        if revisits is not None and entry_id is not None:
+            revisits.yielded(entry_id, item)
+
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by Settlement: *request* has left the engine."""
         self._session.downloads.ended(request)
@@ -260,8 +274,15 @@ class Scheduler(BaseScheduler):
 
     def _settle(self, entry_id: bytes, ending: Ending) -> None:
         self._storing.admissions.settled(entry_id)
-        worker = self._session.worker
-        if ending.outcome is Outcome.DONE:
+        worker, revisits = self._session.worker, self._session.revisits
+        again = None
+        if revisits is not None and ending.outcome is Outcome.INTERRUPTED:
+            revisits.released(entry_id)
+        elif revisits is not None:
+            again = revisits.ended(entry_id, failed=ending.outcome is Outcome.FAILED)
+        if again is not None:
+            worker.again(entry_id, *again)
+        elif ending.outcome is Outcome.DONE:
             worker.ack(entry_id)
         elif ending.outcome is Outcome.FAILED:
             worker.fail(entry_id, ending.reason, printable(ending.url, 2000))

@@ -21,6 +21,7 @@ from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
+from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
+    from scrapy.http import Response
 
     from scrapy_dq.scheduling.tracing import Tracing
 
@@ -58,6 +60,7 @@ _COUNTERS = {
     Count.REJOIN: stats.REJOINS,
     Count.RECLAIM: stats.RECLAIMED,
     Count.ACK: stats.ACKED,
+    Count.AGAIN: stats.REVISITS,
     Count.RELEASE: stats.RELEASED,
     Count.DEFER: stats.DEFERRED,
     Count.BURY: stats.BURIED,
@@ -70,6 +73,8 @@ class Settler(Protocol):
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
     def downloaded(self, request: Request) -> None: ...
+    def answered(self, request: Request, response: Response) -> Response: ...
+    def yielded(self, request: Request, item: object) -> None: ...
     def release_unfinished(self) -> None: ...
     def put_dropped(self, put: Put) -> None: ...
     def forget_sent(self) -> None: ...
@@ -105,6 +110,7 @@ class Session(Listener):
         self._side_tasks: SideTasks | None = None
         self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
+        self.revisits = Revisits.of(crawler, config, self.codec)
         self.adopted = False
         """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
         self.paused = False
@@ -138,6 +144,9 @@ class Session(Listener):
         self._crawler.signals.send_catch_log(crawl_opening, grace_s=self.config.shutdown_grace_s)
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
+            if self.revisits is not None:
+                self.settlement.answered = scheduler.answered
+                self.settlement.yielded = scheduler.yielded if self.revisits.item_field else None
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
             self.downloads = Downloads(
                 self.slots, self.config.limits, self.settlement.wake,

@@ -1,9 +1,10 @@
 """DQ_TRACE: spans of OpenTelemetry, from a start request to the last page that it leads to, on all workers.
 
 Of a request: `put`, in the worker that found it; `lease`, from the lease until it is settled; in that, its
-download, and `ack`, `fail`, `release` or `bury`. What its callback yields is put in its lease. The ids of
-trace and span are stored in front of a request's payload, only of one that is traced: its identity does not
-depend on them, as its parent may run twice. Nothing is sent to the sites.
+download, and `ack`, `again`, `fail`, `release` or `bury`. What its callback yields is put in its lease. The
+ids of trace and span are stored in front of a request's payload, only of one that is traced: its identity
+does not depend on them, as its parent may run twice. A page that is visited again is not in the trace of its
+first visit. Nothing is sent to the sites.
 """
 
 from __future__ import annotations
@@ -144,6 +145,10 @@ class TracedWorker(Worker):
     def ack(self, entry_id: bytes) -> None:
         super().ack(entry_id)
         self._settled(self._traced.pop(entry_id, None), "ack", entry_id)
+
+    def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
+        super().again(entry_id, payload, priority, start, wait_s)
+        self._settled(self._traced.pop(entry_id, None), "again", entry_id)
 
     def fail(self, entry_id: bytes, reason: str, label: str) -> None:
         super().fail(entry_id, reason, label)

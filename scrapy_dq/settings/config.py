@@ -100,6 +100,22 @@ class Config:
     seen_ttl_s: float = setting_field(
         "DQ_SEEN_TTL", 0.0, number, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
     )
+    revisit: Any = setting_field(
+        "DQ_REVISIT", "", loadable, "When pages are visited again, such as `fixed:1d`; empty: never"
+    )
+    """Text, or a class."""
+    revisit_priority: int = setting_field(
+        "DQ_REVISIT_PRIORITY",
+        -100,
+        integer,
+        "Is added to the priority of a page's next visits",
+        "",
+        -1_000_000,
+        1_000_000,
+    )
+    revisit_field: str = setting_field(
+        "DQ_REVISIT_FIELD", "", text, "The field of items that shows a change; empty: the body does"
+    )
     seed_once: bool = setting_field(
         "DQ_SEED_ONCE", True, boolean, "Crawl equal requests of `start()` once per run"
     )
@@ -283,6 +299,11 @@ class Config:
             raise ConfigError(
                 f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True no fingerprints "
                 f"are kept from run to run, so none can expire. Set both, or neither"
+            )
+        if values["seen_ttl_s"] and values["revisit"]:
+            raise ConfigError(
+                f"DQ_REVISIT = {values['revisit']!r} visits pages again by itself, and with DQ_SEEN_TTL = "
+                f"{values['seen_ttl_s']:g} links would bring them once more. Remove one of the two"
             )
         if values["seen_ttl_s"] and values["seen"] == "compact":
             raise ConfigError(

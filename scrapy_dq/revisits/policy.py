@@ -1,0 +1,127 @@
+"""How long until a page is visited again: `DQ_REVISIT` and `meta["dq_revisit"]` in words, and classes."""
+
+from __future__ import annotations
+
+import re
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+SHORTEST_S, LONGEST_S = 1.0, 315_360_000.0
+"""The shortest interval, and the longest one, of ten years, as of a delay (`dq_delay`)."""
+EXPECTED = (
+    '"fixed:1d", "adaptive:1h..30d" (units: s, m, h, d, w; from 1 s to ten years), "meta", or a subclass of '
+    "scrapy_dq.RevisitPolicy"
+)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw])")
+
+
+class BadRevisit(ValueError):
+    """It says no interval."""
+
+
+class RevisitPolicy:
+    """Says when pages are visited again. `DQ_REVISIT` names a subclass, by itself or by its dotted path."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> RevisitPolicy:
+        """Return the policy of a crawler."""
+        return cls()
+
+    def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> float | None:
+        """Return the seconds until the next visit, 1 to 315,360,000; None: the page is not visited again.
+
+        Args:
+            response: None if the page could not be downloaded, after all retries.
+            last_s: the interval before this visit; None: it was the first.
+            changed: whether the page differs from that of the last visit; False after a 304, and if it could
+                not be had; None: there is none to compare it with.
+        """
+        raise NotImplementedError
+
+
+class Fixed(RevisitPolicy):
+    """The same interval each time."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+
+    def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> float:
+        return self._every_s
+
+
+class Adaptive(RevisitPolicy):
+    """Half of the last interval after a change, twice as long without one; at first, the geometric mean."""
+
+    def __init__(self, least_s: float, most_s: float) -> None:
+        self._least_s = least_s
+        self._most_s = most_s
+
+    def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> float:
+        if last_s is None:
+            return sqrt(self._least_s * self._most_s)
+        factor = {True: 0.5, False: 2.0, None: 1.0}[changed]
+        return min(self._most_s, max(self._least_s, last_s * factor))
+
+
+class Never(RevisitPolicy):
+    """Pages are visited once, unless their own meta says something else."""
+
+    def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> None:
+        return None
+
+
+def checked(seconds: Any) -> float:
+    """Return an interval.
+
+    Raises:
+        BadRevisit: it is not a number of seconds within the bounds.
+    """
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not SHORTEST_S <= seconds <= LONGEST_S:
+        raise BadRevisit(f"{seconds!a:.100}: expected seconds from {SHORTEST_S:g} to {LONGEST_S:,.0f}")
+    return float(seconds)
+
+
+def policy_in(words: str) -> RevisitPolicy:
+    """Return the policy that *words* name, such as `fixed:1d`.
+
+    Raises:
+        BadRevisit: they name none.
+    """
+    kind, _, rest = words.partition(":")
+    if kind == "fixed" and (every := _duration(rest)):
+        return Fixed(every)
+    least, dots, most = (_duration(rest.partition("..")[0]), ".." in rest, _duration(rest.partition("..")[2]))
+    if kind == "adaptive" and dots and least and most and least <= most:
+        return Adaptive(least, most)
+    if words == "meta":
+        return Never()
+    raise BadRevisit(f"{words!a:.100}: expected {EXPECTED}")
+
+
+def policy_of_meta(value: Any) -> RevisitPolicy:
+    """Return the policy that `meta["dq_revisit"]` asks for.
+
+    Raises:
+        BadRevisit: it is neither words, nor seconds, nor False or None (never).
+    """
+    if value is None or value is False:
+        return Never()
+    if isinstance(value, str) and value != "meta":
+        return policy_in(value)
+    try:
+        return Fixed(checked(value))
+    except BadRevisit as error:
+        raise BadRevisit(f"{error}, False, or text such as 'fixed:1d'") from None
+
+
+def _duration(text: str) -> float:
+    """Return the seconds of a duration such as 90s or 1.5h; 0: it is none, or out of bounds."""
+    found = _DURATION.fullmatch(text.strip())
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    return seconds if SHORTEST_S <= seconds <= LONGEST_S else 0.0

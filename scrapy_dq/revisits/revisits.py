@@ -1,0 +1,241 @@
+"""The pages in progress that are to be visited again, and what is found out about each on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from itemadapter import ItemAdapter
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.utils.misc import load_object
+
+from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
+from scrapy_dq.frontier.model import StartQueue
+from scrapy_dq.revisits.policy import (
+    EXPECTED,
+    BadRevisit,
+    RevisitPolicy,
+    checked,
+    policy_in,
+    policy_of_meta,
+)
+from scrapy_dq.revisits.visit import Visit, digest_of, validators_of
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.stats import names as stats
+from scrapy_dq.text import prose_without_logins
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+META = "dq_revisit"
+"""Of the meta of a request: its own policy; see `policy_of_meta`."""
+GONE = (404, 410)
+"""Statuses after which a page is not visited again."""
+FALLBACK_S = 86_400.0
+"""The interval of a page whose policy fails at its first visit."""
+_NOT_MODIFIED = 304
+
+
+class Next(NamedTuple):
+    """A visit that is to follow: the arguments of `Worker.again`."""
+
+    payload: bytes
+    priority: int
+    start: StartQueue
+    wait_s: float
+
+
+@dataclass(slots=True)
+class _Page:
+    """One in progress."""
+
+    payload: bytes
+    last: Visit
+    conditional: bool
+    response: Response | None = None
+    fields: list[bytes] = field(default_factory=list)
+    retry: Next | None = None
+
+
+class Revisits:
+    """Of one crawler. Nothing here blocks or raises."""
+
+    def __init__(
+        self, crawler: Crawler, policy: RevisitPolicy, codec: Codec, priority: int, item_field: str
+    ) -> None:
+        """
+        Args:
+            priority: is added to that of a request (DQ_REVISIT_PRIORITY).
+            item_field: what of the items of a page shows a change (DQ_REVISIT_FIELD); empty: its body.
+        """
+        assert crawler.stats is not None
+        self._count: Callable[[str], None] = crawler.stats.inc_value
+        self._policy = policy
+        self._codec = codec
+        self._priority = priority
+        self.item_field = item_field
+        self._pages: dict[bytes, _Page] = {}
+        """By lease."""
+        self._failures_told = False
+
+    @classmethod
+    def of(cls, crawler: Crawler, config: Config, codec: Codec) -> Revisits | None:
+        """Return those of a crawler; None: DQ_REVISIT is not set.
+
+        Raises:
+            ConfigError: it is no policy, or the class cannot be made.
+        """
+        if not config.revisit:
+            return None
+        policy = _policy(crawler, config.revisit)
+        return cls(crawler, policy, codec, config.revisit_priority, config.revisit_field)
+
+    def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
+        """Note that *request* is served under a lease; it may become a conditional one."""
+        last = Visit.taken_from(request)
+        self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
+
+    def answered(self, entry_id: bytes, response: Response) -> Response:
+        """Note the answer to a request; return what its callback gets: of an unchanged page, none gets it."""
+        page = self._pages.get(entry_id)
+        if page is None:
+            return response
+        page.response = response
+        if response.status != _NOT_MODIFIED or not page.conditional or response.request is None:
+            return response
+        self._count(stats.NOT_MODIFIED)
+        meta = {**response.request.meta, "handle_httpstatus_all": True}
+        return response.replace(request=Request(response.request.url, callback=_unchanged, meta=meta))
+
+    def yielded(self, entry_id: bytes, item: Any) -> None:
+        """Note an item that a page's callback has yielded."""
+        page = self._pages.get(entry_id)
+        if page is not None and ItemAdapter.is_item(item):
+            value = ItemAdapter(item).get(self.item_field)
+            page.fields.append(repr(value).encode("utf-8", "surrogatepass"))
+
+    def as_retry(self, request: Request, parent: Request | None, entry_id: bytes | None) -> Request | None:
+        """Return what is to be stored of a retry of a page in progress; None: it is none."""
+        page = self._pages.get(entry_id) if entry_id is not None else None
+        if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
+            return None
+        stored = request.copy()
+        page.last.remove_conditions(stored)
+        priority = parent.priority if page.last.priority is None else page.last.priority
+        page.last._replace(priority=priority).put_into(stored)
+        return stored
+
+    def retry(self, entry_id: bytes, payload: bytes, priority: int, wait_s: float) -> None:
+        """Have the same entry of a page served again, instead of one more."""
+        page = self._pages[entry_id]
+        shift = 0 if page.last.interval_s is None else self._priority
+        page.retry = Next(payload, priority + shift, StartQueue.SHARED, wait_s)
+
+    def ended(self, entry_id: bytes, *, failed: bool) -> Next | None:
+        """Forget a lease whose work is over; return the next visit of its page, if there is to be one.
+
+        Args:
+            failed: it was not downloaded, or its callback, errback or pipeline has raised. Of a page that was
+                visited before, this ends nothing.
+        """
+        page = self._pages.pop(entry_id, None)
+        if page is None or page.retry is not None:
+            return page.retry if page else None
+        response, last = page.response, page.last
+        if failed and last.interval_s is None:
+            return None
+        if response is None and not failed:
+            return None  # a redirect, which is a page of its own, or what a middleware has dropped
+        if response is not None and response.status in GONE:
+            self._count(stats.REVISITS_ENDED)
+            return None
+        changed: bool | None = False
+        kept = last
+        if response is not None and 200 <= response.status < 300 and not failed:
+            digest = digest_of(*page.fields) if self.item_field else digest_of(response.body)
+            changed = digest != last.digest if last.digest else None
+            kept = last._replace(digest=digest, validators=validators_of(response))
+        try:
+            request = self._codec.decode(page.payload)
+        except CannotDecode:  # it was decoded before
+            return None
+        interval_s = self._interval(request, response, last.interval_s, changed)
+        if interval_s is None:
+            self._count(stats.REVISITS_ENDED)
+            return None
+        return self._next(request, page, kept._replace(interval_s=interval_s), interval_s)
+
+    def released(self, entry_id: bytes) -> None:
+        """Forget a lease that is given back."""
+        self._pages.pop(entry_id, None)
+
+    def _next(self, request: Request, page: _Page, visit: Visit, interval_s: float) -> Next:
+        request.meta.pop("retry_times", None)  # each visit has its own retries
+        if visit.priority is not None:
+            request.priority = visit.priority
+        visit._replace(priority=None).put_into(request)
+        try:
+            payload = self._codec.encode(request)
+        except CannotEncode:  # too large by what is kept of the visit
+            payload = page.payload
+        return Next(payload, request.priority + self._priority, StartQueue.SHARED, interval_s)
+
+    def _interval(
+        self, request: Request, response: Response | None, last_s: float | None, changed: bool | None
+    ) -> float | None:
+        try:
+            policy = policy_of_meta(request.meta[META]) if META in request.meta else self._policy
+            interval_s = policy.interval(response, last_s, changed)
+            return None if interval_s is None else checked(interval_s)
+        except Exception as error:
+            interval_s = FALLBACK_S if last_s is None else last_s
+            if not self._failures_told:
+                self._failures_told = True
+                logger.error(
+                    "The policy of DQ_REVISIT fails for %s: %s. The page is visited again after %g s, as "
+                    "before, or after a day if this was its first visit. No more of these are shown; "
+                    "%s counts them",
+                    prose_without_logins(request.url, request.url),
+                    prose_without_logins(f"{type(error).__name__}: {error}", request.url),
+                    interval_s,
+                    stats.REVISIT_POLICY_FAILED,
+                )
+            self._count(stats.REVISIT_POLICY_FAILED)
+            return interval_s
+
+
+def check(request: Request) -> None:
+    """Check the policy in the meta of a request.
+
+    Raises:
+        BadRevisit: it is none.
+    """
+    if META in request.meta:
+        try:
+            policy_of_meta(request.meta[META])
+        except BadRevisit as error:
+            raise BadRevisit(f"meta[{META!r}] = {error}") from None
+
+
+def _policy(crawler: Crawler, value: Any) -> RevisitPolicy:
+    if isinstance(value, str) and (":" in value or "." not in value):
+        try:
+            return policy_in(value)
+        except BadRevisit as error:
+            raise ConfigError(f"DQ_REVISIT = {error}") from None
+    try:
+        made = load_object(value)
+        if isinstance(made, type) and issubclass(made, RevisitPolicy):
+            return made.from_crawler(crawler)
+    except Exception as error:  # a module may raise anything while it is imported, and so may the class
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"DQ_REVISIT = {value!r}: expected {EXPECTED} ({reason:.300})") from error
+    raise ConfigError(f"DQ_REVISIT = {value!r}: expected {EXPECTED}")
+
+
+def _unchanged(response: Response, **kwargs: Any) -> None:
+    """Callback of an answer 304: the spider has seen this page as it is."""

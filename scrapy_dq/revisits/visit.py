@@ -1,0 +1,83 @@
+"""What a stored request keeps of the last visit of its page."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+from scrapy import Request
+from scrapy.http import Response
+
+from scrapy_dq.revisits.policy import BadRevisit, checked
+
+KEY = "dq_visit"
+"""Of the meta of a stored request; a spider never sees it."""
+MOST_VALIDATOR = 1000
+"""Characters of an ETag or a date that are kept; a longer one is not."""
+DIGEST_BYTES = 12
+_CONDITIONS = (("ETag", "If-None-Match"), ("Last-Modified", "If-Modified-Since"))
+
+
+class Visit(NamedTuple):
+    """The last visit of a page."""
+
+    interval_s: float | None = None
+    """Until the next one; None: there was no visit yet."""
+    digest: str = ""
+    """Of its body, or of a field of its items; empty: unknown."""
+    validators: tuple[str, str] = ("", "")
+    """Its ETag and Last-Modified; empty: it had none."""
+    priority: int | None = None
+    """That of the request, if a retry has changed it; None: it has its own."""
+
+    @classmethod
+    def taken_from(cls, request: Request) -> Visit:
+        """Remove what is kept from a request that is served, and return it.
+
+        What somebody else has written into Redis, and cannot be one, counts as none.
+        """
+        try:
+            interval_s, digest, validators, priority = request.meta.pop(KEY, None)
+            etag, modified = validators
+            texts = all(isinstance(t, str) and len(t) <= MOST_VALIDATOR for t in (digest, etag, modified))
+            if not texts or not isinstance(priority, (int, type(None))):
+                return cls()
+            interval_s = None if interval_s is None else checked(interval_s)
+        except (BadRevisit, TypeError, ValueError):
+            return cls()
+        return cls(interval_s, digest, (etag, modified), priority)
+
+    def put_into(self, request: Request) -> None:
+        """Have *request* keep it."""
+        request.meta[KEY] = [self.interval_s, self.digest, list(self.validators), self.priority]
+
+    def add_conditions(self, request: Request) -> bool:
+        """Make *request* conditional, so that the site need not send what has not changed; return whether."""
+        added = False
+        if request.method in ("GET", "HEAD"):
+            for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
+                if value and header not in request.headers:
+                    request.headers[header] = value.encode("latin-1", "replace")
+                    added = True
+        return added
+
+    def remove_conditions(self, request: Request) -> None:
+        """Undo `add_conditions`."""
+        for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
+            if value and request.headers.get(header) == value.encode("latin-1", "replace"):
+                del request.headers[header]
+
+
+def validators_of(response: Response) -> tuple[str, str]:
+    """Return what a conditional request needs of a response."""
+    found = [(response.headers.get(header) or b"").decode("latin-1") for header, _ in _CONDITIONS]
+    etag, modified = ("" if len(text) > MOST_VALIDATOR else text for text in found)
+    return etag, modified
+
+
+def digest_of(*parts: bytes) -> str:
+    """Return a digest of the parts in their order."""
+    hashed = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "big") + part)
+    return hashed.hexdigest()
