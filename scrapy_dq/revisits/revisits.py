@@ -40,6 +40,10 @@ FALLBACK_S = 86_400.0
 _NOT_MODIFIED = 304
 
 
+Mark = Callable[[Request], Request]
+"""Returns a copy of a request with what is stored besides."""
+
+
 class Next(NamedTuple):
     """A visit that is to follow: the arguments of `Worker.again`."""
 
@@ -97,6 +101,9 @@ class Revisits:
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
         """Note that *request* is served under a lease; it may become a conditional one."""
         last = Visit.taken_from(request)
+        if last is None and request.dont_filter and META not in request.meta:
+            return
+        last = last or Visit()
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
     def answered(self, entry_id: bytes, response: Response) -> Response:
@@ -118,16 +125,33 @@ class Revisits:
             value = ItemAdapter(item).get(self.item_field)
             page.fields.append(repr(value).encode("utf-8", "surrogatepass"))
 
-    def as_retry(self, request: Request, parent: Request | None, entry_id: bytes | None) -> Request | None:
-        """Return what is to be stored of a retry of a page in progress; None: it is none."""
-        page = self._pages.get(entry_id) if entry_id is not None else None
+    def mark_of(self, *, from_start: bool, redirected: bytes | None) -> Mark | None:
+        """Return what marks a request that is not filtered as one of a page that is visited again.
+
+        Else it is a part of the page that yields it, at each of its visits: were it visited by itself, too,
+        there would be one more entry after each.
+
+        Args:
+            from_start: `start()` has yielded it.
+            redirected: the lease of the request that was redirected to it; None: none was.
+        """
+        return _as_new if from_start or redirected in self._pages else None
+
+    def mark_of_retry(self, request: Request, parent: Request | None, entry_id: bytes) -> Mark | None:
+        """Return what marks a retry of a page in progress; None: it is none."""
+        page = self._pages.get(entry_id)
         if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
             return None
-        stored = request.copy()
-        page.last.remove_conditions(stored)
         priority = parent.priority if page.last.priority is None else page.last.priority
-        page.last._replace(priority=priority).put_into(stored)
-        return stored
+        visit = page.last._replace(priority=priority)
+
+        def mark(retry: Request) -> Request:
+            stored = retry.copy()
+            visit.remove_conditions(stored)
+            visit.put_into(stored)
+            return stored
+
+        return mark
 
     def retry(self, entry_id: bytes, payload: bytes, priority: int, wait_s: float) -> None:
         """Have the same entry of a page served again, instead of one more."""
@@ -206,6 +230,12 @@ class Revisits:
                 )
             self._count(stats.REVISIT_POLICY_FAILED)
             return interval_s
+
+
+def _as_new(request: Request) -> Request:
+    stored = request.copy()
+    Visit().put_into(stored)
+    return stored
 
 
 def check(request: Request) -> None:

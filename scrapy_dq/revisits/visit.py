@@ -31,13 +31,16 @@ class Visit(NamedTuple):
     """That of the request, if a retry has changed it; None: it has its own."""
 
     @classmethod
-    def taken_from(cls, request: Request) -> Visit:
-        """Remove what is kept from a request that is served, and return it.
+    def taken_from(cls, request: Request) -> Visit | None:
+        """Remove what is kept from a request that is served, and return it; None: nothing is.
 
-        What somebody else has written into Redis, and cannot be one, counts as none.
+        What somebody else has written into Redis, and cannot be one, counts as no visit yet.
         """
+        kept = request.meta.pop(KEY, None)
+        if kept is None:
+            return None
         try:
-            interval_s, digest, validators, priority = request.meta.pop(KEY, None)
+            interval_s, digest, validators, priority = kept
             etag, modified = validators
             texts = all(isinstance(t, str) and len(t) <= MOST_VALIDATOR for t in (digest, etag, modified))
             if not texts or not isinstance(priority, (int, type(None))):

@@ -7,7 +7,7 @@ import copy
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha1
 from operator import index
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,7 +138,7 @@ class Intake:
         try:
             if self._revisits is not None and self._serve_again(request, classified):
                 return True
-            payload = self._encode(request, classified.parent)
+            payload = self._encode(request, classified.parent, self._mark_of(request, classified))
         except CannotEncode as error:
             unfit = error
         if payload is None and self._leaves_the_web(request, classified.parent):
@@ -191,21 +191,31 @@ class Intake:
             for shard in shards:
                 self._worker.depends(parents, shard)
 
-    def _encode(self, request: Request, parent: Request | None) -> bytes | None:
+    def _encode(
+        self, request: Request, parent: Request | None, mark: Callable[[Request], Request] | None = None
+    ) -> bytes | None:
         """Return the payload of *request*; None: it is to stay in this worker.
 
+        Args:
+            mark: returns a copy with what is stored besides.
         Raises:
             CannotEncode: it has to.
         """
         # Most requests have nothing of all this, and each test for itself takes its time.
         if _ALTERED.isdisjoint(request.meta) and HEADERS.isdisjoint(request.headers):
-            return self._codec.encode(with_short_referer(request))
+            return self._codec.encode(with_short_referer(mark(request) if mark else request))
         if request.meta.get("dq_local"):
             return None
         bare = self._logins.without(as_stored(request))
         if "redirect_urls" in bare.meta and not self._settlement.followed(request):
             bare = without_redirects_of(bare, parent)
-        return self._codec.encode(with_short_link_text(with_short_referer(bare)))
+        return self._codec.encode(with_short_link_text(with_short_referer(mark(bare) if mark else bare)))
+
+    def _mark_of(self, request: Request, classified: _Classified) -> Callable[[Request], Request] | None:
+        if self._revisits is None or not request.dont_filter:
+            return None
+        redirected = classified.parent_id if self._settlement.followed(request) else None
+        return self._revisits.mark_of(from_start=is_from_start(request), redirected=redirected)
 
     def _serve_again(self, request: Request, classified: _Classified) -> bool:
         """Have the entry of a page that is visited again served once more for a retry; False: it is none.
@@ -216,11 +226,11 @@ class Intake:
             CannotEncode: it has to stay in this worker.
         """
         assert self._revisits is not None
-        followed, lease = self._settlement.followed(request), classified.parent_id
-        if lease is None or not followed or classified.reason:
+        lease, parent = classified.parent_id, classified.parent
+        if lease is None or classified.reason or not self._settlement.followed(request):
             return False
-        stored = self._revisits.as_retry(request, classified.parent, lease)
-        payload = self._encode(stored, classified.parent) if stored is not None else None
+        mark = self._revisits.mark_of_retry(request, parent, lease)
+        payload = mark and self._encode(request, parent, mark)
         if payload is None:
             return False
         wait_s = max(0.0, classified.due.at - time.monotonic()) if classified.due.at else 0.0

@@ -1,0 +1,286 @@
+"""Pages that are visited again, by real crawls of a site whose pages change: docs/continuous.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import Overview
+from support.changing_site import Answer, ChangingSite
+from support.project import Project
+from support.waiting import wait_until
+from support.worker import Worker
+
+Look = Callable[[Project], Overview]
+
+SPIDER = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        self.record("done", response.url.rpartition("/")[2])
+        if b"raises" in response.body:
+            raise ValueError("as it says")
+        for href in response.css("a::attr(href)").getall():
+            own = {"false": False, "1s": 1.0, "12": 1e12}.get(href.partition("=")[2], href.partition("=")[2])
+            meta = {"dq_revisit": own} if own != "" else {}
+            yield response.follow(href, meta=meta, dont_filter="unfiltered" in href, errback=self.errback)
+        yield {"price": response.css("b::text").get()}
+
+    def errback(self, failure):
+        self.record("errback", failure.request.url.rpartition("/")[2])
+"""
+SETTINGS = {
+    "DQ_REVISIT": "fixed:1s", "DQ_LOG_INTERVAL": 0, "RETRY_TIMES": 3, "DQ_WORKER_TTL": 3,
+    "ITEM_PIPELINES": {},
+}  # fmt: skip
+
+
+@pytest.fixture
+def crawl(
+    redis_url: str, make_project: Callable[..., Project]
+) -> Iterator[Callable[..., tuple[ChangingSite, Project]]]:
+    """Return a function that starts a site and makes a project that crawls it from `/`."""
+    sites: list[ChangingSite] = []
+
+    def begin(settings: dict[str, Any] | None = None, **pages: Answer) -> tuple[ChangingSite, Project]:
+        links = "".join(f"<a href='/{name}'>" for name in pages)
+        site = ChangingSite({"/": Answer(links), **{f"/{name}": answer for name, answer in pages.items()}})
+        sites.append(site.__enter__())
+        project = make_project(
+            [site.url("/")], redis_url=redis_url, spider=SPIDER, settings=SETTINGS | (settings or {})
+        )
+        return site, project
+
+    yield begin
+    for site in sites:
+        site.__exit__(None, None, None)
+
+
+def visited(site: ChangingSite, least: int, *paths: str) -> None:
+    """Wait until each path was asked for *least* times more."""
+    before = Counter(hit.path for hit in site.hits)
+    wait_until(lambda: all(site.count(p) - before[p] >= least for p in paths), "pages are visited", 20)
+
+
+def done(project: Project) -> Counter[str]:
+    """Return how often the callback of each page has run."""
+    return Counter(event.path for event in project.events() if event.event == "done")
+
+
+def end(worker: Worker) -> None:
+    worker.terminate()
+    assert worker.wait() == 0
+
+
+def test_pages_are_visited_until_the_crawl_is_stopped(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+) -> None:
+    """Workers are killed and started, and there is one entry of each page all the time."""
+    site, project = crawl(a=Answer("<a href='/b'>"), b=Answer("<a href='/a'>"))
+    worker = project.start_worker()
+    visited(site, 3, "/", "/a", "/b")
+    worker.kill()
+    worker = project.start_worker()
+    visited(site, 3, "/", "/a", "/b")
+    end(worker)
+    census = look(project).census
+    assert (census.waiting + census.delayed, census.in_flight, census.failed) == (3, 0, 0)
+    assert look(project).phase == "open"
+
+
+def test_what_has_not_changed_is_not_sent_and_no_callback_gets_it(
+    crawl: Callable[..., tuple[ChangingSite, Project]],
+) -> None:
+    """An ETag makes the next request a conditional one. A 304 is an unchanged page, not an error."""
+    site, project = crawl(a=Answer("one", etag='"1"'))
+    worker = project.start_worker()
+    visited(site, 3, "/a")
+    assert done(project)["a"] == 1
+    site.pages["/a"] = Answer("two", etag='"2"')
+    visited(site, 3, "/a")
+    end(worker)
+    conditions = [hit.condition for hit in site.hits if hit.path == "/a"]
+    assert conditions[:3] == ["", '"1"', '"1"']
+    assert '"2"' in conditions
+    assert done(project)["a"] == 2
+    assert not [event for event in project.events() if event.event == "errback"]
+    assert worker.stats["dq/revisits/not_modified"] >= 4
+
+
+def test_a_page_that_is_gone_is_not_visited_again(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+) -> None:
+    """404 and 410; others stay."""
+    site, project = crawl(a=Answer(), b=Answer(), c=Answer())
+    worker = project.start_worker()
+    visited(site, 2, "/a", "/b", "/c")
+    site.pages |= {"/a": Answer(status=404), "/b": Answer(status=410)}
+    wait_until(lambda: look(project).census.delayed + look(project).census.in_flight <= 2, "they end", 20)
+    counts = site.count("/a"), site.count("/b")
+    visited(site, 2, "/", "/c")
+    assert (site.count("/a"), site.count("/b")) == counts
+    end(worker)
+    assert worker.stats["dq/revisits/ended"] == 2
+
+
+def test_a_retry_is_the_same_entry(crawl: Callable[..., tuple[ChangingSite, Project]], look: Look) -> None:
+    """Each visit has its own retries; after them, the next visit comes as if it had succeeded."""
+    site, project = crawl(a=Answer("fine", busy=2))
+    worker = project.start_worker()
+    wait_until(lambda: done(project)["a"] >= 1, "it is answered", 20)
+    assert site.count("/a") == 3
+    site.pages["/a"].busy = 6  # two visits with three retries each would need 8
+    wait_until(lambda: site.pages["/a"].busy == 0 and done(project)["a"] >= 3, "it is answered", 20)
+    end(worker)
+    assert look(project).census.delayed + look(project).census.waiting == 2
+    assert worker.stats.get("retry/max_reached", 0) == 1
+
+
+def test_a_page_that_moves_is_visited_where_it_is(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+) -> None:
+    """Its old place is not; also of a start request, which is not filtered."""
+    site, project = crawl(a=Answer(status=301, location="/b"))
+    site.pages |= {
+        "/b": Answer(),
+        "/": Answer(status=302, location="/home"),
+        "/home": Answer("<a href='/a'>"),
+    }
+    worker = project.start_worker()
+    visited(site, 3, "/b", "/home")
+    end(worker)
+    assert (site.count("/"), site.count("/a")) == (1, 1)
+    assert look(project).census.delayed + look(project).census.waiting == 2
+
+
+def test_requests_have_policies_of_their_own(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, reasons: Callable[[Project], list[str]]
+) -> None:
+    """Seconds, words, or False; what is none of these makes a dead letter, with the reason."""
+    links = ("a?revisit=false", "b?revisit=1s", "c?revisit=fixed:1s", "d?revisit=banana", "e?revisit=12")
+    site, project = crawl({"DQ_REVISIT": "meta"})
+    site.pages |= {"/": Answer("".join(f'<a href="/{link}">' for link in links))}
+    site.pages |= {f"/{link}": Answer() for link in links}
+    worker = project.start_worker()
+    visited(site, 3, "/b?revisit=1s", "/c?revisit=fixed:1s")
+    end(worker)
+    assert (site.count("/"), site.count("/a?revisit=false")) == (1, 1)
+    assert look(project).census.delayed + look(project).census.waiting == 2
+    assert sorted(reason.partition(":")[0] for reason in reasons(project)) == [
+        "meta['dq_revisit'] = 'banana'", "meta['dq_revisit'] = 1000000000000.0",
+    ]  # fmt: skip
+
+
+def test_a_part_of_a_page_is_fetched_with_it(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+) -> None:
+    """What a page yields with dont_filter: at each visit of the page, and not by itself."""
+    site, project = crawl(a=Answer("<a href='/part?unfiltered'>"))
+    site.pages["/part?unfiltered"] = Answer()
+    worker = project.start_worker()
+    visited(site, 4, "/a", "/part?unfiltered")
+    end(worker)
+    assert site.count("/part?unfiltered") <= site.count("/a") + 1  # a kill may repeat it; nothing else
+    assert look(project).census.delayed <= 2
+
+
+def test_a_page_that_was_visited_once_outlives_a_failure(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+) -> None:
+    """One whose first visit fails is kept as failed, as without revisits."""
+    site, project = crawl(a=Answer("fine"), b=Answer("raises"))
+    worker = project.start_worker()
+    visited(site, 2, "/a")
+    site.pages["/a"].body = "raises"
+    visited(site, 3, "/a")
+    end(worker)
+    assert site.count("/b") == 1
+    assert look(project).census.failed == 1
+
+
+@pytest.mark.parametrize("kind", ["body", "field"])
+def test_a_change_is_seen(crawl: Callable[..., tuple[ChangingSite, Project]], kind: str) -> None:
+    """By the body; or by a field of the items, whatever else changes. The policy is the project's own."""
+    policy = "tree_project.policy.Noting"
+    site, project = crawl(
+        {"DQ_REVISIT": policy, "DQ_REVISIT_FIELD": "price" if kind == "field" else ""}, a=Answer("<b>1</b>")
+    )
+    (project.folder / "tree_project" / "policy.py").write_text(
+        "import scrapy_dq, tree_project.settings as settings\n"
+        "class Noting(scrapy_dq.RevisitPolicy):\n"
+        "    def interval(self, response, last_s, changed):\n"
+        "        if response.url.endswith('/a'):\n"
+        "            with open(settings.RECORD_PATH + '.changes', 'a') as file:\n"
+        "                file.write(f'{response.text} {last_s} {changed}\\n')\n"
+        "        return 1\n"
+    )
+    changes = project.record.with_suffix(".txt.changes")
+    worker = project.start_worker()
+    visited(site, 2, "/a")
+    site.pages["/a"].body = "<b>1</b> and an advertisement"
+    visited(site, 3, "/a")
+    site.pages["/a"].body = "<b>2</b>"
+    visited(site, 3, "/a")
+    end(worker)
+    noted = changes.read_text().splitlines()
+    assert noted[:2] == ["<b>1</b> None None", "<b>1</b> 1.0 False"]
+    ads = [line.split()[-1] for line in noted if "advertisement" in line]
+    assert ads[:2] == (["True", "False"] if kind == "body" else ["False", "False"])
+    assert [line.split()[-1] for line in noted if line.startswith("<b>2</b>")][:2] == ["True", "False"]
+
+
+@pytest.mark.parametrize("returns", ["'text'", "1e12", "1 / 0"])
+def test_a_policy_that_fails_is_told_of_once(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, returns: str
+) -> None:
+    """The page is visited again nevertheless: after a day, if it is the first time."""
+    site, project = crawl({"DQ_REVISIT": "tree_project.policy.Bad"}, a=Answer(), b=Answer())
+    (project.folder / "tree_project" / "policy.py").write_text(
+        "import scrapy_dq\n"
+        "class Bad(scrapy_dq.RevisitPolicy):\n"
+        "    def interval(self, response, last_s, changed):\n"
+        f"        return {returns}\n"
+    )
+    worker = project.start_worker()
+    wait_until(lambda: look(project).census.delayed == 3, "all were visited", 20)
+    end(worker)
+    assert site.count("/a") == 1
+    log = worker.text
+    assert log.count("The policy of DQ_REVISIT fails") == 1
+    assert worker.stats["dq/revisits/policy_failed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"DQ_REVISIT": "fixd:1d"}, 'DQ_REVISIT = \'fixd:1d\': expected "fixed:1d", "adaptive:1h..30d"'),
+        ({"DQ_REVISIT": "adaptive:30d..1h"}, "DQ_REVISIT = 'adaptive:30d..1h': expected"),
+        ({"DQ_REVISIT": "no.such.Policy"}, "(ModuleNotFoundError: No module named 'no')"),
+        ({"DQ_REVISIT": "scrapy.Spider"}, "or a subclass of scrapy_dq.RevisitPolicy"),
+        (
+            {"DQ_SEEN_TTL": 100, "SCHEDULER_PERSIST": True},
+            "and with DQ_SEEN_TTL = 100 links would bring",
+        ),
+    ],
+    ids=["kind", "bounds", "module", "class", "ttl"],
+)
+def test_a_policy_that_is_none_is_refused(
+    crawl: Callable[..., tuple[ChangingSite, Project]], settings: dict[str, Any], says: str,
+    errors: Callable[[Worker], list[str]],
+) -> None:  # fmt: skip
+    """In one line, before the crawl is joined."""
+    site, project = crawl(settings)
+    worker = project.start_worker()
+    worker.wait()
+    (line,) = errors(worker)
+    assert says in line
+    assert not site.hits
