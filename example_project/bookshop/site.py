@@ -1,6 +1,7 @@
 """The bookshop: a small web site for the loopback interface, made for this example.
 
     python -m bookshop.site --port 0 --latency 0.02 --log visits.jsonl
+    python -m bookshop.site --changing
 
 prints its URL and serves until it is stopped.
 """
@@ -15,11 +16,12 @@ import re
 import signal
 import sys
 import time
+import zlib
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
-from bookshop.catalogue import PER_PAGE, Catalogue
+from bookshop.catalogue import PER_PAGE, Catalogue, Product
 
 _ROUTE = re.compile(r"/(?:(category|product)/(\d+)(?:\?page=(\d+))?)?")
 
@@ -27,8 +29,10 @@ _ROUTE = re.compile(r"/(?:(category|product)/(\d+)(?:\?page=(\d+))?)?")
 class Shop:
     """Turns a path into a page."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, changing: bool = False) -> None:
+        """*changing*: books are sold while it is open, some often and some never."""
         self.catalogue = catalogue
+        self._opened = time.monotonic() if changing else None
 
     def page(self, path: str) -> str | None:
         """Return the HTML of *path*, or None when there is no such page."""
@@ -70,10 +74,16 @@ class Shop:
         return _html(
             product.title,
             f'<p><a class="category" href="{category.path()}">{category.name}</a></p>'
-            f'<p class="price">{product.price}</p><p class="stock">In stock: {product.stock}</p>'
+            f'<p class="price">{product.price}</p><p class="stock">In stock: {self._stock(product)}</p>'
             f'<p class="description">{product.description}</p><p class="upc">{product.upc}</p>'
             f'<ul class="related">{related}</ul>',
         )
+
+    def _stock(self, product: Product) -> int:
+        if self._opened is None or product.number % 4 == 0:
+            return product.stock
+        every_s = 5 * (1 + product.number % 7)
+        return product.stock + int((time.monotonic() - self._opened) / every_s) % 10
 
 
 def _html(title: str, body: str) -> str:
@@ -124,12 +134,16 @@ class Site:
         method, path, _ = words
         keep = "connection: close" not in headers.lower()
         status, page = self._find(method, path)
+        tag = f'"{zlib.crc32(page.encode()):x}"'
+        if status is HTTPStatus.OK and f"if-none-match: {tag}" in headers.lower():
+            status, page = HTTPStatus.NOT_MODIFIED, ""
         if status is HTTPStatus.OK and self._latency:
             await asyncio.sleep(self._latency)
         body = page.encode()
         writer.write(
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"
             "Content-Type: text/html; charset=utf-8\r\n"
+            f"ETag: {tag}\r\n"
             f"Content-Length: {len(body)}\r\n"
             f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n".encode("latin-1")
             + (b"" if method == "HEAD" else body)
@@ -155,11 +169,13 @@ def main() -> int:
     options.add_argument("--latency", type=float, default=0.02, help="seconds per page (%(default)s)")
     options.add_argument("--seed", type=int, default=1, help="another seed, another shop (%(default)s)")
     options.add_argument("--log", type=Path, help="append a JSON line for each page served")
+    options.add_argument("--changing", action="store_true", help="most books are sold, some often, some not")
     chosen = options.parse_args()
     with contextlib.ExitStack() as stack:
         # Unbuffered: whoever counts the visits reads a file that is complete at any instant.
         log = stack.enter_context(chosen.log.open("ab", buffering=0)) if chosen.log else None
-        asyncio.run(Site(Shop(Catalogue(chosen.seed)), chosen.latency, log).run(chosen.port))
+        shop = Shop(Catalogue(chosen.seed), chosen.changing)
+        asyncio.run(Site(shop, chosen.latency, log).run(chosen.port))
     return 0
 
 

@@ -19,6 +19,7 @@ from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
+    Again,
     Bury,
     Defer,
     Fail,
@@ -245,6 +246,7 @@ def test_every_kind_of_move_is_counted() -> None:
         Bury(b"c" * 12, ""),
         Fail(b"d" * 12, "", ""),
         Defer(b"e" * 12),
+        Again(b"f" * 12, b"g" * 12, b"", 0, 0, 0.0),
     ]
     assert {type(move) for move in moves} == set(get_args(Move))
     for move in moves:
@@ -252,7 +254,18 @@ def test_every_kind_of_move_is_counted() -> None:
     exchange(made, 1000.0)
     made.received(Receipt(Status.OK, applied=True), 1000.1)
     made._listener.counted.assert_has_calls(  # type: ignore[attr-defined]
-        [a_call(each, 1) for each in (Count.PUT, Count.ACK, Count.RELEASE, Count.BURY, Count.FAIL)],
+        [
+            a_call(each, 1)
+            for each in (
+                Count.PUT,
+                Count.ACK,
+                Count.RELEASE,
+                Count.BURY,
+                Count.FAIL,
+                Count.DEFER,
+                Count.AGAIN,
+            )
+        ],
         any_order=True,
     )
 

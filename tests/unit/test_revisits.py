@@ -1,0 +1,149 @@
+"""How policies are written and what they say; what is kept of a visit, and what of it is believed."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.http import Response
+
+from scrapy_dq.revisits.policy import (
+    Adaptive,
+    BadRevisit,
+    Fixed,
+    Never,
+    RevisitPolicy,
+    checked,
+    policy_in,
+    policy_of_meta,
+)
+from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, validators_of
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+PAGE = Response("http://a.com")
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("fixed:1s", 1), ("fixed:1.5h", 5400), ("fixed:30m", 1800), ("fixed:1d", 86_400),
+        ("fixed:2w", 1_209_600),
+        ("fixed: 1d ", 86_400), ("adaptive:1h..4h", 7200), ("adaptive:1h..1h", 3600),
+    ],
+)  # fmt: skip
+def test_words_say_an_interval(words: str, seconds: float) -> None:
+    """Of an adaptive one, the geometric mean of its bounds comes first."""
+    assert policy_in(words).interval(PAGE, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "", "1d", "fixed", "fixed:", "fixed:1", "fixed:d", "fixed:-1d", "fixed:0s", "fixed:0.5s", "fixed:1y",
+        "fixed:1000w", "fixed:1e3s", "adaptive:1h", "adaptive:..1h", "adaptive:1h..", "adaptive:2h..1h",
+        "adaptive:1h...2h", "Fixed:1d", "fixed:1d..2d", "fixed:" + "9" * 400 + "d",
+    ],
+)  # fmt: skip
+def test_other_words_are_refused(words: str) -> None:
+    with pytest.raises(BadRevisit, match="expected"):
+        policy_in(words)
+
+
+@pytest.mark.parametrize("value", [True, "meta", "banana", 0, 0.5, 1e12, float("nan"), [], {}, b"fixed:1d"])
+def test_a_bad_value_in_meta_is_refused(value: Any) -> None:
+    with pytest.raises(BadRevisit, match="expected"):
+        policy_of_meta(value)
+
+
+def test_meta_overrides() -> None:
+    assert isinstance(policy_of_meta(None), Never)
+    assert isinstance(policy_of_meta(False), Never)
+    assert policy_of_meta(7).interval(None, None, None) == 7
+    assert isinstance(policy_of_meta("adaptive:1h..2h"), Adaptive)
+    assert isinstance(policy_of_meta("fixed:1h"), Fixed)
+
+
+@pytest.mark.parametrize("seconds", ["1", None, True, float("inf"), float("nan"), 0, -1, 1e12])
+def test_an_interval_is_a_number_within_bounds(seconds: Any) -> None:
+    with pytest.raises(BadRevisit, match="expected seconds"):
+        checked(seconds)
+
+
+def test_an_adaptive_interval_halves_and_doubles_within_its_bounds() -> None:
+    policy = policy_in("adaptive:1h..30d")
+    assert policy.interval(PAGE, 8 * HOUR_S, changed=True) == 4 * HOUR_S
+    assert policy.interval(PAGE, 8 * HOUR_S, changed=False) == 16 * HOUR_S
+    assert policy.interval(PAGE, 8 * HOUR_S, changed=None) == 8 * HOUR_S
+    assert policy.interval(PAGE, HOUR_S, changed=True) == HOUR_S
+    assert policy.interval(None, 30 * DAY_S, changed=False) == 30 * DAY_S
+
+
+@pytest.mark.parametrize("period_s", [HOUR_S, 6 * HOUR_S, 2 * DAY_S])
+def test_an_adaptive_interval_comes_to_that_of_the_changes(period_s: float) -> None:
+    """Each is visited about twice for each change, from the tenth visit on."""
+    policy = policy_in("adaptive:10m..30d")
+    now, seen, last = 0.0, -1, None
+    intervals = list[float]()
+    for _ in range(200):
+        version = int(now // period_s)
+        changed = None if seen < 0 else version != seen
+        seen, last = version, policy.interval(PAGE, last, changed)
+        assert last is not None
+        intervals.append(last)
+        now += last
+    assert all(period_s / 8 <= each <= 2 * period_s for each in intervals[10:])
+    assert 0.4 <= mean(intervals[10:]) / period_s <= 0.6
+
+
+def test_a_policy_of_ones_own_has_to_say_something() -> None:
+    with pytest.raises(NotImplementedError):
+        RevisitPolicy().interval(PAGE, None, None)
+
+
+def test_a_visit_is_kept_in_a_request_and_taken_from_it() -> None:
+    request, visit = Request("http://a.com"), Visit(7.0, "digest", ('"e"', "then"), -3)
+    visit.put_into(request)
+    assert Visit.taken_from(request) == visit
+    assert KEY not in request.meta
+    assert Visit.taken_from(request) is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "", 1, [], [1], [0.5, "", ["", ""], None], [1e12, "", ["", ""], None], ["1", "", ["", ""], None],
+        [7, 1, ["", ""], None], [7, "", "", None], [7, "", [""], None], [7, "", [1, ""], None],
+        [7, "", ["", ""], "high"], [7, "x" * (MOST_VALIDATOR + 1), ["", ""], None], {"a": 1},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_visit_counts_as_none(kept: Any) -> None:
+    """Redis is shared: somebody else may have written it."""
+    assert Visit.taken_from(Request("http://a.com", meta={KEY: kept})) == Visit()
+
+
+def test_conditions_are_added_and_removed() -> None:
+    """None to a request that has one of its own, or that is no GET."""
+    visit = Visit(7.0, "", ('"é"', "Thu, 01 Jan 1970 00:00:00 GMT"))
+    request = Request("http://a.com")
+    assert visit.add_conditions(request)
+    assert request.headers["If-None-Match"] == '"é"'.encode("latin-1")
+    assert request.headers["If-Modified-Since"].endswith(b"GMT")
+    visit.remove_conditions(request)
+    assert not request.headers
+    own = Request("http://a.com", headers={"If-None-Match": "mine", "If-Modified-Since": "never"})
+    assert not visit.add_conditions(own)
+    visit.remove_conditions(own)
+    assert len(own.headers) == 2
+    assert not visit.add_conditions(Request("http://a.com", method="POST"))
+    assert not Visit().add_conditions(request)
+
+
+def test_what_is_kept_of_a_response() -> None:
+    """Not a validator that is too long."""
+    headers = {"ETag": "e" * (MOST_VALIDATOR + 1), "Last-Modified": "then"}
+    assert validators_of(Response("http://a.com", headers=headers)) == ("", "then")
+    assert validators_of(PAGE) == ("", "")
+    assert digest_of(b"a", b"b") != digest_of(b"ab")
+    assert digest_of(b"a") == digest_of(b"a")
