@@ -23,9 +23,9 @@ class StockSpider(Spider):
         yield Request(self.settings["BOOKSHOP_URL"], dont_filter=True, meta={"dq_revisit": "fixed:1m"})
 
     def parse(self, response: TextResponse) -> Iterator[Request]:
-        """Follow the first category of the home page, or the products of a list."""
+        """Follow five categories of the home page, or the products of a list."""
         meta = {"dq_revisit": "fixed:1m"}
-        yield from response.follow_all(css="ul.categories li:first-child a, a.next", meta=meta)
+        yield from response.follow_all(css="ul.categories li:nth-child(-n+5) a, a.next", meta=meta)
         yield from response.follow_all(css="ol.products a", callback=self.parse_product)
 
     def parse_product(self, response: TextResponse) -> Iterator[dict[str, Any]]:
