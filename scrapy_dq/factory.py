@@ -107,6 +107,7 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
         stall_timeout_s=config.stall_timeout_s,
         rollback_horizon_s=config.rollback_horizon_s,
         max_attempts=config.max_attempts,
+        max_pages=config.max_pages or None,
         spill_dir=config.spill_dir,
         most_of_a_partition=most_of_a_partition,
     )

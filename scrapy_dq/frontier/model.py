@@ -361,6 +361,8 @@ class Terms:
     """Joined ids of entries whose puts will never be repeated."""
     no_suspects: bool = False
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
+    max_pages: int | None = None
+    """Lease no more than so many entries of the run, with those that are in flight, done and failed."""
     finish_at: int | None = None
     """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""

@@ -83,10 +83,15 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     notes = [_note(note, now) for note in terms.notes]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
-    if terms.forget or terms.finish_at is not None or terms.no_suspects:
-        packed = (*packed, terms.forget or False)
-    if terms.finish_at is not None or terms.no_suspects:
-        packed = (*packed, False if terms.finish_at is None else terms.finish_at, terms.no_suspects)
+    rare: tuple[Any, ...] = (
+        terms.forget or False,
+        False if terms.finish_at is None else terms.finish_at,
+        terms.no_suspects,
+        False if terms.max_pages is None else terms.max_pages,
+    )
+    while rare and rare[-1] is False:
+        rare = rare[:-1]
+    packed = (*packed, *rare)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 

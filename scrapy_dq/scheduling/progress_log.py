@@ -33,7 +33,7 @@ _START_REQUESTS = {
 }
 _EXPLAINED = (
     "finished", "start_incomplete", "start_error", "frontier_damaged", "frontier_lost",
-    "frontier_rolled_back", "outbox_lost", "run_over",
+    "frontier_rolled_back", "outbox_lost", "run_over", "max_pages",
 )  # fmt: skip
 """Close reasons of this package: a line of its own says what each means."""
 _HOLDS = {
@@ -182,6 +182,12 @@ def log_end(
             "Crawl %r: keys were deleted or evicted during the run: %d requests, or fingerprints that were "
             "seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
             crawl, census.gone,
+        )  # fmt: skip
+    if reason == "max_pages":
+        logger.info(
+            "Crawl %r: DQ_MAX_PAGES is reached: %s. What waits stays: the same command with a larger "
+            "DQ_MAX_PAGES, or with none, continues",
+            crawl, counts_of(census),
         )  # fmt: skip
     if reason not in _EXPLAINED and not census.empty:
         way = "The same command continues"

@@ -316,6 +316,8 @@ class Session(Listener):
             self._connection.note_no_answer()
         elif what is Count.EXCHANGE and self.listening.exchanged():
             self.settlement.wake()  # it finds that it is idle
+        if what is Count.EXCHANGE and self.worker.budget_spent:
+            self.settlement.close_spider("max_pages")
 
     def _capacity(self) -> int:
         if self.settlement.closing:

@@ -79,6 +79,15 @@ class Config:
     shards: int = setting_field(
         "DQ_SHARDS", 1, integer, "Over how many shards the crawl is spread", "shards", 1, MOST_SHARDS
     )
+    max_pages: int = setting_field(
+        "DQ_MAX_PAGES",
+        0,
+        integer,
+        "The most requests of a run, over all workers; 0: any number",
+        "requests",
+        0,
+        10**12,
+    )
     domain_delay_s: float = setting_field(
         "DQ_DOMAIN_DELAY", 0.0, number, "Time between requests of a partition, all workers", "s", 0, 86_400
     )
@@ -288,6 +297,11 @@ class Config:
             raise ConfigError(
                 f"DQ_SHARDS = {values['shards']}: each shard has an order of its own, so DQ_STRICT_ORDER "
                 f"cannot be kept. Remove one of the two"
+            )
+        if values["shards"] > 1 and values["max_pages"]:
+            raise ConfigError(
+                f"DQ_SHARDS = {values['shards']}: each shard counts by itself, so DQ_MAX_PAGES cannot "
+                f"be kept exactly. Remove one of the two"
             )
         limited = values["domain_delay_s"] or values["domain_concurrency"]
         if values["shards"] > 1 and values["partition_by"] == "none" and limited:

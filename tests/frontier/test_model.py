@@ -104,8 +104,12 @@ def moves_of(kinds: tuple[str, ...], min_size: int, max_size: int) -> st.SearchS
 
 HERE = st.dictionaries(st.sampled_from(PARTITIONS), st.tuples(st.integers(0, 3), st.integers(0, 3)))
 NOTE = st.tuples(st.sampled_from(("sent", "sent", "foreign sent", "block")), WHICH, SLOT, st.integers(0, 2))
-TERMS = st.just((0, 1000, {}, [])) | st.tuples(
-    st.integers(0, 2), st.sampled_from((1, 2, 1000)), HERE, st.lists(NOTE, max_size=3)
+TERMS = st.just((0, 1000, {}, [], None)) | st.tuples(
+    st.integers(0, 2),
+    st.sampled_from((1, 2, 1000)),
+    HERE,
+    st.lists(NOTE, max_size=3),
+    st.sampled_from((None, None, None, None, None, 0, 8, 20)),
 )
 NO_TERMS = Terms()
 STARTS = ("args", "", "args", "other args")
@@ -166,7 +170,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self.join(named, keep_seen=False)
         self.take_snapshot()
         self.join(named, keep_seen=False)
-        self.work(who=0, moves=moves, want=5, seeding=0, lost=False, terms=(0, 1000, {}, []))
+        self.work(who=0, moves=moves, want=5, seeding=0, lost=False, terms=(0, 1000, {}, [], None))
 
     # What a worker does
 
@@ -571,7 +575,7 @@ class FrontierMachine(RuleBasedStateMachine):
         return [move for recipe in recipes if (move := self.move_from(actor, *recipe))]
 
     def terms_from(self, recipe: Any, actor: Actor) -> Terms:
-        ahead, most, here, notes = recipe
+        ahead, most, here, notes, max_pages = recipe
         told: list[Sent | Block] = []
         for kind, which, slot, age in notes:
             some = actor.held if kind == "sent" else [put.entry_id for put in self.puts]
@@ -579,7 +583,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 told.append(Block(PARTITIONS[slot], (age + 1) * UNIT_S))
             elif entry_id := self.pick(some, which):
                 told.append(Sent(self.slots[entry_id], entry_id, -age * UNIT_S))
-        return Terms(ahead * UNIT_S, most, here, told)
+        return Terms(ahead * UNIT_S, most, here, told, max_pages=max_pages)
 
     def move_from(
         self, actor: Actor, kind: str, which: int, priority: int, start: bool, slot: int, when: str
@@ -661,7 +665,7 @@ def test_dead_letters_that_come_back_are_served_as_the_reference_says(redis_serv
                       moves=[("seen", 0, 0, False, 0, "never"), *[put] * 5])  # fmt: skip
         machine.retry(dead=1, failed=0)
         machine.discover(who=0, moves=[("seen", 1, 0, False, 0, "never"), *[put] * 11], want=2, seeding=0,
-                         terms=(0, 1000, {}, []))  # fmt: skip
+                         terms=(0, 1000, {}, [], None))  # fmt: skip
         machine.retry(dead=1, failed=0)
         machine.the_state_is_the_same()
     finally:
@@ -677,7 +681,7 @@ def test_limits_that_are_only_shown_change_nothing_in_the_reference_either(redis
         machine.begin(order=Order.PRIORITY_LIFO, seen=Seen.EXACT, limits=limits, partitions=1, named=False,
                       moves=[*[put] * 4, ("seen", 1, 0, False, 0, "")])  # fmt: skip
         machine.limit(block=None, concurrency=None, delay=-1, slot=0)
-        machine.progress(moves=[("ack", 0, 0, False, 0, "")], terms=(1, 1, {}, []), want=1, who=0)
+        machine.progress(moves=[("ack", 0, 0, False, 0, "")], terms=(1, 1, {}, [], None), want=1, who=0)
         assert machine.live.state()["earliest"]
         machine.limit(block=None, concurrency=None, delay=None, slot=0)
         machine.the_state_is_the_same()

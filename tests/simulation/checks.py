@@ -117,6 +117,16 @@ def applied(
         raise Violation(f"keys contradict the counts: {answer[10].decode()}")
 
 
+def within_budget(schedule: Schedule, answer: list[Any]) -> None:
+    """Check that no more of the run is in flight, done and failed than its workers may have together."""
+    most = {each.max_pages for each in schedule.crawlers}
+    if None in most or not answer[4] or schedule.commands["queue"] or schedule.commands["feed"]:
+        return
+    _, in_flight, done, _, _, _, _, failed, *_ = answer[3]
+    if in_flight + done + failed > max(most):
+        raise Violation(f"{in_flight + done + failed} requests are leased or done, and {most} are allowed")
+
+
 def drained(schedule: Schedule, worker_id: str) -> None:
     """Check that only a worker that is fenced is drained: else it may take leases meanwhile."""
     if worker_id not in schedule.fenced:

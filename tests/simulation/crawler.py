@@ -140,6 +140,7 @@ class Crawler(Listener):
         self._entry_ids = entry_ids()
         self._sent: dict[bytes, int] = {}
         """The fingerprints that it puts no more, with their shards."""
+        self.max_pages = setup.max_pages_at(self._world.now)
         self._reason = "finished"
         self._look_due = False
         self._done = asyncio.Event()
@@ -156,7 +157,7 @@ class Crawler(Listener):
             identity_of(setup, part),
             WorkerOptions(
                 ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
-                max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
+                max_attempts=setup.max_attempts, spill_dir=setup.spill_dir, max_pages=self.max_pages,
             ),
             self,
             connect=lambda shard: HeartbeatClient(network, self.process),
@@ -474,6 +475,8 @@ class Crawler(Listener):
     def counted(self, what: Count, amount: float) -> None:
         if what is Count.EXCHANGE:
             self._entered()
+            if self.worker.budget_spent:
+                self.stop("max_pages")
             owned = {entry_id for of in self._protocols for entry_id in of.leases.owned}
             for visit in self._unconfirmed:
                 if visit.entry_id not in owned:

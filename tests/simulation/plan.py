@@ -76,6 +76,8 @@ class Setup:
     """When a worker has finished, the command is given once more, even if others are still there."""
     revisits: int = 0
     """How often each page is processed again, a while later and under the same entry."""
+    max_pages: int | None = None
+    """The most requests, until faults end; then the command is given without a limit."""
     run_name: str = ""
     """A name: the command that is given again finds its run finished, like a container that is restarted."""
     fed: int = 0
@@ -87,6 +89,10 @@ class Setup:
     idle_s: float = 0.02
     """The first pause after an exchange that brought nothing."""
     spill_dir: str = ""
+
+    def max_pages_at(self, now: float) -> int | None:
+        """Return the most requests of which a worker that starts now is told."""
+        return self.max_pages if now < BEGIN_S + FAULTS_END_S else None
 
     @property
     def fed_until_s(self) -> float:
@@ -131,7 +137,10 @@ def drawn(seed: int) -> Plan:
     plan = _over_shards(seed) if seed >= SHARDED else _drawn(seed)
     # Drawn apart: what else a seed draws stays the same.
     revisits = Random(f"{seed} revisits").choice((0, 0, 0, 0, 0, 0, 1, 3))
-    return replace(plan, setup=replace(plan.setup, revisits=revisits))
+    max_pages = Random(f"{seed} budget").choice((None, None, None, None, None, None, None, 2, 5, 12))
+    if plan.setup.fed or plan.setup.shards > 1:
+        max_pages = None  # start payloads are in flight, too; shards count by themselves
+    return replace(plan, setup=replace(plan.setup, revisits=revisits, max_pages=max_pages))
 
 
 def _over_shards(seed: int) -> Plan:

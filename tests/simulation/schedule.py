@@ -323,6 +323,7 @@ class Schedule:
                     self._applied[worker_id] = number, outcome[4]
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome, shard)
+                    checks.within_budget(self, outcome)
                     checks.leased(
                         self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at
                     )

@@ -131,6 +131,9 @@ class ReferenceFrontier(Partitions):
         me.last_seq, me.nonce, me.seeding = seq, nonce, seeding
         if self.words.hold:
             want = 0
+        if terms.max_pages is not None:
+            in_flight = sum(len(worker.leases) for worker in self.members.values())
+            want = max(0, min(want, terms.max_pages - self.done - self.count_of_failed - in_flight))
         self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)
         if self.backlog:
             return self._receipt(me, self.census(), terms)

@@ -86,6 +86,7 @@ class Dialogue:
             frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
         )
         self.protocol = self._driver.protocol
+        self.protocol.max_pages = options.max_pages
         self.leases = self.protocol.leases
         self.pace = pace
         label = self._driver.label

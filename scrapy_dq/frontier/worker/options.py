@@ -17,5 +17,7 @@ class WorkerOptions:
     max_attempts: int = 3
     most_of_a_partition: int = MAX_LEASES
     """How many leases of one partition can run in this worker at once."""
+    max_pages: int | None = None
+    """The most requests of the run, over all workers that have the same; None: any number."""
     spill_dir: str = ""
     """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""

@@ -215,6 +215,8 @@ class WorkerProtocol:
         """Those of this worker's other dialogues."""
         self.finish_at: int | None = None
         """See `Terms.finish_at`."""
+        self.max_pages: int | None = None
+        """See `Terms.max_pages`."""
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
@@ -348,7 +350,8 @@ class WorkerProtocol:
                 no_suspects = bool(self.others) and not self._may_meet_suspects(want)
                 claim = self._claim(want)
                 terms = Terms(
-                    ahead_s, most, here, self.notes, claim, forget, no_suspects, self.finish_at
+                    ahead_s, most, here, self.notes, claim, forget, no_suspects, self.max_pages,
+                    self.finish_at,
                 )  # fmt: skip
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:

@@ -223,6 +223,12 @@ class Worker:
         return closing.pending(self._protocols)
 
     @property
+    def budget_spent(self) -> bool:
+        """The run has had as many requests as WorkerOptions.max_pages allows, and something is left."""
+        most, census = self.home.protocol.max_pages, self.home.protocol.census
+        return most is not None and census.done + census.failed >= most and self.pending
+
+    @property
     def ending(self) -> str:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
         return closing.reason(self._protocols)
