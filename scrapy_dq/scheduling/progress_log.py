@@ -185,9 +185,9 @@ def log_end(
         )  # fmt: skip
     if reason == "max_pages":
         logger.info(
-            "Crawl %r: DQ_MAX_PAGES is reached: %s. What waits stays: the same command with a larger "
-            "DQ_MAX_PAGES, or with none, continues",
-            crawl, counts_of(census),
+            "Crawl %r: DQ_MAX_PAGES is reached: %d requests are done; %s. What waits stays: the same command "
+            "with a larger DQ_MAX_PAGES, or with none, continues",
+            crawl, census.done + census.failed, counts_of(census),
         )  # fmt: skip
     if reason not in _EXPLAINED and not census.empty:
         way = "The same command continues"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -34,7 +33,7 @@ def test_all_workers_together_crawl_no_more(crawl: tuple[TreeSite, Project], loo
     overview = look(project)
     assert (overview.phase, overview.census.done, overview.census.in_flight) == ("open", 25, 0)
     assert overview.census.waiting > 0
-    assert re.search(r"DQ_MAX_PAGES is reached: .*25 done", workers[0].text)
+    assert "DQ_MAX_PAGES is reached: 25 requests are done; " in workers[0].text
     again = project.run_worker(settings={"DQ_MAX_PAGES": 25})
     assert again.close_reason == "max_pages"
     assert sum(site.hits().values()) == 25
