@@ -307,10 +307,27 @@ def test_the_interval_finds_local_deaths_soon_whatever_the_ttl() -> None:
     assert interval(30) == interval(3600) == LONGEST_INTERVAL_S == 1.0
 
 
+def test_other_shards_than_home_are_told_rarely() -> None:
+    """Six times in the TTL, or each 5 s; not all of them at once. Home, which has the words, as always."""
+    heartbeat = Heartbeat(ttl_s=30, stall_timeout_s=60)
+    pulses = [heartbeat.pulse(Mock(), Mock(), observed=Mock(), home=not shard) for shard in range(12)]
+    heartbeat._pulses = pulses
+    rounds = []
+    for _ in range(20):
+        heartbeat._ticks += 1
+        rounds.append(heartbeat.due())
+    assert [sum(pulse in beats for beats in rounds) for pulse in pulses] == [20] + [4] * 11
+    assert max(map(len, rounds)) <= 4
+    assert pulses[1]._observer.longest_gap_s == 10
+    quick = Heartbeat(ttl_s=3, stall_timeout_s=60)
+    assert quick.pulse(Mock(), Mock(), observed=Mock(), home=False).every == 1
+
+
 def test_with_many_members_not_each_beat_looks_at_all_of_them() -> None:
     """The more there are, the fewer; at least six in the TTL."""
     heartbeat = Heartbeat(ttl_s=30, stall_timeout_s=1)
     assert [heartbeat.look_interval_s(n) for n in (1, 100, 400, 10_000)] == [1.0, 1.0, 4.0, 5.0]
+    assert [heartbeat.look_interval_s(n, 3) for n in (1, 400, 10_000)] == [3.0, 4.0, 5.0]
     assert Heartbeat(ttl_s=3, stall_timeout_s=1).look_interval_s(10_000) == 0.5
 
 

@@ -87,7 +87,9 @@ class Producer(Listener):
         self._parts = [
             _Part(
                 Driver(frontier, crawl, own_identity(), self, rollback_horizon_s),
-                self._heartbeat.pulse(frontier, partial(connect, shard), observed=lambda silent, dead: None),
+                self._heartbeat.pulse(
+                    frontier, partial(connect, shard), observed=lambda silent, dead: None, home=shard == HOME
+                ),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     Block,
     Bury,
@@ -117,6 +118,7 @@ class Dialogue:
             told=self._told,
             counting=self._counting,
             label=label,
+            home=frontier.name.number == HOME,
         )
 
     @property

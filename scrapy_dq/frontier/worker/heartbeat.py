@@ -22,6 +22,9 @@ BLOCKED_S = 0.4
 """An event loop that is this late was blocked: timeouts that end then say nothing about Redis."""
 LONGEST_INTERVAL_S = 1.0
 """A dead process on the same machine is detected after two intervals, whatever the TTL."""
+LONGEST_ELSEWHERE_S = 5.0
+"""The same in other shards than home: with many of them, beats would be a large part of what a slow worker
+asks of Redis. Words come from home alone."""
 MANY = 100
 """With more members, not each beat looks at all of them: that would cost Redis their square."""
 LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
@@ -86,7 +89,10 @@ class Pulse:
         told: Callable[[int], None],
         counting: Counting | None,
         label: str,
+        every: int,
     ) -> None:
+        self.every = every
+        """It beats in each round, or in one of so many."""
         self._logger = ShardLog(logger, label)
         self._heartbeat = heartbeat
         self._frontier = frontier
@@ -143,7 +149,7 @@ class Pulse:
         self._heartbeat.on_loop(self._told, words)
         if not looks:
             return
-        interval_s = self._heartbeat.look_interval_s(len(beats))
+        interval_s = self._heartbeat.look_interval_s(len(beats), self.every)
         self._look_at = time.monotonic() + interval_s if len(beats) > MANY else 0.0
         self._observer.longest_gap_s = 2 * interval_s
         beats.pop(worker_id, None)
@@ -189,6 +195,7 @@ class Heartbeat:
         self._rounds_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._seen_ticks = 0
         self._rounds_without = 0
+        self._rounds_made = 0
 
     def pulse(
         self,
@@ -199,21 +206,25 @@ class Heartbeat:
         told: Callable[[int], None] = lambda words: None,
         counting: Counting | None = None,
         label: str = "",
+        home: bool = True,
     ) -> Pulse:
         """Return the heartbeat in one shard, which does not beat yet.
 
         Args:
+            home: False: another one, where it may beat more rarely.
             connect: returns a client of `redis.asyncio`; called in the thread.
             counting: what to report from time to time; None: nothing.
             label: see `ShardLog`.
         """
-        observer = Observer(self._ttl_s, self._interval_s)
-        return Pulse(self, frontier, connect, observer, observed, told, counting, label)
+        rarest_s = min(self._ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
+        every = 1 if home else max(1, int(rarest_s / self._interval_s))
+        observer = Observer(self._ttl_s, self._interval_s * every)
+        return Pulse(self, frontier, connect, observer, observed, told, counting, label, every)
 
-    def look_interval_s(self, members: int) -> float:
-        """Return how many seconds pass between two looks at all members."""
+    def look_interval_s(self, members: int, every: int = 1) -> float:
+        """Return how many seconds pass between two looks at all members; *every*: see `Pulse`."""
         longest_s = min(LOOK_PER_MEMBER_S * members, self._ttl_s / BEATS_PER_TTL)
-        return max(self._interval_s, longest_s)
+        return max(self._interval_s * every, longest_s)
 
     def add(self, pulse: Pulse) -> None:
         """Beat for *pulse*, too; the first one starts the thread."""
@@ -252,7 +263,9 @@ class Heartbeat:
         stalled_s = self._rounds_without * self._interval_s
         if stalled_s <= self._stall_timeout_s:
             self._stalled = False
-            return list(self._pulses)
+            self._rounds_made += 1
+            # Not all of them in one round.
+            return [each for n, each in enumerate(self._pulses) if (self._rounds_made + n) % each.every == 0]
         if not self._stalled:
             logger.warning(
                 "The event loop has been blocked for %.0f s, longer than DQ_STALL_TIMEOUT: "
