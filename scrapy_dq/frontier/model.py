@@ -152,7 +152,7 @@ class Put:
     once: bool = field(default=False, compare=False)
     """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
     token is forgotten once the log has retired it; if the lease is of another shard and ends later, once that
-    is certain (`worker/fed_tokens.py`). Only with Admission.ID."""
+    is certain (`worker/child_tokens.py`). Only with Admission.ID."""
     number: int = field(default=0, compare=False)
     """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
     fresh: bool = field(default=True, compare=False)

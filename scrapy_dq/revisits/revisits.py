@@ -177,6 +177,8 @@ class Revisits:
         if response is not None and response.status in GONE:
             self._count(stats.REVISITS_ENDED)
             return None
+        if failed:
+            self._count(stats.REVISITS_FAILED)
         changed: bool | None = False
         kept = last
         if response is not None and 200 <= response.status < 300 and not failed:

@@ -42,8 +42,7 @@ class Visit(NamedTuple):
         try:
             interval_s, digest, validators, priority = kept
             etag, modified = validators
-            texts = all(isinstance(t, str) and len(t) <= MOST_VALIDATOR for t in (digest, etag, modified))
-            if not texts or not isinstance(priority, (int, type(None))):
+            if not all(map(_fits, (digest, etag, modified))) or not isinstance(priority, (int, type(None))):
                 return cls()
             interval_s = None if interval_s is None else checked(interval_s)
         except (BadRevisit, TypeError, ValueError):
@@ -74,8 +73,13 @@ class Visit(NamedTuple):
 def validators_of(response: Response) -> tuple[str, str]:
     """Return what a conditional request needs of a response."""
     found = [(response.headers.get(header) or b"").decode("latin-1") for header, _ in _CONDITIONS]
-    etag, modified = ("" if len(text) > MOST_VALIDATOR else text for text in found)
+    etag, modified = (text if _fits(text) else "" for text in found)
     return etag, modified
+
+
+def _fits(text: object) -> bool:
+    """Tell whether it can be a header's value: a line break would begin another header."""
+    return isinstance(text, str) and len(text) <= MOST_VALIDATOR and text.isprintable()
 
 
 def digest_of(*parts: bytes) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier import Overview
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier import Overview, keys
 from support.changing_site import Answer, ChangingSite
 from support.project import Project
 from support.waiting import wait_until
@@ -40,6 +41,7 @@ class ProjectSpider(TreeSpider):
 """
 SETTINGS = {
     "DQ_REVISIT": "fixed:1s", "DQ_LOG_INTERVAL": 0, "RETRY_TIMES": 3, "DQ_WORKER_TTL": 3,
+    "DQ_ROLLBACK_HORIZON": 1,
     "ITEM_PIPELINES": {},
 }  # fmt: skip
 
@@ -181,13 +183,16 @@ def test_requests_have_policies_of_their_own(
 
 
 def test_a_part_of_a_page_is_fetched_with_it(
-    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, redis_url: str
 ) -> None:
     """What a page yields with dont_filter: at each visit of the page, and not by itself."""
     site, project = crawl(a=Answer("<a href='/part?unfiltered'>"))
     site.pages["/part?unfiltered"] = Answer()
     worker = project.start_worker()
-    visited(site, 4, "/a", "/part?unfiltered")
+    visited(site, 8, "/a", "/part?unfiltered")
+    admitted = keys.prefix(project.name) + "admitted"
+    with connect_url(redis_url) as client:  # else each visit would leave a token, for ever
+        wait_until(lambda: client.scard(admitted) < site.count("/a") / 2, "tokens are forgotten", 20)
     end(worker)
     assert site.count("/part?unfiltered") <= site.count("/a") + 1  # a kill may repeat it; nothing else
     assert look(project).census.delayed <= 2
@@ -203,6 +208,7 @@ def test_a_page_that_was_visited_once_outlives_a_failure(
     site.pages["/a"].body = "raises"
     visited(site, 3, "/a")
     end(worker)
+    assert worker.stats["dq/revisits/failed"] >= 2
     assert site.count("/b") == 1
     assert look(project).census.failed == 1
 

@@ -115,6 +115,7 @@ def test_a_visit_is_kept_in_a_request_and_taken_from_it() -> None:
     [
         "", 1, [], [1], [0.5, "", ["", ""], None], [1e12, "", ["", ""], None], ["1", "", ["", ""], None],
         [7, 1, ["", ""], None], [7, "", "", None], [7, "", [""], None], [7, "", [1, ""], None],
+        [7, "", ["a\r\nCookie: b", ""], None], [7, "", ["", "a\nb"], None],
         [7, "", ["", ""], "high"], [7, "x" * (MOST_VALIDATOR + 1), ["", ""], None], {"a": 1},
     ],
 )  # fmt: skip
@@ -145,5 +146,6 @@ def test_what_is_kept_of_a_response() -> None:
     headers = {"ETag": "e" * (MOST_VALIDATOR + 1), "Last-Modified": "then"}
     assert validators_of(Response("http://a.com", headers=headers)) == ("", "then")
     assert validators_of(PAGE) == ("", "")
+    assert validators_of(Response("http://a.com", headers={"ETag": "a\x85b"})) == ("", "")
     assert digest_of(b"a", b"b") != digest_of(b"ab")
     assert digest_of(b"a") == digest_of(b"a")

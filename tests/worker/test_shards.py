@@ -26,8 +26,8 @@ from scrapy_dq.frontier.model import (
     Put,
     Status,
 )
+from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
-from scrapy_dq.frontier.worker.fed_tokens import FedTokens
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.routing import shard_of
@@ -255,7 +255,7 @@ def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> 
         leases=SimpleNamespace(owned={b"x", b"y"}),
     )  # fmt: skip
     forgotten: list[bytes] = []
-    fed = FedTokens(cast("Any", [home, SimpleNamespace(forget=forgotten.append)]))
+    fed = ChildTokens(cast("Any", [home, SimpleNamespace(forget=forgotten.append)]), 0)
     fed.exchanged(0.0)
     for lease in (b"x", b"y"):
         fed.put(lease, 1, b"of " + lease)

@@ -119,5 +119,5 @@ class ReplayLog:
         if put.parent is None:
             self._retired_parentless, self._retired_parentless_seq = True, seq
         self._bytes -= put.size
-        if put.once and not put.parent:  # else: see fed_tokens.py
+        if put.once and not put.parent:  # else: see child_tokens.py
             self.forgettable.append(put.entry_id)

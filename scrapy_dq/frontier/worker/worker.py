@@ -15,6 +15,7 @@ from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
     Ack,
+    Admission,
     Again,
     Block,
     Bury,
@@ -36,9 +37,9 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.moves import next_id
 from scrapy_dq.frontier.worker import closing
+from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
-from scrapy_dq.frontier.worker.fed_tokens import FedTokens
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
@@ -109,7 +110,8 @@ class Worker:
         """What home was told under its present id, by shard; see `Gone`."""
         self._told_as = ""
         self._deferred = DeferredEnds(protocols)
-        self._fed = FedTokens(protocols)
+        self._forgets_children = options.forgets_children
+        self._tokens = [ChildTokens(protocols, shard) for shard in range(len(protocols))]
         self._level = Level(protocols)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
         spread(protocols)
@@ -247,6 +249,8 @@ class Worker:
         dialogue.append(put)
         if put.parent is not None:
             self._depends(put.parent, shard)
+            if self._forgets_children and put.admission is Admission.ID:
+                self._note_token(put, put.parent, shard)
         elif shard:
             self._level.put(shard, put.number)
             if not self._level.is_raised():
@@ -261,7 +265,7 @@ class Worker:
         put.once = True
         shard = self.shard_of(put.partition, put.token)
         if shard != HOME and put.parent:
-            self._fed.put(put.parent, shard, put.entry_id)
+            self._note_token(put, put.parent, shard)
 
     @property
     def shards(self) -> int:
@@ -359,6 +363,10 @@ class Worker:
         self.dialogues[shard].pace.called()
         self.dialogues[shard].kick()
 
+    def _note_token(self, put: Put, lease: bytes, shard: int) -> None:
+        if (of := self._leased.get(lease)) is not None:
+            self._tokens[of].put(lease, shard, put.entry_id)
+
     def _depends(self, entry_id: bytes, shard: int) -> None:
         of = self._leased.get(entry_id)
         if of is not None and of != shard:
@@ -371,7 +379,7 @@ class Worker:
         ending = self.dialogues[shard].settled(move)
         if ending is None or isinstance(ending, Release):
             self._deferred.forget(move.entry_id)
-            self._fed.released(move.entry_id)
+            self._tokens[shard].released(move.entry_id)
         elif self._deferred.defers(shard, ending):
             self.dialogues[shard].append(Defer(move.entry_id))
             return
@@ -380,8 +388,7 @@ class Worker:
 
     def _append(self, shard: int, ending: Ending | Release) -> None:
         self.dialogues[shard].append(ending)
-        if shard == HOME:
-            self._fed.ends(ending.entry_id)
+        self._tokens[shard].ends(ending.entry_id)
 
     def _share(self, shard: int) -> int:
         """Return how many leases of a shard can run here at once: a part of what is free, by what waits."""
@@ -398,8 +405,7 @@ class Worker:
         self._waiting[shard] = waiting
         if len(self._protocols) > 1:
             self._look_beyond(shard)
-            if shard == HOME:
-                self._fed.exchanged(time.monotonic())
+        self._tokens[shard].exchanged(time.monotonic())
         self._let_pass(shard)
         if self._termination is not None:
             home = self.home.protocol

@@ -1,0 +1,70 @@
+"""Tokens of unfiltered requests that a lease has led to: when they may be forgotten.
+
+The id of such a request is made from that of the lease: whoever gets the lease again puts the same id again,
+and the token makes that a duplicate. So it is forgotten when nobody can get the lease any more: when its end
+was confirmed, and its shard has accepted an exchange that was sent a horizon later. In a run that ends, only
+those of start payloads are forgotten, which may come for ever, and these only if they are in another shard:
+at home the exchange that stores the request also ends the lease (`Put.once`). In a crawl that never ends, all
+are, or each visit of a page would leave some.
+
+A worker that was taken for dead, and that neither the lease's shard nor that of the request has answered for
+longer than all this, may still put the id: then the request is crawled once more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+
+_Tokens = list[tuple[int, bytes]]
+"""Shards and ids."""
+
+
+class ChildTokens:
+    """Of the leases of one worker in one shard.
+
+    Args:
+        protocols: of its dialogues, by shard.
+        shard: of the leases.
+    """
+
+    def __init__(self, protocols: Sequence[WorkerProtocol], shard: int) -> None:
+        self._protocols = protocols
+        self._own = protocols[shard]
+        self._known_as = ""
+        self._of: dict[bytes, _Tokens] = {}
+        """By lease."""
+        self._ending: deque[tuple[int, _Tokens]] = deque()
+        """Of leases whose ends wait in the outbox, up to these moves (`Outbox.appended`)."""
+        self._ended: deque[tuple[float, _Tokens]] = deque()
+        """Of those whose end was confirmed, with the time."""
+
+    def put(self, lease: bytes, shard: int, entry_id: bytes) -> None:
+        """Note a put that follows from a lease, to any shard."""
+        self._of.setdefault(lease, []).append((shard, entry_id))
+
+    def ends(self, lease: bytes) -> None:
+        """Note that the end of a lease was appended to the outbox."""
+        if (tokens := self._of.pop(lease, None)) is not None:
+            self._ending.append((self._own.outbox.appended, tokens))
+
+    def released(self, lease: bytes) -> None:
+        """Note that another worker will make the same puts."""
+        self._of.pop(lease, None)
+
+    def exchanged(self, now: float) -> None:
+        """Use an answer of the shard; what may be forgotten goes with the next exchanges of its shards."""
+        if self._own.id != self._known_as:
+            # It may have lost these ends, or was rolled back, and others may get the leases: their tokens
+            # stay until the run ends.
+            self._known_as = self._own.id
+            self._ending.clear()
+            self._ended.clear()
+            self._of = {lease: of for lease, of in self._of.items() if lease in self._own.leases.owned}
+        while self._ending and self._ending[0][0] <= self._own.outbox.confirmed:
+            self._ended.append((now, self._ending.popleft()[1]))
+        while self._ended and self._ended[0][0] <= self._own.certain_until:
+            for shard, entry_id in self._ended.popleft()[1]:
+                self._protocols[shard].forget(entry_id)
