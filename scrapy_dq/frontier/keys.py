@@ -36,6 +36,7 @@ KEYS = (
     Key("adopted", "set", "as `seen`; fingerprints that another scheduler has seen, in its format"),
     Key("seeds", "set", "the run; longer for a retry of what failed"),
     Key("admitted", "set", "the run; longer for a retry of what failed"),
+    Key("messages", "hash", "while something that came from a stream is not done"),
     Key("bands", "hash", "while something waits"),
     Key("more_bands", "zset", "while something of several ranks waits in one partition"),
     Key("returned", "zset", "while entries that were released or retried wait"),

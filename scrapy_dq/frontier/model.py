@@ -149,6 +149,8 @@ class Put:
     """Its fingerprint in the scheduler whose crawl was adopted: 20 bytes; empty: none."""
     most: int = 0
     """It is refused if at least this many entries wait in the crawl; only with Admission.ID. 0: no limit."""
+    message: bytes = b""
+    """Of a stream, if it was made from one: `<stream> 0 <id>`. It is acknowledged when all of it is done."""
     once: bool = field(default=False, compare=False)
     """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
     token is forgotten once the log has retired it; if the lease is of another shard and ends later, once that
@@ -162,7 +164,14 @@ class Put:
     @property
     def size(self) -> int:
         """About how many bytes the move takes in an exchange."""
-        return len(self.payload) + len(self.token) + len(self.partition) + ENTRY_ID_BYTES + 16
+        return (
+            len(self.payload)
+            + len(self.token)
+            + len(self.partition)
+            + len(self.message)
+            + ENTRY_ID_BYTES
+            + 16
+        )
 
 
 @dataclass(slots=True)
@@ -272,6 +281,8 @@ class Lease:
     """Sorts in the order of serving; empty: unknown."""
     suspect: bool = field(default=False, compare=False)
     """A worker died while it held it; a worker holds one such lease at a time."""
+    message: bytes = field(default=b"", compare=False)
+    """See `Put.message`."""
     genuine: bool = field(default=True, compare=False)
     """False: its signature is missing or invalid; its payload is left out."""
 
@@ -324,7 +335,7 @@ class StartKeys:
     """Plain Redis keys from which start payloads are taken while the crawl runs."""
 
     kind: str
-    """list (taken from its head), set, or zset (highest score first)."""
+    """list (taken from its head), set, zset (highest score first), or stream (oldest first)."""
     keys: tuple[str, ...]
     """In order of priority."""
     mark: bytes

@@ -32,7 +32,7 @@ def fields_of(move: Move) -> tuple[Any, ...]:
         return (
             0, move.entry_id, int(move.admission), move.token, clamped(move.priority), int(move.start),
             move.payload, move.parent, move.partition, move.due_at, move.not_before_s, move.reason,
-            move.known_as, move.most, move.once, move.number, move.fresh,
+            move.known_as, move.most, move.message, move.once, move.number, move.fresh,
         )  # fmt: skip
     if isinstance(move, Ack):
         return (1, move.entry_id)

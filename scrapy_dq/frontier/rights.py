@@ -26,7 +26,7 @@ ROLES = {
     "feeder": Role("whoever pushes start requests of a RedisSpider", "+@connection -@dangerous"),
 }
 ALL_CRAWLS = f"{keys.PREFIX}*"
-_PUSHES = {"list": "+rpush +lpush", "set": "+sadd", "zset": "+zadd"}
+_PUSHES = {"list": "+rpush +lpush", "set": "+sadd", "zset": "+zadd", "stream": "+xadd"}
 
 
 def acl_of(
@@ -43,7 +43,7 @@ def acl_of(
     Args:
         crawl: the only crawl; empty: all of them.
         start_keys: those of its spider; a feeder needs one.
-        kind: what the start keys are: list, set or zset.
+        kind: what the start keys are: list, set, zset or stream.
         others: patterns of more keys that a crawler uses, such as those of its items.
         db: the number of the database.
         shards: how many the crawl has.

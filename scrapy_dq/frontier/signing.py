@@ -12,6 +12,9 @@ MARK = b"\5"
 MOVED = b"\6"
 """The first byte of a signed payload whose entry got another id (lua/lib/grants.lua). The id under which it
 was signed follows, and what begins with MARK."""
+FROM_STREAM = b"\x08"
+"""Before the payload, signed or not, of an entry that was made from a message of a stream:
+lua/lib/messages.lua."""
 MAC_BYTES = 16
 _MARKED = len(MARK) + MAC_BYTES
 _MOVED = len(MOVED) + ENTRY_ID_BYTES
@@ -48,10 +51,11 @@ class Signer:
 
         What *other* does not verify stays as it is, and is valid here no more than there.
         """
-        if not (self.signs and stored[:1] in (MARK, MOVED)):
+        message, rest = apart(stored)
+        if not (self.signs and rest[:1] in (MARK, MOVED)):
             return stored
-        payload = other.verified(entry_id, stored)
-        return stored if payload is None else self.signed(entry_id, payload)
+        payload = other.verified(entry_id, rest)
+        return stored if payload is None else joined(message, self.signed(entry_id, payload))
 
     def verified(self, entry_id: bytes, stored: bytes) -> bytes | None:
         """Return the payload of a *stored* one; None: no key has signed it."""
@@ -69,8 +73,22 @@ class Signer:
         return None
 
 
+def apart(stored: bytes) -> tuple[bytes, bytes]:
+    """Return the message that a *stored* payload was made from, and the rest; see `Put.message`."""
+    if not stored.startswith(FROM_STREAM):
+        return b"", stored
+    begin = len(FROM_STREAM) + 2 + int.from_bytes(stored[1:3], "big")
+    return stored[3:begin], stored[begin:]
+
+
+def joined(message: bytes, payload: bytes) -> bytes:
+    """Return the stored form of what `apart` returns."""
+    return FROM_STREAM + len(message).to_bytes(2, "big") + message + payload if message else payload
+
+
 def without_signature(stored: bytes) -> bytes:
     """Return the payload of a *stored* one, whether or not it is signed; nothing is verified."""
+    stored = apart(stored)[1]
     if stored.startswith(MOVED):
         stored = stored[_MOVED:]
     return stored[_MARKED:] if stored.startswith(MARK) else stored

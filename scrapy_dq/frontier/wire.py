@@ -35,7 +35,7 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.moves import fields_of
 from scrapy_dq.frontier.rights import acl_of
-from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer
+from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer, apart, joined
 
 MAX_IDENTITY_BYTES = 4096
 MAX_PID = 2**31 - 1
@@ -65,10 +65,11 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
     # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,
-        due_at, not_before_s, reason, known_as, most, _once, _number, _fresh,
+        due_at, not_before_s, reason, known_as, most, message, _once, _number, _fresh,
     ) = fields_of(move)  # fmt: skip
     if signer.signs:
         payload = signer.signed(entry_id, payload)
+    payload = joined(message, payload)
     put = (kind, entry_id, admission, token, priority, start, payload, partition)
     if not (due_at or not_before_s or reason or known_as or most):
         return put
@@ -213,12 +214,14 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
     # lua/lib/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
     end = record.index(0, 9)
     entry_id = record[end + 9 : end + 21]
-    payload: bytes | None = record[end + 21 :]
-    if signer.signs or record[end + 21 : end + 22] in (MARK, MOVED):
-        payload = signer.verified(entry_id, record[end + 21 :])
+    message, stored = apart(record[end + 21 :])
+    payload: bytes | None = stored
+    if signer.signs or stored[:1] in (MARK, MOVED):
+        payload = signer.verified(entry_id, stored)
     attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
     suspect = record[8] >= 128
-    return Lease(entry_id, attempts, payload or b"", partition, send_at, place, suspect, payload is not None)
+    genuine = payload is not None
+    return Lease(entry_id, attempts, payload or b"", partition, send_at, place, suspect, message, genuine)
 
 
 def parse_words(packed: bytes) -> Words:
@@ -364,8 +367,8 @@ def wrong_type(key: str, actual: str, expected: str) -> str:
     """Return a message about a key of another type, with what to change."""
     if not key.startswith(keys.PREFIX):
         return (
-            f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET and "
-            f"REDIS_START_URLS_AS_ZSET set the type of start keys. Correct these, or the key"
+            f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET, _AS_ZSET and "
+            f"_AS_STREAM set the type of start keys. Correct these, or the key"
         )
     return (
         f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "

@@ -38,14 +38,35 @@ class InProgress:
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, Ending] = {}
         """Leases whose work has ended, but a local request may be their child."""
+        self._messages: dict[bytes, bytes] = {}
+        """By lease, the message of a stream that it was made from."""
         self._fed_by: MutableMapping[Request, bytes] = WeakKeyDictionary()
 
     def __contains__(self, request: Request) -> bool:
         return request in self.local or request in self._leases
 
-    def begin(self, request: Request, entry_id: bytes) -> None:
-        """Note that the engine gets *request*, under a lease."""
+    def begin(self, request: Request, entry_id: bytes, message: bytes = b"") -> None:
+        """Note that the engine gets *request*, under a lease; *message*: see `Lease.message`."""
         self._leases[request] = entry_id
+        self.note_message(entry_id, message)
+
+    def note_message(self, entry_id: bytes, message: bytes) -> None:
+        """Note the message that a lease was made from, if there is one."""
+        if message:
+            self._messages[entry_id] = message
+
+    def message_of(self, entry_id: bytes | None) -> bytes:
+        """Return the message that a lease was made from; empty: none."""
+        return self._messages.get(entry_id, b"") if entry_id is not None else b""
+
+    @property
+    def has_messages(self) -> bool:
+        """Something in progress was made from a message of a stream."""
+        return bool(self._messages)
+
+    def settled(self, entry_id: bytes) -> None:
+        """Note that a lease has ended: it leads to nothing more."""
+        self._messages.pop(entry_id, None)
 
     def feed(self, request: Request, entry_id: bytes) -> None:
         """Note that *request* was made from the start payload of a lease, which is its parent."""

@@ -256,15 +256,18 @@ class Intake:
         marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
         return not marked and _scheme_of(parent) != scheme
 
-    def store_fed(self, requests: Iterable[Request], entry_id: bytes) -> str:
+    def store_fed(self, requests: Iterable[Request], entry_id: bytes, message: bytes) -> str:
         """Pass the requests made from the start payload of a lease to the engine, which stores them.
 
+        Args:
+            message: see `Lease.message`.
         Returns:
             Why one of them was neither stored nor kept: the payload must become a dead letter; "" if none.
         """
         assert self._crawler.engine is not None
         self._fed_puts.clear()
         self._refused_fed = ""
+        self._work.note_message(entry_id, message)
         for request in requests:
             self._work.feed(request, entry_id)
             self._crawler.engine.crawl(request)
@@ -377,10 +380,15 @@ class Intake:
         parent_id = classified.parent_id
         admitted = self.admissions.of(request, classified.fingerprint, parent_id, payload, followed)
         start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
-        return Put(
+        put = Put(
             *admitted, int(index(request.priority)), start, payload, parent_id, request, classified.partition,
             *classified.due,
         )  # fmt: skip
+        # In another shard nobody could acknowledge it: there it is done when its requests are stored.
+        counts = self._work.has_messages and self._worker.shards == 1
+        if counts and (self._settlement.followed(request) or self._work.was_fed(request)):
+            put.message = self._work.message_of(parent_id)
+        return put
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)

@@ -210,7 +210,7 @@ class Scheduler(BaseScheduler):
             return None
         if self._session.revisits is not None:
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
-        self._work.begin(request, lease.entry_id)
+        self._work.begin(request, lease.entry_id, lease.message)
         timed = lease.send_at is not None
         self._session.downloads.begin(request, lease.partition, timed=timed)
         if timed:
@@ -221,7 +221,7 @@ class Scheduler(BaseScheduler):
         """Store the requests made from the start payload of *lease*, and end the lease."""
         try:
             requests = self._fed.requests(lease.payload)
-            refused = self._storing.store_fed(requests, lease.entry_id)
+            refused = self._storing.store_fed(requests, lease.entry_id, lease.message)
         except NoRequest as error:
             refused = str(error)
         if refused:
@@ -274,6 +274,7 @@ class Scheduler(BaseScheduler):
 
     def _settle(self, entry_id: bytes, ending: Ending) -> None:
         self._storing.admissions.settled(entry_id)
+        self._work.settled(entry_id)
         worker, revisits = self._session.worker, self._session.revisits
         again = None
         if revisits is not None and ending.outcome is Outcome.INTERRUPTED:

@@ -143,6 +143,9 @@ class Config:
     start_urls_as_zset: bool = setting_field(
         "REDIS_START_URLS_AS_ZSET", False, boolean, "The start key is a sorted set"
     )
+    start_urls_as_stream: bool = setting_field(
+        "REDIS_START_URLS_AS_STREAM", False, boolean, "The start key is a stream"
+    )
     start_meta: tuple[str, ...] = setting_field(
         "DQ_START_META", (), texts, "The keys that the `meta` of a start payload may have"
     )
@@ -255,6 +258,16 @@ class Config:
         return Seen.EXPIRING if self.seen_ttl_s else Seen(self.seen)
 
     @property
+    def start_kind(self) -> str:
+        """The type of the start keys."""
+        kinds = {
+            "set": self.start_urls_as_set,
+            "zset": self.start_urls_as_zset,
+            "stream": self.start_urls_as_stream,
+        }
+        return next((kind for kind, chosen in kinds.items() if chosen), "list")
+
+    @property
     def limits(self) -> Limits:
         """The limits of a partition, for all workers together."""
         return Limits(self.domain_delay_s, self.domain_concurrency, with_usual_spellings(self.domain_limits))
@@ -324,11 +337,10 @@ class Config:
                 f"DQ_SEEN = 'compact' stores no times, but DQ_SEEN_TTL = {values['seen_ttl_s']:g} needs "
                 f"them: remove one of the two"
             )
-        if values["start_urls_as_set"] and values["start_urls_as_zset"]:
-            raise ConfigError(
-                "REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are both True: set one of them, or "
-                "neither for a list"
-            )
+        kinds = [kind for kind in ("set", "zset", "stream") if values[f"start_urls_as_{kind}"]]
+        if len(kinds) > 1:
+            several = " and ".join(f"REDIS_START_URLS_AS_{kind.upper()}" for kind in kinds)
+            raise ConfigError(f"{several} are True: set one of them, or none for a list")
         config = cls(**values)
         if config.embedded:
             need_program(_BY_NAME["DQ_REDIS_SERVER"], config.redis_server)

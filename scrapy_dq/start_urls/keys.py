@@ -45,8 +45,7 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
         spider.redis_start_meta = config.start_meta
     elif isinstance(spider.redis_start_meta, str):
         raise ConfigError(f"redis_start_meta = {spider.redis_start_meta!r}: expected a list of strings")
-    kind = "set" if config.start_urls_as_set else "zset" if config.start_urls_as_zset else "list"
-    return StartKeys(kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
+    return StartKeys(config.start_kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
 
 
 def patience_s(spider: Spider, config: Config) -> float:

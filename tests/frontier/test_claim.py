@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -43,13 +44,24 @@ class Fed(LiveFrontier):
             self.redis.rpush(name, *payloads)
         elif self.kind == "set":
             self.redis.sadd(name, *payloads)
+        elif self.kind == "stream":
+            for payload in payloads:
+                self.redis.xadd(name, {"data": payload})
         else:
             self.redis.zadd(name, {payload: -n for n, payload in enumerate(payloads)})
 
     def left(self) -> int:
         """Return how many payloads wait in both keys."""
+        if self.kind == "stream":
+            return sum(len(self.unread(name)) for name in self.names)
         count = {"list": self.redis.llen, "set": self.redis.scard, "zset": self.redis.zcard}[self.kind]
         return sum(int(count(name)) for name in self.names)
+
+    def unread(self, name: str) -> list[Any]:
+        """Return the messages of a stream that were not given to its group yet."""
+        groups = self.redis.xinfo_groups(name) if self.redis.exists(name) else []
+        after = f"({groups[0]['last-delivered-id'].decode()}" if groups else "-"
+        return list(self.redis.xrange(name, after))
 
     def close(self) -> None:
         self.redis.delete(*self.names)
@@ -65,7 +77,7 @@ def payloads(leases: tuple[Lease, ...]) -> list[bytes]:
     return [lease.payload.removeprefix(MARK) for lease in leases if lease.payload.startswith(MARK)]
 
 
-@pytest.fixture(params=["list", "set", "zset"])
+@pytest.fixture(params=["list", "set", "zset", "stream"])
 def fed(request: pytest.FixtureRequest, redis_server: RedisServer, crawl_name: str) -> Iterator[Fed]:
     live = Fed(redis_server.url, crawl_name, request.param)
     yield live

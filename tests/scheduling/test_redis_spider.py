@@ -13,7 +13,7 @@ import redis
 from scrapy import Request
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview
+from scrapy_dq.frontier import Overview, keys
 from scrapy_dq.scheduling.intake import MOST_REASONS
 from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from support.project import Project
@@ -122,6 +122,30 @@ def test_sets_and_sorted_sets_feed_too(
         client.zadd(key(project), {url: k for k, url in enumerate(urls)})
     assert project.run_worker().close_reason == "finished"
     assert targets(site) == [f"/p/{k}" for k in range(4, 9)]
+
+
+def test_streams_feed_and_are_told_what_is_done(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+) -> None:
+    """A message is pending until its page is crawled, retries and redirects included; also after a kill."""
+    site = start_site(pages=9, latency_s=30)
+    project = fed(REDIS_START_URLS_AS_STREAM=True, DQ_WORKER_TTL=2)
+    group = f"scrapy_dq:dq:{{{project.name}}}"
+    first = client.xadd(key(project), {"url": site.url("/p/5")})
+    for n, path in enumerate(("/flaky?flaky=2", "/moved?to=/p/6", "/p/7?status=404")):
+        client.xadd(
+            key(project), {"data": site.url(path)} if n % 2 else {"url": site.url(path), "method": "GET"}
+        )
+    killed = project.start_worker()
+    wait_until(lambda: site.hits()["/p/5"], "it is asked for", 20)
+    assert client.xpending(key(project), group)["min"] == first
+    killed.kill()
+    site.set_latency(0)
+    worker = project.run_worker()
+    assert worker.close_reason == "finished"
+    assert client.xpending(key(project), group)["pending"] == 0
+    assert set(targets(site)) == {"/p/5", "/flaky?flaky=2", "/moved?to=/p/6", "/p/6", "/p/7?status=404"}
+    assert not client.exists(keys.prefix(project.name) + "messages")
 
 
 def test_several_keys_of_the_spider_feed_it(

@@ -289,8 +289,19 @@ def concurrency(schedule: Schedule) -> None:
         raise Violation(f"more than {most} requests to one host at once: {dict(running)}")
 
 
+def acknowledged(schedule: Schedule) -> None:
+    """Check that no message of a stream was acknowledged before all that was made of it was processed."""
+    if not schedule.setup.streams or schedule.setup.shards > 1 or schedule.losses:
+        return
+    done = {visit.entry_id for visit in schedule.visits()} | set(schedule.buried)
+    for message in schedule.acknowledged():
+        if missing := schedule.made_of[message] - done:
+            raise Violation(f"{message!r} is acknowledged, and {missing} were not processed")
+
+
 def stored(schedule: Schedule) -> None:
     """Check all that is stored, key by key."""
+    acknowledged(schedule)
     for shard in range(schedule.setup.shards):
         _stored(schedule, shard)
 
@@ -346,5 +357,5 @@ def gone_on(schedule: Schedule) -> bool:
     """Tell whether something of the crawl is left that the next command would take up."""
     store = schedule.store
     return store.run("HGET", keys.meta(CRAWL), "phase") == b"open" or (
-        schedule.plan.setup.fed > 0 and bool(store.run("EXISTS", FEED))
+        schedule.plan.setup.fed > 0 and bool(schedule.unread())
     )

@@ -16,7 +16,6 @@ from scrapy_dq.frontier.admin.forget import forget as forget_seen
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry as retry_failed
 from scrapy_dq.frontier.model import FrontierError
-from simulation.crawler import FEED
 from simulation.network import BlockingClient
 from simulation.plan import FAULTS_END_S
 from simulation.pusher import Pusher
@@ -80,7 +79,8 @@ def _limit(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 
 def _feed(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     if schedule.plan.setup.fed:
-        client.rpush(FEED, b"%d.0." % random.randrange(len(schedule.plan.pages)))
+        command = schedule.feed_command(random.randrange(len(schedule.plan.pages)))
+        client.execute_command(*command)
 
 
 def _push(schedule: Schedule, client: BlockingClient, random: Random) -> None:

@@ -23,6 +23,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Words,
 )
+from scrapy_dq.frontier.signing import apart
 from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
@@ -145,10 +146,11 @@ class Crawler(Listener):
         self._look_due = False
         self._done = asyncio.Event()
         self._start: asyncio.Task[None] | None = None
+        start_keys = StartKeys("stream" if setup.streams else "list", (FEED,), FED_MARK)
         frontiers = [
             Frontier(
                 Client(network, self.process), CRAWL, setup.order, seen=setup.seen, shard=shard,
-                start_keys=StartKeys("list", (FEED,), FED_MARK) if setup.fed and not shard else None,
+                start_keys=start_keys if setup.fed and not shard else None,
             )
             for shard in range(setup.shards)
         ]  # fmt: skip
@@ -375,9 +377,11 @@ class Crawler(Listener):
             if fingerprint in self._sent:
                 self.worker.depends([parent.entry_id], self._sent[fingerprint])
                 return
+            fed = parent.payload.startswith(FED_MARK) and self._setup.shards == 1
             self.put(
-                page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s
-            )
+                page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s,
+                parent.message if fed else b"",
+            )  # fmt: skip
             if self._setup.local_seen:
                 self._sent[fingerprint] = self.worker.shard_of(self._site[page].host, fingerprint)
         else:
@@ -385,17 +389,29 @@ class Crawler(Listener):
             origin = origin if attempt else f"{of_page}-{ordinal}"
             payload = b"%d.%d.%s" % (page, attempt, origin.encode())
             entry_id = blake2b(parent.entry_id + b"%d" % ordinal, digest_size=ENTRY_ID_BYTES).digest()
-            self.put(page, payload, Admission.ID, entry_id, entry_id, parent.entry_id, delay_s)
+            message = parent.message if attempt and self._setup.shards == 1 else b""
+            self.put(page, payload, Admission.ID, entry_id, entry_id, parent.entry_id, delay_s, message)
 
     def put(
         self, page: int, payload: bytes, admission: Admission, token: bytes, entry_id: bytes,
-        parent: bytes | None = None, delay_s: float = 0.0,
+        parent: bytes | None = None, delay_s: float = 0.0, message: bytes = b"",
     ) -> bool:  # fmt: skip
         """Add a request to the outbox; return False if the run is over."""
         due_at = self._world.now + delay_s if delay_s else 0.0
         of = self._site[page]
         return self.worker.put(
-            Put(entry_id, admission, token, of.priority, 0, payload, parent, partition=of.host, due_at=due_at)
+            Put(
+                entry_id,
+                admission,
+                token,
+                of.priority,
+                0,
+                payload,
+                parent,
+                partition=of.host,
+                due_at=due_at,
+                message=message,
+            )  # fmt: skip
         )
 
     # Called by the worker.
@@ -505,7 +521,7 @@ def _rejoins(protocol: WorkerProtocol, new_id: str) -> bool:
 
 def parts(payload: bytes) -> tuple[int, int, str]:
     """Return the page of an entry, how often it was tried, and where it was found."""
-    page, attempt, origin = payload.removeprefix(FED_MARK).decode().split(".")
+    page, attempt, origin = apart(payload)[1].removeprefix(FED_MARK).decode().split(".")
     return int(page), int(attempt), origin
 
 

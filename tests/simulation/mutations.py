@@ -152,6 +152,9 @@ MUTATIONS = (
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),
+    Mutation(GUARD, "a message is acknowledged with its start payload", (
+        (LUA + "moves/put.lua", "  count_message(payload, 1)\n", ""),
+    )),
     Mutation(GUARD, "what is in flight is not in the budget", (
         (LUA + "transitions/exchange.lua", " - state.failed - state.in_flight", " - state.failed"),
     )),

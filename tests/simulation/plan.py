@@ -82,6 +82,8 @@ class Setup:
     """A name: the command that is given again finds its run finished, like a container that is restarted."""
     fed: int = 0
     """How many pages are fed by a start key."""
+    streams: bool = False
+    """That key is a stream, whose messages are acknowledged when what was made of them is done."""
     extras: bool = False
     """Each worker adds a request of its own after a while, as `engine.crawl()` does."""
     memory_moves: int = 20_000
@@ -137,10 +139,11 @@ def drawn(seed: int) -> Plan:
     plan = _over_shards(seed) if seed >= SHARDED else _drawn(seed)
     # Drawn apart: what else a seed draws stays the same.
     revisits = Random(f"{seed} revisits").choice((0, 0, 0, 0, 0, 0, 1, 3))
+    streams = Random(f"{seed} streams").random() < 0.5
     max_pages = Random(f"{seed} budget").choice((None, None, None, None, None, None, None, 2, 5, 12))
     if plan.setup.fed or plan.setup.shards > 1:
         max_pages = None  # start payloads are in flight, too; shards count by themselves
-    return replace(plan, setup=replace(plan.setup, revisits=revisits, max_pages=max_pages))
+    return replace(plan, setup=replace(plan.setup, revisits=revisits, max_pages=max_pages, streams=streams))
 
 
 def _over_shards(seed: int) -> Plan:

@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.signing import apart
 from simulation import checks, commands, faults, virtual
 from simulation.checks import Identity, Violation
 from simulation.crawler import FEED, Crawler, Visit, parts, size
@@ -78,6 +79,9 @@ class Schedule:
         if trace:
             self.network.trace = self._note
         self._fed: list[tuple[float, int]] = []
+        self._messages = 0
+        self.made_of: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        """By message (empty: none), the ids of the entries that were put for it."""
         self.dead: set[Identity] = set()
         self.buried: dict[bytes, int] = {}
         """The pages of the entries that became dead letters, by the entries' ids."""
@@ -172,12 +176,38 @@ class Schedule:
 
     def from_feed(self) -> set[Identity]:
         """Return what the start payloads that were taken have to bring, in whatever run."""
-        waiting = [int(payload.partition(b".")[0]) for payload in self.store.run("LRANGE", FEED, 0, -1)]
+        waiting = [int(payload.partition(b".")[0]) for payload in self.unread()]
         fed = [page for _, page in self._fed]
         for page in waiting:
             if page in fed:
                 fed.remove(page)
         return checks.expected(self.plan.pages, tuple(fed), "")
+
+    def unread(self) -> list[bytes]:
+        """Return the start payloads that no worker was given yet."""
+        if not self.setup.streams:
+            return self.store.run("LRANGE", FEED, 0, -1)  # type: ignore[no-any-return]
+        groups = self.store.run("XINFO", "GROUPS", FEED) if self.store.run("EXISTS", FEED) else []
+        last = groups[0][groups[0].index(b"last-delivered-id") + 1] if groups else b"0"
+        return [fields[1] for _, fields in self.store.run("XRANGE", FEED, b"(" + last, "+")]
+
+    def acknowledged(self) -> list[bytes]:
+        """Return all messages that were read and are not pending, as `Put.message`."""
+        groups = self.store.run("XINFO", "GROUPS", FEED) if self.store.run("EXISTS", FEED) else []
+        if not groups:
+            return []
+        group, last = groups[0][1], groups[0][groups[0].index(b"last-delivered-id") + 1]
+        pending = {each[0] for each in self.store.run("XPENDING", FEED, group, "-", "+", 1000)}
+        read = self.store.run("XRANGE", FEED, "-", last)
+        return [FEED.encode() + b"\0" + number for number, _ in read if number not in pending]
+
+    def feed_command(self, page: int) -> tuple[Any, ...]:
+        """Return the command with which a page is fed; each message has a greater id than all before."""
+        payload = b"%d.0." % page
+        self._messages += 1
+        if self.setup.streams:
+            return "XADD", FEED, f"{self._messages}-1", "page", payload
+        return "RPUSH", FEED, payload
 
     def visits(self) -> Iterator[Visit]:
         """Return all pages that were processed."""
@@ -318,6 +348,9 @@ class Schedule:
                     self._ever_applied.add((worker_id, number))
                     moves = unpacked(names[10])
                     self.put.update(parts(move[6])[::2] for move in moves if move[0] == PUT)
+                    for position, move in enumerate(moves):
+                        if move[0] == PUT and b"%d" % position not in outcome[2].split(b","):
+                            self.made_of[apart(move[6])[0]].add(move[1])
                     if of:
                         of.gave_back({move[1] for move in moves if move[0] == RELEASE})
                     self._applied[worker_id] = number, outcome[4]
@@ -432,7 +465,7 @@ class Schedule:
             self.buried[entry_id] = page
 
     def _feed(self, page: int) -> None:
-        self.store.run("RPUSH", FEED, b"%d.0." % page)
+        self.store.run(*self.feed_command(page))
         self._fed.append((self.world.now, page))
 
     def _note(self, what: str) -> None:

@@ -14,8 +14,8 @@ _STATEMENTS = {
 _KEYWORDS = {*_STATEMENTS, "and", "false", "in", "nil", "not", "or", "then", "true"}
 _OPERAND_END = re.compile(r"""[\w'")\]}]|\.\.\.""")
 BUILT_IN = {
-    "ARGV", "KEYS", "cmsgpack", "error", "ipairs", "math", "next", "pairs", "pcall", "redis", "select",
-    "string", "struct", "table", "tonumber", "tostring", "type", "unpack",
+    "ARGV", "KEYS", "cjson", "cmsgpack", "error", "ipairs", "math", "next", "pairs", "pcall", "redis",
+    "select", "string", "struct", "table", "tonumber", "tostring", "type", "unpack",
 }  # fmt: skip
 """The names that Lua and Redis provide to each script."""
 

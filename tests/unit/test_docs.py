@@ -29,6 +29,10 @@ PAGES = {
 }
 # By its beginning: a test that runs this command, or why there is none.
 COMMANDS = {
+    "redis-cli XADD books:start_urls": "tests/scheduling/test_redis_spider.py "
+    "test_streams_feed_and_are_told_what_is_done",
+    "redis-cli XPENDING books:start_urls": "tests/scheduling/test_redis_spider.py "
+    "test_streams_feed_and_are_told_what_is_done",
     "scrapy dq status books --watch": "tests/commands/test_watching.py "
     "test_elsewhere_than_in_a_terminal_each_look_is_a_line",
     "scrapy dq status --crawl": "tests/commands/test_status.py "

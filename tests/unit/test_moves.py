@@ -26,7 +26,7 @@ ID = b"%012d" % 1
 PUT: dict[str, Any] = {
     "entry_id": ID, "admission": Admission.SEED, "token": b"token", "priority": -3, "start": 2,
     "payload": b"payload", "parent": b"%012d" % 2, "partition": b"a.com", "due_at": 1000.5,
-    "not_before_s": 1.8e9, "reason": "ä", "known_as": b"k" * 20, "most": 7, "once": True,
+    "not_before_s": 1.8e9, "reason": "ä", "known_as": b"k" * 20, "most": 7, "message": b"s-1", "once": True,
     "number": 5, "fresh": False,
 }  # fmt: skip
 MOVES: list[Move] = [
@@ -37,7 +37,7 @@ MOVES: list[Move] = [
 STORED: list[tuple[Any, ...]] = [
     (
         0, ID, 2, b"token", -3, 2, b"payload", b"%012d" % 2, b"a.com", 1000.5, 1.8e9, "ä", b"k" * 20, 7,
-        True, 5, False,
+        b"s-1", True, 5, False,
     ),
     (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"), (5, ID),
     (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5),

@@ -127,6 +127,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_START_URLS_KEY", "urls", "urls"),
     ("REDIS_START_URLS_AS_SET", "True", True),
     ("REDIS_START_URLS_AS_ZSET", "1", True),
+    ("REDIS_START_URLS_AS_STREAM", "1", True),
     ("DQ_START_META", "a, b", ("a", "b")),
     ("DQ_START_HOSTS", ["Example.com.", ".b.org", "10.0.0.1"], ("example.com", "b.org", "10.0.0.1")),
     ("DQ_START_HOSTS", '["a.org", "b.org"]', ("a.org", "b.org")),  # as -s of the command line gives it
@@ -257,6 +258,7 @@ BAD: list[tuple[str, Any]] = [
     ("REDIS_START_URLS_KEY", 1),
     ("REDIS_START_URLS_AS_SET", "maybe"),
     ("REDIS_START_URLS_AS_ZSET", 2),
+    ("REDIS_START_URLS_AS_STREAM", "yes"),
     ("DQ_START_META", {"a": 1}),
     ("DQ_START_HOSTS", ["http://example.com/"]),
     ("DQ_START_HOSTS", "example.com:80"),
@@ -539,7 +541,7 @@ def test_what_is_cut_has_no_times() -> None:
 
 def test_a_start_key_is_of_one_kind() -> None:
     """A set and a sorted set at once is a misunderstanding."""
-    with pytest.raises(ConfigError, match="REDIS_START_URLS_AS_ZSET are both True"):
+    with pytest.raises(ConfigError, match="REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are True"):
         read(REDIS_START_URLS_AS_SET=True, REDIS_START_URLS_AS_ZSET=True)
 
 

@@ -15,29 +15,30 @@ local key = {
   adopted = KEYS[8],
   seeds = KEYS[9],
   admitted = KEYS[10],
-  bands = KEYS[11],
-  more_bands = KEYS[12],
-  returned = KEYS[13],
-  quarantine = KEYS[14],
-  delayed = KEYS[15],
-  rotation = KEYS[16],
-  suspects = KEYS[17],
-  resting = KEYS[18],
-  saturated = KEYS[19],
-  limits = KEYS[20],
-  busy = KEYS[21],
-  unsent = KEYS[22],
-  earliest = KEYS[23],
-  blocked = KEYS[24],
-  dead = KEYS[25],
-  failed = KEYS[26],
-  stats = KEYS[27],
-  samples = KEYS[28],
-  minutes = KEYS[29],
-  journal = KEYS[30],
-  torn = KEYS[31],
+  messages = KEYS[11],
+  bands = KEYS[12],
+  more_bands = KEYS[13],
+  returned = KEYS[14],
+  quarantine = KEYS[15],
+  delayed = KEYS[16],
+  rotation = KEYS[17],
+  suspects = KEYS[18],
+  resting = KEYS[19],
+  saturated = KEYS[20],
+  limits = KEYS[21],
+  busy = KEYS[22],
+  unsent = KEYS[23],
+  earliest = KEYS[24],
+  blocked = KEYS[25],
+  dead = KEYS[26],
+  failed = KEYS[27],
+  stats = KEYS[28],
+  samples = KEYS[29],
+  minutes = KEYS[30],
+  journal = KEYS[31],
+  torn = KEYS[32],
 }
-local start_keys = { unpack(KEYS, 32) }
+local start_keys = { unpack(KEYS, 33) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
@@ -54,7 +55,7 @@ local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'has
 -- In many crawls none of these exists, nor any of the next group.
 local rare_types = {
   absent = 'hash', adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list',
-  returned = 'zset', quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash',
+  returned = 'zset', quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash', messages = 'hash',
 }
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',

@@ -42,7 +42,7 @@ local function clear_run(keep_seen, keep_admitted)
   end
   redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
     key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent, key.earliest,
-    key.blocked)
+    key.blocked, key.messages)
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
   state.seen = 0 -- so that no damage is found: the present size is the right one from now on

@@ -1,38 +1,46 @@
 -- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each becomes an entry; if it is
 -- released or reclaimed, it waits in a separate partition. Its worker makes requests from it, puts them, and then acks
--- it.
--- ARGS     want, kind (list: from its head; set; zset: highest score first), mark (first bytes of the entry's
---          payload), id_stem (8 random bytes)
+-- it. A message of a stream stays there, pending (streams.lua).
+-- ARGS     want, kind (list: from its head; set; zset: highest score first; stream: oldest first), mark (first bytes of
+--          the entry's payload), id_stem (8 random bytes)
 -- RETURNS  nothing; adds to grants, like a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
 -- USES     grants, grants.grant, keys.start_keys, politeness.count_busy, put.wrong_lists, state, state.CLAIMED,
---          types.is_wrong
+--          streams.read_stream, types.is_wrong
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
+-- Returns the next payload, or some; none: the key is empty, or has another type.
+local function taken(name, kind, mark)
+  local reply = kind == 'stream' and read_stream(name, mark) or redis.pcall(POP[kind] or 'EXISTS', name)
+  if type(reply) == 'table' and reply.err then
+    -- Check the type only after an error: most keys have the right one.
+    local wrong = is_wrong(name, kind)
+    if not wrong then error(reply.err, 0) end
+    wrong_lists = wrong
+    return {}
+  end
+  if kind == 'stream' then return reply end
+  local payload = reply
+  if type(reply) == 'table' then payload = reply[1] end
+  return payload and { mark .. payload } or {}
+end
 local function claim(want, kind, mark, id_stem)
   local claimed = 0
   for _, name in ipairs(start_keys) do
-    while claimed < want and grants.bytes < grants.max_bytes do
-      local popped = redis.pcall(POP[kind], name)
-      if type(popped) == 'table' and popped.err then
-        -- Check the type only after an error: most keys have the right one.
-        local wrong = is_wrong(name, kind)
-        if not wrong then error(popped.err, 0) end
-        wrong_lists = wrong
-        break
+    local payloads
+    repeat
+      payloads = claimed < want and grants.bytes < grants.max_bytes and taken(name, kind, mark) or {}
+      for _, payload in ipairs(payloads) do
+        state.sequence = state.sequence + 1
+        -- The sequence makes it unique: a repeat of an exchange stopped midway has the same stem. And the payload
+        -- does: after a roll-back, a late copy may claim another one while its worker is busy with the first.
+        local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
+        local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
+        grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
+        claimed = claimed + 1
       end
-      local payload = popped
-      if type(popped) == 'table' then payload = popped[1] end
-      if not payload then break end
-      state.sequence = state.sequence + 1
-      -- The sequence makes it unique: a repeat of an exchange stopped midway has the same stem. And the payload
-      -- does: after a roll-back, a late copy may claim another one while its worker is busy with the first.
-      local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
-      local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
-      grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. mark .. payload)
-      claimed = claimed + 1
-    end
+    until not payloads[1]
   end
   state.in_flight = state.in_flight + claimed
   if claimed > 0 then state.claimed, state.phase = 1, 'open' end -- with a put that is known, it was finished

@@ -6,8 +6,8 @@
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
 -- USES     bands.add_band, bands.list_of, entry.come_back, entry.rank_bytes, entry.turn_bytes, keys.key, kinds.seen,
---          midway.adding, midway.adding_to, midway.falling_due, midway.opening, midway.opening_rank, state,
---          state.now_ms, state.now_there, state.touched, state.wall_ms, types.is_wrong
+--          messages.count_message, midway.adding, midway.adding_to, midway.falling_due, midway.opening,
+--          midway.opening_rank, state, state.now_ms, state.now_there, state.touched, state.wall_ms, types.is_wrong
 local KNOWN, FULL = 1, 2
 local admit = {
   function(token) return seen().add(token) end,
@@ -70,7 +70,9 @@ local function put(new)
       cmsgpack.pack({ new.reason, wall_ms(), '', 0, place, payload, partition }))
     adding = nil
     now_there('dead')
-  elseif delayed then
+    return
+  end
+  if delayed then
     -- If it was forgotten (forget.lua) and a replay log puts it again, it is in `delayed` already.
     state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
     state.delayed, adding = state.delayed + redis.call('ZADD', key.delayed, due_ms, delayed), nil
@@ -78,6 +80,7 @@ local function put(new)
   else
     append(id, rank, partition, payload)
   end
+  count_message(payload, 1)
 end
 -- Removes tokens of puts that no worker will repeat: without this, an endless crawl would keep them all.
 local function forget(tokens)

@@ -1,0 +1,156 @@
+"""Start payloads from a stream: a message is acknowledged when all that was made of it is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from frontier.test_claim import Fed, claim, payloads
+from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Put
+from support.live_frontier import HandWorker, put
+from support.redis_server import RedisServer
+
+GROUP = "scrapy_dq"
+
+
+class Stream(Fed):
+    """A crawl that is fed by streams."""
+
+    @property
+    def group(self) -> str:
+        return f"{GROUP}:{self.key('')[:-1]}"
+
+    def pending(self, key: int = 0) -> int:
+        """Return how many messages were read and not acknowledged."""
+        return int(self.redis.xpending(self.names[key], self.group)["pending"])
+
+    def let_idle(self, consumer: str = "crawl") -> None:
+        """Let all pending messages look as if *consumer* had read them an hour ago."""
+        for name in self.names:
+            if self.redis.exists(name):
+                for each in self.redis.xpending_range(name, self.group, "-", "+", 100):
+                    self.redis.xclaim(name, self.group, consumer, 0, [each["message_id"]], idle=3_600_000)
+        self.redis.hdel(self.key("meta"), "stream_looked")
+
+
+@pytest.fixture
+def fed(redis_server: RedisServer, crawl_name: str) -> Iterator[Stream]:
+    live = Stream(redis_server.url, crawl_name, "stream")
+    yield live
+    live.state()
+    live.close()
+
+
+@pytest.fixture
+def claimer(fed: Stream) -> HandWorker:
+    return HandWorker(fed, "claimer")
+
+
+def made_of(lease: Lease, n: int) -> Put:
+    """Return a request that was made from a message."""
+    return replace(put(n), message=lease.message)
+
+
+def test_a_message_is_pending_until_the_last_of_its_requests_is_done(
+    fed: Stream, claimer: HandWorker
+) -> None:
+    """Also of one that is done in part, and of what a request of it leads to, such as a retry."""
+    fed.feed(b"a", b"b")
+    (lease,) = claim(claimer, 1).leases
+    assert lease.message.startswith(fed.names[0].encode() + b"\0")
+    claimer.exchange(made_of(lease, 1), made_of(lease, 2), Ack(lease.entry_id), seeding=3)
+    assert fed.pending() == 1
+    first, second = sorted(claimer.exchange(want=2, seeding=3).leases, key=lambda each: each.entry_id)
+    assert first.message == second.message == lease.message
+    claimer.exchange(Ack(first.entry_id), seeding=3)
+    assert fed.pending() == 1
+    claimer.exchange(made_of(lease, 3), Ack(second.entry_id), seeding=3)
+    assert fed.pending() == 1
+    (retry,) = claimer.exchange(want=1, seeding=3).leases
+    claimer.exchange(Ack(retry.entry_id), seeding=3)
+    assert fed.pending() == 0
+    assert not fed.redis.exists(fed.key("messages"))
+    assert len(fed.unread(fed.names[0])) == 1
+
+
+@pytest.mark.parametrize("end", [Ack, Fail, Bury])
+def test_however_it_ends_it_is_acknowledged(fed: Stream, claimer: HandWorker, end: type[Move]) -> None:
+    """A failed request and a dead letter are kept by the crawl itself."""
+    fed.feed(b"a")
+    (lease,) = claim(claimer, 1).leases
+    arguments = {Ack: (), Fail: ("reason", "label"), Bury: ("reason",)}[end]
+    claimer.exchange(end(lease.entry_id, *arguments), seeding=3)  # type: ignore[call-arg]
+    assert fed.pending() == 0
+
+
+def test_a_request_that_is_known_is_not_waited_for(fed: Stream, claimer: HandWorker) -> None:
+    """It is a duplicate, or a repeat of one that is counted."""
+    fed.feed(b"a")
+    (lease,) = claim(claimer, 1).leases
+    child = made_of(lease, 1)
+    claimer.exchange(child, seeding=3)
+    assert claimer.exchange(child, Ack(lease.entry_id), seeding=3).dropped == (0,)
+    (first,) = claimer.exchange(want=1, seeding=3).leases
+    claimer.exchange(Ack(first.entry_id), seeding=3)
+    assert fed.pending() == 0
+
+
+def test_what_a_crawl_has_forgotten_is_read_again(fed: Stream, claimer: HandWorker) -> None:
+    """It was cleared; what is in progress is not read again, however long that takes."""
+    fed.feed(b"a", b"b")
+    before = claim(claimer, 2).leases
+    fed.let_idle()
+    assert not claim(claimer, 2).leases
+    claimer.exchange(Ack(before[1].entry_id), seeding=3)
+    fed.redis.delete(fed.key("messages"))
+    fed.let_idle()
+    assert payloads(claim(claimer, 2).leases) == payloads(before[:1])
+
+
+def test_what_a_dead_consumer_had_is_read_again(fed: Stream, claimer: HandWorker) -> None:
+    """Somebody else has read from the group; not before a minute has passed."""
+    fed.feed(b"a")
+    fed.redis.xgroup_create(fed.names[0], fed.group, "0")
+    fed.redis.xreadgroup(fed.group, "other", {fed.names[0]: ">"})
+    assert not claim(claimer, 1).leases
+    fed.let_idle("other")
+    assert payloads(claim(claimer, 1).leases) == [b"a"]
+
+
+def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:
+    """`meta` is JSON already; what is no JSON stays text."""
+    fields = {"url": "http://a.com", "meta": '{"depth": 3}', "page": "2"}
+    fed.redis.xadd(fed.names[0], fields)
+    fed.redis.xadd(fed.names[0], fields | {"meta": "{no json"})
+    first, second = (json.loads(data) for data in payloads(claim(claimer, 2).leases))
+    assert first == {"url": "http://a.com", "meta": {"depth": 3}, "page": "2"}
+    assert second["meta"] == "{no json"
+
+
+def test_a_message_that_was_deleted_is_none(fed: Stream, claimer: HandWorker) -> None:
+    """By somebody who trims the stream while it is pending."""
+    fed.feed(b"a", b"b")
+    before = claim(claimer, 1).leases
+    for message_id, _ in fed.redis.xrange(fed.names[0]):
+        fed.redis.xdel(fed.names[0], message_id)
+    fed.redis.delete(fed.key("messages"))
+    fed.let_idle()
+    assert not claim(claimer, 2).leases
+    claimer.exchange(Ack(before[0].entry_id), seeding=3)
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"x", b"no zero byte", b"not there\0" + b"1-1", b"meta\0" + b"1-1", b"x\0no id"]
+)
+def test_a_message_that_somebody_wrote_harms_nothing(
+    fed: Stream, claimer: HandWorker, message: bytes
+) -> None:
+    """Its name may be that of any key, its id none."""
+    if message.startswith(b"meta"):
+        message = fed.key("meta").encode() + b"\0" + b"1-1"
+    (lease,) = claimer.exchange(replace(put(1), message=message), want=1).leases
+    assert lease.payload == b"payload"
+    assert claimer.exchange(Ack(lease.entry_id)).census.done == 1
