@@ -10,7 +10,7 @@ import pytest
 
 from frontier.test_claim import Fed, claim, payloads
 from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Put
-from support.live_frontier import HandWorker, put
+from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
 
 GROUP = "scrapy_dq"
@@ -30,10 +30,7 @@ class Stream(Fed):
     def let_idle(self, consumer: str = "crawl") -> None:
         """Let all pending messages look as if *consumer* had read them an hour ago."""
         for name in self.names:
-            if self.redis.exists(name):
-                for each in self.redis.xpending_range(name, self.group, "-", "+", 100):
-                    self.redis.xclaim(name, self.group, consumer, 0, [each["message_id"]], idle=3_600_000)
-        self.redis.hdel(self.key("meta"), "stream_looked")
+            let_idle(self, name, consumer)
 
 
 @pytest.fixture

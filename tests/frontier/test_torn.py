@@ -42,6 +42,7 @@ from support.live_frontier import (
     bury,
     entry_id,
     fail,
+    let_idle,
     limited,
     numbers,
     put,
@@ -51,7 +52,8 @@ from support.redis_server import RedisServer
 
 WRITES = (
     "HSET", "HDEL", "HINCRBY", "HINCRBYFLOAT", "SADD", "SREM", "SPOP", "ZADD", "ZREM", "ZPOPMAX",
-    "ZUNIONSTORE", "RPUSH", "LPUSH", "RPOP", "LPOP", "LREM", "LSET", "LTRIM", "UNLINK", "RENAME",
+    "ZUNIONSTORE", "XREADGROUP", "XGROUP", "XACK", "XAUTOCLAIM", "RPUSH", "LPUSH", "RPOP", "LPOP", "LREM",
+    "LSET", "LTRIM", "UNLINK", "RENAME",
 )  # fmt: skip
 SHADOW = """
 local real, writes, denied, redis = redis, 0, {{}}, nil
@@ -242,7 +244,7 @@ def peek_dead(live: LiveFrontier) -> list[bytes]:
     return list(live.redis.hkeys(live.key("dead")))
 
 
-@pytest.mark.parametrize("kind", ["list", "set", "zset"])
+@pytest.mark.parametrize("kind", ["list", "set", "zset", "stream"])
 def test_what_others_fed_is_not_lost(each_stop: Callable[..., Any], crawl_name: str, kind: str) -> None:
     """A payload is popped and cannot be written: it is returned like a claim."""
     name = keys.prefix(crawl_name) + "fed"
@@ -253,6 +255,9 @@ def test_what_others_fed_is_not_lost(each_stop: Callable[..., Any], crawl_name: 
             live.redis.rpush(name, *payloads)
         elif kind == "set":
             live.redis.sadd(name, *payloads)
+        elif kind == "stream":
+            for payload in sorted(payloads):
+                live.redis.xadd(name, {"data": payload})
         else:
             live.redis.zadd(name, dict.fromkeys(payloads, 1))
         worker = HandWorker(live, "worker")
@@ -261,8 +266,11 @@ def test_what_others_fed_is_not_lost(each_stop: Callable[..., Any], crawl_name: 
         receipt = answer or repeat(worker, [])
         found = {lease.payload for lease in receipt.leases}
         for _ in range(5):
-            receipt = worker.exchange(*(ack_of(i) for i in sorted(worker.held)), want=5)
+            if kind == "stream":
+                let_idle(live, name)
+            receipt = worker.exchange(*(ack_of(i) for i in sorted(worker.held)), want=5, terms=terms)
             found |= {lease.payload for lease in receipt.leases}
+        assert kind != "stream" or not live.redis.exists(live.key("messages"))
         assert found == {b"m" + payload for payload in payloads}
         live.state()
 
@@ -553,6 +561,10 @@ def test_nothing_is_noted_of_a_script_that_has_written_nothing(live: LiveFrontie
 # Rights
 
 
+OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
+"""Of commands of streams; and one of their errors."""
+
+
 def commands_in_lua() -> set[str]:
     """Return the commands that the Lua names, wherever it does."""
     found: set[str] = set()
@@ -565,7 +577,7 @@ def commands_in_lua() -> set[str]:
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
         "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
     }  # fmt: skip
-    return found - no_commands - {"INFO"}  # a user without it has samples without the memory
+    return found - no_commands - OPTIONS - {"INFO"}  # a user without it has samples without the memory
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
@@ -573,7 +585,7 @@ def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
     rights = scripts.lua_files()["rights"]
     assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED", "ONE_WAY", "UNDER_WAY"} == set(
         re.findall(r"'([A-Z]{3,})'", rights)
-    ) - {"NOPERM"}
+    ) - OPTIONS - {"NOPERM"}
 
 
 @pytest.mark.parametrize("command", sorted(commands_in_lua()))

@@ -36,6 +36,10 @@ local function refused_commands()
   for _, command in ipairs({ 'HINCRBY', 'HINCRBYFLOAT' }) do try(command, scratch, '', 'no number') end
   try('HSET', scratch, '', '', 'of these the number is even')
   try('RENAME', scratch, scratch)
+  try('XACK', scratch, '', '0-1')
+  try('XAUTOCLAIM', scratch, '', '', 0, '0-0')
+  try('XGROUP', 'CREATE', scratch, '', '0')
+  try('XREADGROUP', 'GROUP', '', '', 'STREAMS', scratch, '>')
   try('ZADD', scratch, 'XX', 0, '')
   try('ZUNIONSTORE', scratch, 1, scratch)
   -- These write with any arguments.
