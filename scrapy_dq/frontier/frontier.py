@@ -507,19 +507,20 @@ class Frontier:
         concurrency: int | None = None,
         block_s: float | None = None,
         by: str = "",
-    ) -> tuple[float, int, float] | None:
+        budget: int | None = None,
+    ) -> tuple[float, int, float, int, int] | None:
         """Change the limits of one partition, for all workers, while the crawl runs.
 
         Args:
-            delay_s, concurrency: None: unchanged; negative: the crawl's default; 0: no limit.
+            delay_s, concurrency, budget: None: unchanged; negative: the crawl's default; 0: no limit.
             block_s: block the partition for this long; 0: lift a block; None: unchanged.
             by: who changes them, for the journal.
         Returns:
-            the new delay (seconds) and concurrency, and the remaining seconds of a block; None: there is no
-            crawl.
+            the new delay (seconds) and concurrency, the remaining seconds of a block, the new budget, and how
+            much of it is spent; None: there is no crawl.
         Source: transitions/limit.lua
         """
-        reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s, by))
+        reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s, by, budget))
         return parse_limit(reply)
 
     async def tally(self, source: str, epoch: str, run: int, number: int, deltas: bytes) -> str:

@@ -297,6 +297,12 @@ class Limits:
     """Most entries in flight; 0: no limit."""
     own: Mapping[str, tuple[float | None, int | None]] = field(default_factory=dict)
     """By partition: its own delay in seconds and concurrency; None: the default above."""
+    budget: int = 0
+    """Most requests of a partition that are done in a run, or on a day; 0: any number."""
+    daily: bool = False
+    """Budgets are of a day, by UTC; else of the run."""
+    own_budgets: Mapping[str, int] = field(default_factory=dict)
+    """By partition: its own budget; 0: any number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from scrapy_dq.frontier.model import Order, Seen
 _BASE = (
     "keys", "midway", "order_{order}", "held", "digits", "state", "types", "discarded", "kinds", "words",
 )  # fmt: skip
-_COMMON = ("politeness", "entry", "bands", "partition")
+_COMMON = ("politeness", "budgets", "entry", "bands", "partition")
 _SEEN = {
     Seen.EXACT: ("seen_exact",),
     Seen.EXPIRING: ("seen_expiring",),

@@ -107,10 +107,14 @@ def _note(note: Note, now: float) -> tuple[Any, ...]:
 def pack_limits(limits: Limits) -> bytes:
     """Return *limits* as lua/lib/limits.lua reads them; equal limits give equal bytes."""
     own = []
-    for partition, (delay_s, concurrency) in sorted(limits.own.items()):
+    for partition in sorted({*limits.own, *limits.own_budgets}):
+        delay_s, concurrency = limits.own.get(partition, (None, None))
         delay_ms = False if delay_s is None else whole_ms(delay_s)
         own += [partition, delay_ms, False if concurrency is None else concurrency]
-    packed = (whole_ms(limits.delay_s), limits.concurrency, own)
+    packed: tuple[Any, ...] = (whole_ms(limits.delay_s), limits.concurrency, own)
+    if limits.budget or limits.own_budgets:
+        budgets = dict(sorted(limits.own_budgets.items()))
+        packed = (*packed, limits.budget, 2 if limits.daily else 1, budgets)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
@@ -122,12 +126,18 @@ def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
 
 
 def limit_args(
-    partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None, by: str
-) -> tuple[bytes, int, int, int, bytes]:
+    partition: bytes,
+    delay_s: float | None,
+    concurrency: int | None,
+    block_s: float | None,
+    by: str,
+    budget: int | None = None,
+) -> tuple[bytes, int, int, int, bytes, int]:
     """Return the arguments of lua/transitions/limit.lua; see `Frontier.limit`."""
     delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
-    slots = -1 if concurrency is None else concurrency if concurrency >= 0 else -2
-    return partition, delay_ms, slots, -1 if block_s is None else max(0, whole_ms(block_s)), by_bytes(by)
+    slots, most = (-1 if n is None else n if n >= 0 else -2 for n in (concurrency, budget))
+    block_ms = -1 if block_s is None else max(0, whole_ms(block_s))
+    return partition, delay_ms, slots, block_ms, by_bytes(by), most
 
 
 def by_bytes(by: str) -> bytes:
@@ -141,11 +151,11 @@ def report_args(counted: Figures, ended_s: float) -> tuple[int, int, int, int, i
     return counted.exchanges, times[0], counted.errors, times[1], ms(ended_s)
 
 
-def parse_limit(reply: list[Any]) -> tuple[float, int, float] | None:
+def parse_limit(reply: list[Any]) -> tuple[float, int, float, int, int] | None:
     """Read lua/transitions/limit.lua's answer."""
     if reply[0] != b"OK":
         return None
-    return reply[1] / 1000, int(reply[2]), reply[3] / 1000
+    return reply[1] / 1000, int(reply[2]), reply[3] / 1000, int(reply[4]), int(reply[5])
 
 
 def audit_args(

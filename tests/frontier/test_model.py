@@ -87,12 +87,13 @@ SLOT = st.integers(0, len(PARTITIONS) - 1)
 WHEN = st.sampled_from(("", "", "", "", "", "", "due 1", "due 2", "not before 0", "not before 1", "never"))
 # Delay in seconds, concurrency.
 LIMITS = tuple(
-    Limits(delay * UNIT_S, concurrency, own)
-    for delay, concurrency, own in (
-        (0, 0, {}),
-        (1, 0, {"a": (2 * UNIT_S, None), "b": (0.0, 1)}),
-        (0, 2, {}),
-        (2, 3, {"c": (None, 0)}),
+    Limits(delay * UNIT_S, concurrency, own, budget, own_budgets=budgets)
+    for delay, concurrency, own, budget, budgets in (
+        (0, 0, {}, 0, {}),
+        (1, 0, {"a": (2 * UNIT_S, None), "b": (0.0, 1)}, 0, {}),
+        (0, 2, {}, 0, {}),
+        (2, 3, {"c": (None, 0)}, 0, {}),
+        (0, 0, {}, 6, {"a": 3, "b": 0}),
     )
 )
 
@@ -267,18 +268,22 @@ class FrontierMachine(RuleBasedStateMachine):
         delay=st.sampled_from((None, None, -1, 0, 1, 2)),
         concurrency=st.sampled_from((None, None, -1, 0, 1, 2)),
         block=st.sampled_from((None, None, None, 0, 1, 3)),
+        budget=st.sampled_from((None, None, None, None, None, -1, 0, 4, 9)),
     )
-    def limit(self, slot: int, delay: int | None, concurrency: int | None, block: int | None) -> None:
+    def limit(
+        self, slot: int, delay: int | None, concurrency: int | None, block: int | None,
+        budget: int | None = None,
+    ) -> None:  # fmt: skip
         """Someone changes the limits of a partition by hand."""
         partition = PARTITIONS[slot]
         delay_s, block_s = (None if n is None else n * UNIT_S for n in (delay, block))
-        answer = self.live.call("limit", partition, delay_s, concurrency, block_s)
+        answer = self.live.call("limit", partition, delay_s, concurrency, block_s, budget=budget)
         if self.reference.epoch is None:
             assert answer is None
             return
         assert answer is not None
-        found = (answer[0] / UNIT_S, answer[1], round(answer[2] / UNIT_S))
-        assert found == self.reference.limit(partition, delay_s, concurrency, block_s)
+        found = (answer[0] / UNIT_S, answer[1], round(answer[2] / UNIT_S), *answer[3:])
+        assert found == self.reference.limit(partition, delay_s, concurrency, block_s, budget)
 
     @rule(word=st.sampled_from((*Word, Word.RESUME, Word.RESUME, Word.RESUME)))
     def steer(self, word: Word) -> None:
@@ -366,6 +371,8 @@ class FrontierMachine(RuleBasedStateMachine):
     def finish(self) -> None:
         """The workers crawl on until nothing is left, and see that nobody else is there: nothing is stuck."""
         self.steer(Word.RESUME)
+        for slot in range(len(PARTITIONS)):
+            self.limit(slot, None, None, None, budget=0)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
             for worker_id in set(self.reference.members) - {actor.worker_id for actor in self.actors}:
                 self.reclaim(worker_id, 20, 3)
@@ -467,7 +474,7 @@ class FrontierMachine(RuleBasedStateMachine):
             return units(time_ms / 1000 - self.wall_s)
 
         limited, delay_ms, concurrency, own = state["limits"]
-        own = {p: (ms and ms / 1000 / UNIT_S, most) for p, (ms, most) in own.items()}
+        own = {p: (ms and ms / 1000 / UNIT_S, *more) for p, (ms, *more) in own.items()}
         members = {
             worker_id: (*m[:6], tuple((i, at and unit(at)) for i, at in m[6]), *m[7:])
             for worker_id, m in state["members"].items()

@@ -170,7 +170,7 @@ class ReferenceFrontier(Partitions):
                 self._forget_what_was_known(keep_seen)
             if self.settings != crawl.limits:
                 self.set_limits(crawl.limits)
-            self.run, self.crawl = run, crawl
+            self.run, self.crawl, self.spent = run, crawl, {}
         old = self.members.get(old_id)
         done = old.done if old else 0
         me = self.members[new_id] = Worker(identity, seeding=seeding, done=done, starts=crawl.starts)
@@ -270,12 +270,13 @@ class ReferenceFrontier(Partitions):
         return set(), Census(gone.waiting, gone.in_flight, seen=gone.seen)
 
     def limit(
-        self, partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
-    ) -> tuple[int, int, int]:
-        if delay_s is not None or concurrency is not None:
+        self, partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None,
+        budget: int | None = None,
+    ) -> tuple[int, int, int, int, int]:  # fmt: skip
+        if (delay_s, concurrency, budget) != (None, None, None):
             told = self.words
             self.words = replace(told, count=told.count + 1, limitings=told.limitings + 1)
-        return super().limit(partition, delay_s, concurrency, block_s)
+        return super().limit(partition, delay_s, concurrency, block_s, budget)
 
     def steer(self, word: Word) -> Hold | None:
         if self.epoch is None:
@@ -353,7 +354,7 @@ class ReferenceFrontier(Partitions):
         self.starts, self.crawled = {}, ""
         self.run, self.phase = self.run + 1, "open"
         self._count_from_zero()
-        self.limited = bool(self.delay or self.concurrency or self.own)
+        self.limited = bool(self.delay or self.concurrency or self.own or self.budgets)
         self.words = replace(self.words, hold=Hold.NONE)
 
     def _forget_what_was_known(self, keep_seen: bool) -> None:
@@ -418,6 +419,8 @@ class ReferenceFrontier(Partitions):
             return
         entry = self._end_lease(me, move.entry_id)
         me.done += isinstance(move, (Ack, Fail, Again))
+        if isinstance(move, (Ack, Fail, Again)):
+            self.count_spent(entry.partition)
         if isinstance(move, Ack):
             self.done += 1
         elif isinstance(move, Again):

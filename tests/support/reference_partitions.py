@@ -16,7 +16,7 @@ UNIT_S = 1_000.0
 SERVED = ("rotation", "suspects")
 LOOKS = 500
 """Most partitions of one exchange that are looked at, and have nothing to lease."""
-OwnLimits = tuple[int | None, int | None]
+OwnLimits = tuple[int | None, int | None, int | None]
 
 
 def units(seconds: float | None) -> int | None:
@@ -66,7 +66,7 @@ class Partitions:
     """The entries that wait, by partition, and which of each may be leased."""
 
     def __init__(self) -> None:
-        self.limited, self.delay, self.concurrency = False, 0, 0
+        self.limited, self.delay, self.concurrency, self.budget, self.budgets = False, 0, 0, 0, False
         self.own: dict[bytes, OwnLimits] = {}
         self.settings = Limits()
         self.clear_partitions()
@@ -77,6 +77,8 @@ class Partitions:
         self.members: dict[str, Worker] = {}
         self.standing: dict[bytes, tuple[str, int]] = {}
         """Of each partition that is not empty: rotation, suspects (both with turn), resting, saturated."""
+        self.spent: dict[bytes, int] = {}
+        """Of partitions, in this run, since there are budgets."""
         self.unsent: dict[bytes, bytes] = {}
         self.earliest: dict[bytes, int] = {}
         self.blocked: dict[bytes, int] = {}
@@ -87,26 +89,37 @@ class Partitions:
     def set_limits(self, limits: Limits) -> None:
         self.settings = limits
         self.delay, self.concurrency = units(limits.delay_s) or 0, limits.concurrency
-        self.own = {p.encode(): (units(delay), most) for p, (delay, most) in limits.own.items()}
-        if self.delay or self.concurrency or self.own:
+        self.budget, self.budgets = limits.budget, bool(limits.budget or limits.own_budgets)
+        self.own = {
+            p.encode(): (*map(units, limits.own.get(p, (None, None))[:1]), limits.own.get(p, (None, None))[1],
+                         limits.own_budgets.get(p))
+            for p in {*limits.own, *limits.own_budgets}
+        }  # fmt: skip
+        if self.delay or self.concurrency or self.own or self.budgets:
             self.limited = True
         elif not any(worker.leases for worker in self.members.values()):
             self.limited = False
         self._free_saturated()
 
     def limit(
-        self, partition: bytes, delay_s: float | None, concurrency: int | None, block_s: float | None
-    ) -> tuple[int, int, int]:
+        self,
+        partition: bytes,
+        delay_s: float | None,
+        concurrency: int | None,
+        block_s: float | None,
+        budget: int | None = None,
+    ) -> tuple[int, int, int, int, int]:
         """As `Frontier.limit`, with the answer in units."""
-        if (delay_s, concurrency, block_s) == (None, None, None):  # only shown
+        if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only shown
             return self._in_force(partition)
-        self.limited |= delay_s is not None or concurrency is not None
-        before = self.own.pop(partition, (None, None))
-        given = (units(delay_s), concurrency)
+        self.limited |= (delay_s, concurrency, budget) != (None, None, None)
+        self.budgets |= bool(budget and budget > 0)
+        before = self.own.pop(partition, (None, None, None))
+        given = (units(delay_s), concurrency, budget)
         pairs = zip(before, given, strict=True)
-        delay, most = (old if new is None else None if new < 0 else new for old, new in pairs)
-        if (delay, most) != (None, None):
-            self.own[partition] = (delay, most)
+        own = tuple(old if new is None else None if new < 0 else new for old, new in pairs)
+        if own != (None, None, None):
+            self.own[partition] = own  # type: ignore[assignment]
         if block_s is not None:
             self.blocked.pop(partition, None)
         rest = self.earliest.get(partition, 0)
@@ -118,14 +131,26 @@ class Partitions:
         self.classify_touched(0)
         return self._in_force(partition)
 
-    def _in_force(self, partition: bytes) -> tuple[int, int, int]:
-        return *self._limits_of(partition), max(0, self.blocked.get(partition, 0) - self.clock)
+    def _in_force(self, partition: bytes) -> tuple[int, int, int, int, int]:
+        delay, most, budget = self._limits_of(partition)
+        blocked = max(0, self.blocked.get(partition, 0) - self.clock)
+        return delay, most, blocked, budget, self._spent_by(partition)
 
-    def _limits_of(self, partition: bytes) -> tuple[int, int]:
+    def _limits_of(self, partition: bytes) -> tuple[int, int, int]:
         if not self.limited:
-            return 0, 0
-        delay, most = self.own.get(partition, (None, None))
-        return self.delay if delay is None else delay, self.concurrency if most is None else most
+            return 0, 0, 0
+        own = self.own.get(partition, (None, None, None))
+        defaults = self.delay, self.concurrency, self.budget
+        delay, most, budget = (each if own is None else own for own, each in zip(own, defaults, strict=True))
+        return delay, most, budget
+
+    def _spent_by(self, partition: bytes) -> int:
+        return self.spent.get(partition, 0) if self.budgets else 0
+
+    def count_spent(self, partition: bytes) -> None:
+        """Note that a request is done, or has failed."""
+        if self.budgets:
+            self.spent[partition] = self.spent.get(partition, 0) + 1
 
     def _free_saturated(self) -> None:
         # They are examined first, and put back.
@@ -193,7 +218,9 @@ class Partitions:
     def _is_saturated(self, partition: bytes) -> bool:
         if self.limited and partition in self.unsent:
             return True
-        return 0 < self._limits_of(partition)[1] <= self._busy(partition)
+        _, most, budget = self._limits_of(partition)
+        busy = self._busy(partition)
+        return 0 < most <= busy or 0 < budget <= self._spent_by(partition) + busy
 
     def _busy(self, partition: bytes) -> int:
         leases = (entry for worker in self.members.values() for entry in worker.leases.values())
@@ -239,12 +266,14 @@ class Partitions:
         if self._is_saturated(partition):
             self._classify(partition, ahead)
             return 0
-        delay, most = self._limits_of(partition)
+        delay, most, budget = self._limits_of(partition)
         start = max(self.clock, self.earliest.get(partition, 0))
         if start > self.clock + ahead:
             count = 0
         if most:
             count = min(count, most - self._busy(partition))
+        if budget:
+            count = min(count, budget - self._spent_by(partition) - self._busy(partition))
         if delay:
             count = min(count, 1 + ahead // delay)
         got = self._best(me, partition, count)

@@ -16,7 +16,7 @@ from support.compact import read_buckets
 from support.reference import KEEP_FAILED as KEEP_FAILED
 from support.reference import ReferenceFrontier
 from support.stored_counts import apart
-from support.stored_partitions import TURNING, check_partitions, limits_in
+from support.stored_partitions import TURNING, check_partitions, limits_in, spent_in
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
@@ -170,6 +170,7 @@ def stored_state(
         "earliest": dict(plain["earliest"]),
         "blocked": dict(plain["blocked"]),
         "limits": limits_in(plain),
+        "spent": spent_in(plain),
         "offset": counts["offset"],
     }
 
@@ -231,6 +232,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "earliest": reference.earliest,
         "blocked": reference.blocked,
         "limits": (reference.limited, reference.delay, reference.concurrency, reference.own),
+        "spent": reference.spent if reference.budgets and reference.limited else {},
         "offset": reference.clock,
     }
 

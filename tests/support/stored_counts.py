@@ -13,7 +13,8 @@ COUNTS = (
     "members", "seen",
 )  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limitings")
-LIMITING = ("delay_ms", "concurrency")
+LIMITING = ("delay_ms", "concurrency", "budget", "budgets")
+"""The last two only if a partition has a budget."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 
 
@@ -22,7 +23,7 @@ def apart(meta: Mapping[bytes, bytes]) -> dict[str, int]:
     found = dict.fromkeys((*COUNTS, *TOLD, *LIMITING), 0)
     for field, names in TOGETHER.items():
         numbers = meta.get(field.encode(), b"").split()
-        found |= dict(zip(names, map(int, numbers), strict=bool(numbers)))
+        found |= dict(zip(names, map(int, numbers), strict=bool(numbers) and field != "limiting"))
     return found
 
 

@@ -44,9 +44,11 @@ def check_partitions(
     assert max(turns, default=0) <= counts["turn"]
     soon = counts["clock"] + ahead_ms
     for p, name, score in standing:
-        most = own.get(p, (None, None))[1]
+        _, most, budget = own.get(p, (None, None, None))
         most = concurrency if most is None else most
-        saturated = limited and (p in unsent or 0 < most <= busy[p])
+        budget = counts["budget"] if budget is None else budget
+        spent = busy[p] + spent_in(plain).get(p, 0)
+        saturated = limited and (p in unsent or 0 < most <= busy[p] or 0 < budget <= spent)
         if name == "saturated":
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
@@ -59,12 +61,22 @@ def check_partitions(
             assert (name == "rotation") == (p in ordinary)
 
 
-def limits_in(plain: dict[str, Any]) -> tuple[bool, int, int, dict[bytes, tuple[int | None, int | None]]]:
+def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
+    """Return how much of its budget each partition has spent in this run, since there are budgets."""
+    counts, run = apart(plain["meta"]), int(plain["meta"].get(b"run", 0))
+    spent = {partition: list(map(int, text.split())) for partition, text in plain["spent"].items()}
+    return {partition: n for partition, (of, n) in spent.items() if of == run} if counts["budgets"] else {}
+
+
+def limits_in(
+    plain: dict[str, Any],
+) -> tuple[bool, int, int, dict[bytes, tuple[int | None, int | None, int | None]]]:
     """Return whether there were limits in this run, delay (ms) and concurrency, and those of partitions."""
     meta, own = plain["meta"], {}
     for partition, text in plain["limits"].items():
-        match = re.fullmatch(rb"(\d*):(\d*)", text)
+        match = re.fullmatch(rb"(\d*):(\d*)(?::(\d+))?", text)
         assert match
-        own[partition] = tuple(int(number) if number else None for number in match.groups())
+        delay, most, budget = (int(number) if number else None for number in match.groups())
+        own[partition] = (delay, most, budget)
     counts = apart(meta)
     return b"limiting" in meta, counts["delay_ms"], counts["concurrency"], own

@@ -28,6 +28,10 @@ class PartitionLimits:
     """Most requests in flight; 0: no limit."""
     blocked_s: float
     """Remaining seconds of a block; 0: none."""
+    budget: int = 0
+    """Most requests that are done in the run, or on a day; 0: any number."""
+    spent: int = 0
+    """How many are done of these."""
 
 
 def limit(
@@ -38,6 +42,7 @@ def limit(
     delay_s: float | None = None,
     concurrency: int | None = None,
     block_s: float | None = None,
+    budget: int | None = None,
     by: str = "",
 ) -> PartitionLimits | None:
     """Change the limits of one partition; all workers obey from their next exchange on. Blocking.
@@ -50,6 +55,8 @@ def limit(
         partition: usually a host name; it may have no entries yet.
         delay_s: seconds between two requests; 0: none; negative: the crawl's setting.
         concurrency: requests in flight; 0: no limit; negative: the crawl's setting.
+        budget: requests that may be done in the run, or on a day, with those that are; 0: any number;
+            negative: the crawl's setting.
         block_s: block the partition for this many seconds; 0: lift a block.
         by: who changes them, for the journal of the crawl: at most 80 bytes of it are kept.
     Returns:
@@ -61,7 +68,7 @@ def limit(
     """
     if not fits_a_partition(partition):
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
-    args = limit_args(partition.encode(), delay_s, concurrency, block_s, by)
+    args = limit_args(partition.encode(), delay_s, concurrency, block_s, by, budget)
     client, shard = shards_of(client, crawl).of_partition(partition)
     reply = Script("limit", Order.FIFO).call_blocking(client, keys.fixed(shard), *args)
     refuse(reply)

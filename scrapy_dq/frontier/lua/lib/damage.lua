@@ -1,6 +1,7 @@
 -- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
 -- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
--- USES     bands.first_of, held.leases_of, keys.key, politeness.earliest_of, state, state.now_ms, state.there
+-- USES     bands.first_of, budgets.is_spent, held.leases_of, keys.key, politeness.earliest_of, state, state.now_ms,
+--          state.there
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Run by each exchange: the number of members and the size of `seen` have been read by then.
 local function look_for_damage()
@@ -18,7 +19,8 @@ local function look_for_partitions()
   local resting = redis.call('ZRANGE', key.resting, 0, 0, 'WITHSCORES')
   if resting[1] then
     local till = tonumber(resting[2])
-    if till > now_ms() and earliest_of(resting[1]) < till or is_empty(resting[1]) then damaged('rotation') end
+    local too_long = till > now_ms() and earliest_of(resting[1]) < till and not is_spent(resting[1])
+    if too_long or is_empty(resting[1]) then damaged('rotation') end
   end
   if redis.call('EXISTS', key.saturated) == 0 then
     if not resting[1] then damaged('rotation') end
@@ -26,5 +28,6 @@ local function look_for_partitions()
   end
   local held = 0
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + (leases_of(id) or 0) end
-  if held == 0 or held < state.in_flight then damaged('entries') end
+  -- What is over its budget waits though nobody holds anything of it.
+  if held == 0 and state.budgets == 0 or held < state.in_flight then damaged('entries') end
 end

@@ -27,18 +27,19 @@ local key = {
   saturated = KEYS[20],
   limits = KEYS[21],
   busy = KEYS[22],
-  unsent = KEYS[23],
-  earliest = KEYS[24],
-  blocked = KEYS[25],
-  dead = KEYS[26],
-  failed = KEYS[27],
-  stats = KEYS[28],
-  samples = KEYS[29],
-  minutes = KEYS[30],
-  journal = KEYS[31],
-  torn = KEYS[32],
+  spent = KEYS[23],
+  unsent = KEYS[24],
+  earliest = KEYS[25],
+  blocked = KEYS[26],
+  dead = KEYS[27],
+  failed = KEYS[28],
+  stats = KEYS[29],
+  samples = KEYS[30],
+  minutes = KEYS[31],
+  journal = KEYS[32],
+  torn = KEYS[33],
 }
-local start_keys = { unpack(KEYS, 33) }
+local start_keys = { unpack(KEYS, 34) }
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
@@ -59,5 +60,5 @@ local rare_types = {
 }
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',
-  earliest = 'zset', blocked = 'zset',
+  earliest = 'zset', blocked = 'zset', spent = 'hash',
 }

@@ -1,6 +1,6 @@
 -- limits: sets the limits of partitions, from settings or by hand. Saturated partitions may then be served again.
--- USES     entry.partition_of, held.lease_records_of, keys.key, politeness.count_busy, politeness.save_partitions,
---          state, state.save_limiting
+-- USES     budgets.save_partitions, entry.partition_of, held.lease_records_of, keys.key, politeness.count_busy, state,
+--          state.save_limiting
 local function free_saturated()
   if redis.call('EXISTS', key.saturated) == 0 then return end
   -- Each is checked at its turn: lease.lua puts back those that are still saturated.
@@ -8,9 +8,10 @@ local function free_saturated()
   redis.call('UNLINK', key.saturated)
 end
 -- Sets a partition's own limits; false or nil: the crawl's default.
-local function set_own_limits(partition, delay_ms, concurrency)
-  if delay_ms or concurrency then
-    redis.call('HSET', key.limits, partition, (delay_ms or '') .. ':' .. (concurrency or ''))
+local function set_own_limits(partition, delay_ms, concurrency, budget)
+  if delay_ms or concurrency or budget then
+    local text = (delay_ms or '') .. ':' .. (concurrency or '')
+    redis.call('HSET', key.limits, partition, budget and text .. ':' .. budget or text)
   else
     redis.call('HDEL', key.limits, partition)
   end
@@ -30,17 +31,17 @@ local function begin_to_limit()
 end
 -- Sets all limits at once, from the settings; replaces all previous limits.
 local function set_limits(packed)
-  local delay_ms, concurrency, own = unpack(cmsgpack.unpack(packed))
-  if delay_ms > 0 or concurrency > 0 or #own > 0 then
+  local delay_ms, concurrency, own, budget, budgets, own_budgets = unpack(cmsgpack.unpack(packed))
+  if delay_ms > 0 or concurrency > 0 or #own > 0 or budgets then
     begin_to_limit()
   elseif state.in_flight == 0 then
     state.limited = false
   end
-  state.delay_ms, state.concurrency = delay_ms, concurrency
+  state.delay_ms, state.concurrency, state.budget, state.budgets = delay_ms, concurrency, budget or 0, budgets or 0
   save_limiting()
   redis.call('UNLINK', key.limits)
   for i = 1, #own, 3 do
-    set_own_limits(own[i], own[i + 1], own[i + 2])
+    set_own_limits(own[i], own[i + 1], own[i + 2], own_budgets and own_budgets[own[i]])
   end
   free_saturated()
   redis.call('HSET', key.meta, 'limits_set', packed) -- last: from then on they count as set

@@ -3,8 +3,8 @@
 --   suspects   the same, but only entries in quarantine wait: a worker that holds one already skips it
 --   resting    must wait until the time in its score (ms)
 --   saturated  must wait until one of its leases is settled or sent
--- USES     bands.first_of, keys.key, politeness.earliest_of, politeness.is_saturated, state, state.now_ms,
---          state.touched, types.polite
+-- USES     bands.first_of, budgets.is_saturated, budgets.is_spent, keys.key, politeness.DAY_MS, politeness.earliest_of,
+--          state, state.now_ms, state.touched, state.wall_ms, types.polite
 local MOST_TURNS, FAR = 2 ^ 52, '(4503599627370496'
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
@@ -39,7 +39,12 @@ end
 local function classify(partition, ahead, served)
   local ordinary = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
   if not ordinary and not first_of(key.quarantine, partition) then return put_into(partition, nil) end
-  if is_saturated(partition) then return put_into(partition, 'saturated', { 0, partition }) end
+  if is_saturated(partition) then
+    if state.budgets == 2 and is_spent(partition) then -- until the next day
+      return put_into(partition, 'resting', { now_ms() + DAY_MS - wall_ms() % DAY_MS, partition })
+    end
+    return put_into(partition, 'saturated', { 0, partition })
+  end
   local earliest = earliest_of(partition)
   if earliest > 0 and earliest > now_ms() + ahead then
     return put_into(partition, 'resting', { earliest, partition })

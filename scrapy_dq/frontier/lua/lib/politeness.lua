@@ -7,15 +7,15 @@
 -- USES     keys.key, state, state.CLAIMED, state.now_ms, state.touched, types.polite
 local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: no limit applies to it
 local function parse_limits(text)
-  local delay, concurrency = string.match(text or '', '^(%d*):(%d*)$')
-  return tonumber(delay), tonumber(concurrency)
+  local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
+  return tonumber(delay), tonumber(concurrency), tonumber(budget)
 end
 local function own_limits(partition) return parse_limits(redis.call('HGET', key.limits, partition)) end
--- Returns delay (ms) and concurrency; 0: no limit.
+-- Returns delay (ms), concurrency and budget; 0: no limit.
 local function limits_of(partition)
-  if not state.limited or partition == CLAIMED then return 0, 0 end
-  local delay, concurrency = own_limits(partition)
-  return delay or state.delay_ms, concurrency or state.concurrency
+  if not state.limited or partition == CLAIMED then return 0, 0, 0 end
+  local delay, concurrency, budget = own_limits(partition)
+  return delay or state.delay_ms, concurrency or state.concurrency, budget or state.budget
 end
 local busy_change = {} -- by partition; written once, by save_partitions()
 local function count_busy(partition, change)
@@ -57,12 +57,6 @@ local function lease_ended(partition, id)
   end_stint(partition, id, 0)
   touched[partition] = true
 end
-local function is_saturated(partition)
-  if not state.limited then return false end
-  if redis.call('HEXISTS', key.unsent, partition) == 1 then return true end
-  local _, concurrency = limits_of(partition)
-  return concurrency > 0 and busy_of(partition) >= concurrency
-end
 -- Returns those of *partitions* {name -> ...} that are blocked for more than *ahead* ms.
 local function blocked_among(partitions, ahead)
   local found = {}
@@ -78,12 +72,4 @@ end
 local function forget_past(set)
   local past = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. now_ms(), 'LIMIT', 0, 500)
   if #past > 0 then redis.call('ZREM', set, unpack(past)) end
-end
-local function save_partitions()
-  for partition, change in pairs(busy_change) do
-    if change ~= 0 and redis.call('HINCRBY', key.busy, partition, change) <= 0 then
-      redis.call('HDEL', key.busy, partition)
-    end
-  end
-  busy_change = {}
 end

@@ -4,15 +4,18 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
--- USES     entry.holds_suspect, entry.take_lease, keys.in_flight_key, messages.count_message, midway.moving, state,
---          state.CLAIMED
+-- USES     budgets.count_spent, entry.holds_suspect, entry.take_lease, keys.in_flight_key, messages.count_message,
+--          midway.moving, state, state.CLAIMED
 local function ack(worker_id, ids)
   if state.limited or state.claimed > 0 or holds_suspect then
     for _, id in ipairs(ids) do
       local lease = take_lease(worker_id, id)
       moving = nil
       -- A claimed start payload is not counted: the requests made from it are.
-      if lease and lease.partition ~= CLAIMED then state.done = state.done + 1 end
+      if lease and lease.partition ~= CLAIMED then
+        state.done = state.done + 1
+        count_spent(lease.partition)
+      end
       if lease then count_message(lease.payload, -1) end
     end
   elseif #ids > 0 then

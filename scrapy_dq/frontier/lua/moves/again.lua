@@ -4,8 +4,8 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log delayed)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     entry.rank_bytes, entry.take_lease, keys.key, messages.count_message, midway.moving, state, state.now_ms,
---          state.now_there
+-- USES     budgets.count_spent, entry.rank_bytes, entry.take_lease, keys.key, messages.count_message, midway.moving,
+--          state, state.now_ms, state.now_there
 local function again(worker_id, ending)
   local lease = take_lease(worker_id, ending.id)
   if not lease then return false end
@@ -14,6 +14,7 @@ local function again(worker_id, ending)
   moving = nil
   state.delayed, state.done = state.delayed + added, state.done + 1
   state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
+  count_spent(lease.partition)
   count_message(lease.payload, -1)
   now_there('delayed')
   return true

@@ -3,7 +3,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     entry.take_lease, keys.key, messages.count_message, midway.moving, state, state.wall_ms
+-- USES     budgets.count_spent, entry.take_lease, keys.key, messages.count_message, midway.moving, state, state.wall_ms
 local function fail(worker_id, id, reason, label, keep)
   local lease = take_lease(worker_id, id)
   if not lease then return false end
@@ -15,6 +15,7 @@ local function fail(worker_id, id, reason, label, keep)
   end
   moving = nil
   state.failed = state.failed + 1
+  count_spent(lease.partition)
   count_message(lease.payload, -1)
   if keep > 0 then redis.call('LTRIM', key.failed, 0, keep - 1) end
   return true

@@ -5,8 +5,8 @@
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions); O(500 * log partitions) more if somebody else wrote into the rotation
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key, partition.classify, partition.next_turn,
---          partition.put_into, politeness.busy_of, politeness.earliest_of, politeness.is_saturated,
+-- USES     budgets.is_saturated, budgets.spent_by, grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key,
+--          partition.classify, partition.next_turn, partition.put_into, politeness.busy_of, politeness.earliest_of,
 --          politeness.limits_of, politeness.set_earliest, serve, state, state.now_ms, types.polite
 local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
 -- How many partitions in the rotation had nothing to lease: somebody else wrote them, or deleted or replaced a list.
@@ -35,10 +35,11 @@ local function serve_politely(partition, count, ahead)
     classify(partition, ahead)
     return 0
   end
-  local delay, concurrency = limits_of(partition)
+  local delay, concurrency, budget = limits_of(partition)
   local start = math.max(now_ms(), earliest_of(partition))
   if start > now_ms() + ahead then count = 0 end
   if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
+  if budget > 0 then count = math.min(count, budget - spent_by(partition) - busy_of(partition)) end
   -- A stint: as many as may be sent during one round trip.
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids

@@ -7,9 +7,9 @@
 --          | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: repeating the audit finds what is left to repair
--- USES     bands.add_band, entry.rank_bytes, held.leases_of, held.unlink_foreign, journal.note_event, keys.MOST_NAME,
---          keys.backlog_key, keys.in_flight_key, keys.key, keys.worker_key, partition.PLACES,
---          partition.classify_touched, politeness.save_partitions, recount, recount.recount_waiting, starts.UNKNOWN,
+-- USES     bands.add_band, budgets.save_partitions, entry.rank_bytes, held.leases_of, held.unlink_foreign,
+--          journal.note_event, keys.MOST_NAME, keys.backlog_key, keys.in_flight_key, keys.key, keys.worker_key,
+--          partition.PLACES, partition.classify_touched, recount, recount.recount_waiting, starts.UNKNOWN,
 --          starts.note_broken, state, state.save_state, state.stale, state.touched, types.wrong_type
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])

@@ -4,9 +4,9 @@
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)
 -- CRASH    between two steps: the member stays fenced, and any worker continues
--- USES     bury.bury_lease, entry.come_back, entry.take_lease, held.unlink_foreign, keys.in_flight_key,
---          keys.worker_key, member.remove_member, partition.classify_touched, politeness.save_partitions,
---          state.load_state, state.save_state, state.stale, types.wrong_type
+-- USES     budgets.save_partitions, bury.bury_lease, entry.come_back, entry.take_lease, held.unlink_foreign,
+--          keys.in_flight_key, keys.worker_key, member.remove_member, partition.classify_touched, state.load_state,
+--          state.save_state, state.stale, types.wrong_type
 local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))

@@ -14,12 +14,12 @@
 -- CRASH    before, or stopped midway (salvage.lua): the worker sends the same bytes again; after, reply lost: the
 --          same bytes with the same seq and nonce get the same answer; worker dead: its leases are reclaimed, its
 --          outbox is lost, and the parents of the puts in it are still in flight
--- USES     answer.is_mended, answer.remember, answer.repeat_grants, claim, damage.look_for_damage,
---          damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect, finish.finish_if_done,
---          finish.raise_level, finish.raises, finish.remember_nothing, grants, grants.begin_grants, grants.granted,
---          grants.write_grants, keys.in_flight_key, keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen,
---          kinds.unfit, lease, midway, moves.read_moves, notes.apply_notes, politeness.blocked_among,
---          politeness.save_partitions, put, put.FULL, put.forget, put.wrong_lists, settle, starts.start_done, state,
+-- USES     answer.is_mended, answer.remember, answer.repeat_grants, budgets.save_partitions, claim,
+--          damage.look_for_damage, damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect,
+--          finish.finish_if_done, finish.raise_level, finish.raises, finish.remember_nothing, grants,
+--          grants.begin_grants, grants.granted, grants.write_grants, keys.in_flight_key, keys.key, keys.worker_key,
+--          kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves, notes.apply_notes,
+--          politeness.blocked_among, put, put.FULL, put.forget, put.wrong_lists, settle, starts.start_done, state,
 --          state.census, state.is_there, state.load_state, state.save_state, state.stale, state.there,
 --          types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

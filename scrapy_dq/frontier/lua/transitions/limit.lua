@@ -1,15 +1,16 @@
 -- limit: change the limits of one partition while the crawl runs; all workers obey at once. Or show them.
 -- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 none), block_ms
---          (-1 unchanged, 0 none), by (who changes them, for the journal)
--- RETURNS  OK, delay_ms, concurrency, block_ms (the new values) | ABSENT | WRONG_TYPE, key, actual, expected
+--          (-1 unchanged, 0 none), by (who changes them, for the journal), budget (as delay_ms)
+-- RETURNS  OK, delay_ms, concurrency, block_ms, budget (the new values), spent | ABSENT
+--          | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
--- USES     block, half_moved, journal.note_event, keys.key, limits.begin_to_limit, limits.set_own_limits,
---          partition.classify, politeness.blocked_until, politeness.earliest_of, politeness.limits_of,
---          politeness.own_limits, politeness.set_earliest, state, state.now_ms, state.save_state, types.wrong_type,
---          words.tell
+-- USES     block, budgets.spent_by, half_moved, journal.note_event, keys.key, limits.begin_to_limit,
+--          limits.set_own_limits, partition.classify, politeness.blocked_until, politeness.earliest_of,
+--          politeness.limits_of, politeness.own_limits, politeness.set_earliest, state, state.now_ms,
+--          state.save_limiting, state.save_state, types.wrong_type, words.tell
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local by = ARGV[5]
+local by, budget = ARGV[5], tonumber(ARGV[6])
 local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
@@ -17,15 +18,18 @@ local function changed(own, given)
   if given == -2 then return nil end
   return given >= 0 and given or own
 end
-local given = delay_ms ~= -1 or concurrency ~= -1
+local given = delay_ms ~= -1 or concurrency ~= -1 or budget ~= -1
 if given then
   begin_to_limit()
-  local own_delay, own_concurrency = own_limits(partition)
-  set_own_limits(partition, changed(own_delay, delay_ms), changed(own_concurrency, concurrency))
+  local own_delay, own_concurrency, own_budget = own_limits(partition)
+  if budget > 0 and state.budgets == 0 then state.budgets = 1 end
+  set_own_limits(partition, changed(own_delay, delay_ms), changed(own_concurrency, concurrency),
+    changed(own_budget, budget))
+  save_limiting()
 end
-delay_ms, concurrency = limits_of(partition)
+delay_ms, concurrency, budget = limits_of(partition)
 local function blocked_ms() return math.max(0, blocked_until(partition) - now_ms()) end
-if not given and block_ms < 0 then return { 'OK', delay_ms, concurrency, blocked_ms() } end
+if not given and block_ms < 0 then return { 'OK', delay_ms, concurrency, blocked_ms(), budget, spent_by(partition) } end
 if block_ms >= 0 then redis.call('ZREM', key.blocked, partition) end
 -- A wait that started under a longer delay, or under a block that is now lifted, ends earlier.
 local rest = earliest_of(partition)
@@ -40,4 +44,4 @@ save_state()
 if given then tell('limitings') end
 local limits = { delay_ms / 1000, concurrency, math.ceil(blocked_ms() / 1000) }
 note_event('limit', by, 1, string.format('delay %g s, concurrency %g, blocked %g s: ', unpack(limits)) .. partition)
-return { 'OK', delay_ms, concurrency, blocked_ms() }
+return { 'OK', delay_ms, concurrency, blocked_ms(), budget, spent_by(partition) }

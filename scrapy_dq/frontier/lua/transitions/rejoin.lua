@@ -6,12 +6,11 @@
 --          | LOST | LOST, shards (resharded) | CONVERTING, from>to (nothing changed)
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
--- USES     described, described.describe, journal.note_event, keys.in_flight_key, keys.key, keys.worker_key,
---          kinds.drop_seen, kinds.unfit, member.keeps_seen, member.next_run, member.register, member.registered_at,
---          member.remove_member, member.seen_stays, midway, partition.classify_touched, politeness.save_partitions,
---          release, shared.note_shared, shared.stored_field, shared.stored_shards, starts.AGAIN,
---          starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state, types.wrong_type,
---          words, words.tell
+-- USES     budgets.save_partitions, described, described.describe, journal.note_event, keys.in_flight_key, keys.key,
+--          keys.worker_key, kinds.drop_seen, kinds.unfit, member.keeps_seen, member.next_run, member.register,
+--          member.registered_at, member.remove_member, member.seen_stays, midway, partition.classify_touched, release,
+--          shared.note_shared, shared.stored_field, shared.stored_shards, starts.AGAIN, starts.forget_done_starts,
+--          starts.start_goes_on, state, state.is_member, state.save_state, types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 local wrong = wrong_type(old_id) or unfit()

@@ -1,0 +1,39 @@
+-- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
+--   spent     HASH  partition -> "<run or day> <requests that are done or failed>"
+-- USES     keys.key, politeness.DAY_MS, politeness.busy_change, politeness.busy_of, politeness.limits_of, state,
+--          state.wall_ms
+-- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
+local spent_change = {} -- by partition; written once, by save_partitions()
+local function period() return state.budgets == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
+local function spent_by(partition)
+  if state.budgets == 0 then return 0 end
+  local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')
+  return (tonumber(of) == period() and tonumber(count) or 0) + (spent_change[partition] or 0)
+end
+local function count_spent(partition)
+  if state.budgets > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
+end
+-- Whether a partition gets nothing more in this run, or on this day.
+local function is_spent(partition)
+  local _, _, budget = limits_of(partition)
+  return budget > 0 and spent_by(partition) >= budget
+end
+local function is_saturated(partition)
+  if not state.limited then return false end
+  if redis.call('HEXISTS', key.unsent, partition) == 1 then return true end
+  local _, concurrency, budget = limits_of(partition)
+  local busy = busy_of(partition)
+  return concurrency > 0 and busy >= concurrency or budget > 0 and spent_by(partition) + busy >= budget
+end
+local function save_partitions()
+  for partition, change in pairs(busy_change) do
+    if change ~= 0 and redis.call('HINCRBY', key.busy, partition, change) <= 0 then
+      redis.call('HDEL', key.busy, partition)
+    end
+  end
+  busy_change = {}
+  for partition in pairs(spent_change) do
+    redis.call('HSET', key.spent, partition, string.format('%d %d', period(), spent_by(partition)))
+    spent_change[partition] = nil
+  end
+end

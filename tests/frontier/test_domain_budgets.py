@@ -1,0 +1,112 @@
+"""How many requests of a partition are done at most, in a run or on a day: what is over that waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier.model import Limits
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    again,
+    fail,
+    numbers,
+    puts,
+    release,
+)
+
+pytestmark = pytest.mark.usefixtures("sound")
+A, B = b"a", b"b"
+
+
+def budgeted(budget: int = 0, *, daily: bool = False, **own: int) -> Any:
+    return replace(IDENTITY, limits=Limits(budget=budget, daily=daily, own_budgets=own))
+
+
+def begin(live: LiveFrontier, crawl: Any) -> HandWorker:
+    """Return a worker of a crawl with ten entries in each of two partitions."""
+    worker = HandWorker(live, "worker", crawl)
+    worker.exchange(*puts(A, 10), *puts(B, 10, 10), seeding=1)
+    return worker
+
+
+def test_no_more_of_a_partition_is_leased_than_its_budget(live: LiveFrontier) -> None:
+    """Done, failed, and to be done again count; so does what is in flight."""
+    worker = begin(live, budgeted(3, b=1))
+    assert sorted(worker.take(20)) == [0, 1, 2, 10]
+    receipt = worker.exchange(ack(0), fail(1), again(2), ack(10), want=9, seeding=1)
+    assert not receipt.leases
+    assert receipt.damage == ""
+    assert receipt.census.waiting == 7 + 9 + 1
+    assert live.limit(A) == (0, 0, 0)
+    assert live.call("limit", A)[3:] == (3, 3)
+    assert live.call("limit", B)[3:] == (1, 1)
+
+
+def test_what_comes_back_is_not_spent(live: LiveFrontier) -> None:
+    worker = begin(live, budgeted(2))
+    assert sorted(worker.take(20)) == [0, 1, 10, 11]
+    assert sorted(numbers(worker.exchange(release(0), ack(10), want=9, seeding=1))) == [0]
+
+
+def test_a_person_may_give_more(live: LiveFrontier) -> None:
+    """At once; 0: any number; negative: what the settings say."""
+    worker = begin(live, budgeted(1))
+    assert sorted(worker.take(20)) == [0, 10]
+    worker.exchange(ack(0), ack(10), seeding=1)
+    assert live.call("limit", A, budget=3)[3:] == (3, 1)
+    assert sorted(worker.take(20)) == [1, 2]
+    assert live.call("limit", B, budget=0)[3:] == (0, 1)
+    assert len(worker.take(20)) == 9
+    assert live.call("limit", A, budget=-1)[3:] == (1, 1)
+
+
+def test_a_person_may_give_less(live: LiveFrontier) -> None:
+    """Of a crawl without budgets: what was done before is not known, and does not count."""
+    worker = begin(live, IDENTITY)
+    assert sorted(worker.take(2)) == [0, 10]
+    worker.exchange(ack(0), ack(10), seeding=1)
+    assert live.call("limit", A, budget=2)[3:] == (2, 0)
+    assert sorted(n for n in worker.take(20) if n < 10) == [1, 2]
+
+
+def test_the_next_run_begins_with_nothing_spent(live: LiveFrontier) -> None:
+    worker = HandWorker(live, "worker", budgeted(1))
+    worker.exchange(*puts(A, 1))
+    assert worker.take(1) == [0]
+    worker.exchange(ack(0))
+    worker.leave()
+    assert not live.redis.exists(live.key("spent"))
+    second = HandWorker(live, "second", budgeted(1))
+    second.exchange(*puts(A, 1))
+    assert second.take(1) == [0]
+
+
+def test_a_budget_of_a_day_is_new_at_midnight(live: LiveFrontier) -> None:
+    """By UTC, of Redis's clock: until then its partition rests, and the answer says when to come back."""
+    worker = begin(live, budgeted(1, daily=True))
+    assert sorted(worker.take(20)) == [0, 10]
+    receipt = worker.exchange(ack(0), ack(10), want=9, seeding=1)
+    assert not receipt.leases
+    assert receipt.damage == ""
+    now_s = live.redis.time()[0]
+    assert receipt.next_due_s is not None
+    assert abs((receipt.next_due_s + now_s) % 86_400 - 86_400) % 86_400 < 60 or now_s % 86_400 > 86_300
+    for partition in (A, B):  # they were spent yesterday
+        today, spent = map(int, live.redis.hget(live.key("spent"), partition).split())
+        live.redis.hset(live.key("spent"), partition, f"{today - 1} {spent}")
+    live.advance(86_400)
+    assert sorted(worker.take(20)) == [1, 11]
+
+
+def test_who_joins_without_budgets_ends_them(live: LiveFrontier) -> None:
+    """Settings that differ replace the limits, as always."""
+    worker = begin(live, budgeted(1))
+    assert sorted(worker.take(20)) == [0, 10]
+    HandWorker(live, "other", IDENTITY).exchange(seeding=1)
+    assert len(worker.take(20)) == 18
