@@ -25,9 +25,9 @@ class Limit(Subcommand):
     words = "words"
     summary = "a partition's delay, concurrency, block"
     description = (
-        "Shows or changes the delay and the concurrency of a partition (usually a host), for all workers "
-        "together. They apply from the next exchange of each worker on, until the run is finished, or a "
-        "worker joins whose settings differ from those in force."
+        "Shows or changes the delay, the concurrency and the budget of a partition (usually a host), for all "
+        "workers together. They apply from the next exchange of each worker on, until the run is finished, "
+        "or a worker joins whose settings differ from those in force."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -43,10 +43,14 @@ class Limit(Subcommand):
             help="seconds between two requests; 0: no delay",
         )
         parser.add_argument(
-            "--concurrency", type=_concurrency, metavar="N", help="requests at once; 0: no limit"
+            "--concurrency", type=_whole(MAX_CONCURRENCY), metavar="N", help="requests at once; 0: no limit"
         )
         parser.add_argument(
-            "--default", action="store_true", help="reset delay and concurrency to those of the settings"
+            "--budget", type=_whole(1_000_000_000), metavar="N",
+            help="requests of the run, or of a day, with those that are done; 0: any number",
+        )  # fmt: skip
+        parser.add_argument(
+            "--default", action="store_true", help="reset delay, concurrency and budget to the settings"
         )
         parser.add_argument(
             "--block",
@@ -62,12 +66,12 @@ class Limit(Subcommand):
         from scrapy_dq.frontier.worker.identity import own_name
 
         options.spider, partition = looking.spider_and("the partition", options)
-        if options.default and (options.delay, options.concurrency) != (None, None):
-            raise WrongUsage("--default cannot be combined with --delay or --concurrency")
+        own = (options.delay, options.concurrency, options.budget)
+        if options.default and own != (None, None, None):
+            raise WrongUsage("--default cannot be combined with --delay, --concurrency or --budget")
         if options.unblock and options.block is not None:
             raise WrongUsage("--block and --unblock cannot be combined")
-        asked = (options.delay, options.concurrency, options.block)
-        changes = options.default or options.unblock or asked != (None, None, None)
+        changes = options.default or options.unblock or (*own, options.block) != (None,) * 4
         with looking.place_of(settings, options) as place:
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
@@ -85,6 +89,7 @@ class Limit(Subcommand):
                     delay_s=-1.0 if options.default else options.delay,
                     concurrency=-1 if options.default else options.concurrency,
                     block_s=0.0 if options.unblock else options.block,
+                    budget=-1 if options.default else options.budget,
                     by=own_name(),
                 )  # fmt: skip
             except ValueError as error:
@@ -100,10 +105,11 @@ class Limit(Subcommand):
             row = (
                 f"{now.delay_s:g} s" if now.delay_s else "none",
                 now.concurrency or "no limit",
+                f"{now.spent:,} of {now.budget:,}" if now.budget else "any",
                 f"for {_span(now.blocked_s)}" if now.blocked_s else "no",
                 partition or "(no name)",
             )
-            print_table(("delay", "concurrency", "blocked", "partition"), [row])
+            print_table(("delay", "concurrency", "budget", "blocked", "partition"), [row])
         return DONE
 
 
@@ -126,7 +132,10 @@ def _seconds(least: float, most: float) -> Callable[[str], float]:
     return read
 
 
-def _concurrency(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= MAX_CONCURRENCY):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {MAX_CONCURRENCY}, not {text!r}")
-    return int(text)
+def _whole(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= most):
+            raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {most}, not {text!r}")
+        return int(text)
+
+    return read

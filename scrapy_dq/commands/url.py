@@ -118,6 +118,8 @@ def _limited(limits: PartitionLimits) -> str:
         said.append(f"delay {limits.delay_s:g} s")
     if limits.concurrency:
         said.append(f"{limits.concurrency} at once")
+    if limits.budget:
+        said.append(f"{limits.spent:,} of a budget of {limits.budget:,} done")
     if limits.blocked_s:
         said.append(f"blocked for {span(limits.blocked_s)}")
     return ", ".join(said) or "no limits"

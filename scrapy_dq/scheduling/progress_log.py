@@ -34,6 +34,7 @@ _START_REQUESTS = {
 _EXPLAINED = (
     "finished", "start_incomplete", "start_error", "frontier_damaged", "frontier_lost",
     "frontier_rolled_back", "outbox_lost", "run_over", "max_pages",
+    "domain_budget",
 )  # fmt: skip
 """Close reasons of this package: a line of its own says what each means."""
 _HOLDS = {
@@ -188,6 +189,13 @@ def log_end(
             "Crawl %r: DQ_MAX_PAGES is reached: %d requests are done; %s. What waits stays: the same command "
             "with a larger DQ_MAX_PAGES, or with none, continues",
             crawl, census.done + census.failed, counts_of(census),
+        )  # fmt: skip
+    if reason == "domain_budget":
+        logger.info(
+            "Crawl %r: all that is left is over the budgets of its partitions: %s. It stays: "
+            "`scrapy dq limit <spider> <partition> --budget`, or the same command with a larger "
+            "DQ_DOMAIN_BUDGET, lets more of it be crawled",
+            crawl, counts_of(census),
         )  # fmt: skip
     if reason not in _EXPLAINED and not census.empty:
         way = "The same command continues"

@@ -318,6 +318,8 @@ class Session(Listener):
             self.settlement.wake()  # it finds that it is idle
         if what is Count.EXCHANGE and self.worker.budget_spent:
             self.settlement.close_spider("max_pages")
+        elif what is Count.EXCHANGE and self.worker.only_over_budget:
+            self.settlement.close_spider("domain_budget")
 
     def _capacity(self) -> int:
         if self.settlement.closing:

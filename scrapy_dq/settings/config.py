@@ -16,6 +16,7 @@ from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, start_queue
 from scrapy_dq.settings.setting import (
+    PartitionSettings,
     Setting,
     backoff,
     boolean,
@@ -94,8 +95,20 @@ class Config:
     domain_concurrency: int = setting_field(
         "DQ_DOMAIN_CONCURRENCY", 0, integer, "Requests of a partition in flight", "requests", 0, 1_000_000
     )
-    domain_limits: dict[str, tuple[float | None, int | None]] = setting_field(
-        "DQ_DOMAIN_LIMITS", {}, limits, "Delay and concurrency of single partitions"
+    domain_budget: int = setting_field(
+        "DQ_DOMAIN_BUDGET",
+        0,
+        integer,
+        "The most requests of a partition, in a run or on a day",
+        "requests",
+        0,
+        1_000_000_000,
+    )
+    domain_budget_period: str = setting_field(
+        "DQ_DOMAIN_BUDGET_PERIOD", "run", choice, "What a budget is for", choices=("run", "day")
+    )
+    domain_limits: dict[str, PartitionSettings] = setting_field(
+        "DQ_DOMAIN_LIMITS", {}, limits, "Delay, concurrency and budget of single partitions"
     )
     retry_after_max_s: float = setting_field(
         "DQ_RETRY_AFTER_MAX", 600.0, number, "The longest `Retry-After` that is obeyed", "s", 0, 86_400
@@ -270,7 +283,15 @@ class Config:
     @property
     def limits(self) -> Limits:
         """The limits of a partition, for all workers together."""
-        return Limits(self.domain_delay_s, self.domain_concurrency, with_usual_spellings(self.domain_limits))
+        own = with_usual_spellings(self.domain_limits)
+        return Limits(
+            self.domain_delay_s,
+            self.domain_concurrency,
+            {name: each[:2] for name, each in own.items()},
+            self.domain_budget,
+            self.domain_budget_period == "day",
+            {name: each[2] for name, each in own.items() if each[2] is not None},
+        )
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], names: Mapping[str, str]) -> Config:
@@ -316,7 +337,7 @@ class Config:
                 f"DQ_SHARDS = {values['shards']}: each shard counts by itself, so DQ_MAX_PAGES cannot "
                 f"be kept exactly. Remove one of the two"
             )
-        limited = values["domain_delay_s"] or values["domain_concurrency"]
+        limited = values["domain_delay_s"] or values["domain_concurrency"] or values["domain_budget"]
         if values["shards"] > 1 and values["partition_by"] == "none" and limited:
             raise ConfigError(
                 f"DQ_SHARDS = {values['shards']}: with DQ_PARTITION_BY = 'none' each shard would keep "

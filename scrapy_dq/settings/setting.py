@@ -324,8 +324,12 @@ def loadable(setting: Setting, value: Any) -> Any:
     raise setting.wrong(value, "a function, or its dotted path")
 
 
-def limits(setting: Setting, value: Any) -> dict[str, tuple[float | None, int | None]]:
-    """Return, by partition, its delay in seconds and its concurrency; None: not given."""
+PartitionSettings = tuple[float | None, int | None, int | None]
+"""Delay in seconds, concurrency and budget of a partition; None: not given."""
+
+
+def limits(setting: Setting, value: Any) -> dict[str, PartitionSettings]:
+    """Return, by partition, what DQ_DOMAIN_LIMITS says of it."""
     found = {}
     for partition, own in mapping(setting, value).items():
         if not isinstance(partition, str) or "://" in partition or not fits_a_partition(partition):
@@ -335,11 +339,13 @@ def limits(setting: Setting, value: Any) -> dict[str, tuple[float | None, int | 
                 partition[:200] if isinstance(partition, str) else partition,
                 f"the name of a partition, usually a host{hint}",
             )
-        options = _options(setting, own, {"delay": 86_400, "concurrency": 1_000_000}, f"of {partition!r}")
-        concurrency = options.get("concurrency")
-        if concurrency is not None and concurrency != int(concurrency):
-            raise setting.wrong(own, f"a whole number as the concurrency of {partition!r}")
-        found[partition] = (options.get("delay"), None if concurrency is None else int(concurrency))
+        highest: dict[str, float] = {"delay": 86_400, "concurrency": 1_000_000, "budget": 1_000_000_000}
+        options = _options(setting, own, highest, f"of {partition!r}")
+        for name in ("concurrency", "budget"):
+            if options.get(name, 0) != int(options.get(name, 0)):
+                raise setting.wrong(own, f"a whole number as the {name} of {partition!r}")
+        concurrency, budget = (int(options[n]) if n in options else None for n in ("concurrency", "budget"))
+        found[partition] = (options.get("delay"), concurrency, budget)
     return found
 
 
@@ -363,7 +369,8 @@ def _host(text: object) -> str | None:
 
 
 def _options(setting: Setting, given: Any, highest: dict[str, float], of: str) -> dict[str, float]:
-    names = " and ".join(map(repr, highest))
+    *first, last = map(repr, highest)
+    names = f"{', '.join(first)} and {last}"
     if not isinstance(given, Mapping):
         raise setting.wrong(given, f"a dict with {names} {of}".rstrip())
     found = {}

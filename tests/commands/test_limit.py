@@ -23,10 +23,11 @@ def test_without_options_it_shows_what_holds(dq: Any, live: Any) -> None:
     before = live.dump()
     assert dq.found("limit", HOST) == {
         "partition": HOST, "delay_s": 2.0, "concurrency": 3, "blocked_s": 0.0,
+        "budget": 0, "spent": 0,
     }  # fmt: skip
     head, row = dq.text("limit", HOST).splitlines()
-    assert head.split() == ["delay", "concurrency", "blocked", "partition"]
-    assert row.split() == ["2", "s", "3", "no", HOST]
+    assert head.split() == ["delay", "concurrency", "budget", "blocked", "partition"]
+    assert row.split() == ["2", "s", "3", "any", "no", HOST]
     assert {key: value for key, value in live.dump().items() if not key.endswith(b"meta")} == {
         key: value for key, value in before.items() if not key.endswith(b"meta")
     }
@@ -38,6 +39,9 @@ def test_each_limit_is_set_and_taken_back(dq: Any, worker: HandWorker) -> None:
     worker.exchange(*puts(A, 1))
     assert dq.found("limit", "pushed", HOST, "--delay", "1.5", **SPIDERS)["delay_s"] == 1.5
     assert dq.found("limit", HOST, "--concurrency", "2")["concurrency"] == 2
+    assert dq.found("limit", HOST, "--budget", "7")["budget"] == 7
+    assert "0 of 7" in dq.text("limit", HOST)
+    assert dq.found("limit", HOST, "--budget", "0")["budget"] == 0
     found = dq.found("limit", HOST, "--block", "60")
     assert (found["delay_s"], found["concurrency"]) == (1.5, 2)
     assert 30 < found["blocked_s"] <= 60
@@ -46,7 +50,7 @@ def test_each_limit_is_set_and_taken_back(dq: Any, worker: HandWorker) -> None:
     assert re.search(r"for (1 min 0|60|[345]\d) s", row)
     assert dq.found("limit", HOST, "--unblock")["blocked_s"] == 0
     assert dq.found("limit", HOST, "--default")["concurrency"] == 0
-    assert "none   no limit     no       a.example" in dq.text("limit", HOST)
+    assert "none   no limit     any     no       a.example" in dq.text("limit", HOST)
 
 
 def test_workers_go_by_it(dq: Any, worker: HandWorker) -> None:
@@ -62,6 +66,7 @@ def test_workers_go_by_it(dq: Any, worker: HandWorker) -> None:
         ["--delay", "-1"], ["--delay", "nan"], ["--delay", "inf"], ["--delay", "x"], ["--delay", "86401"],
         ["--concurrency", "1.5"], ["--concurrency", "-1"], ["--concurrency", "1000001"],
         ["--concurrency", "٣"], ["--block", "0"], ["--block", "31536001"], ["--block", ""],
+        ["--budget", "-1"], ["--budget", "1e3"],
     ],
 )  # fmt: skip
 def test_an_invalid_number_is_a_usage_error(
@@ -75,6 +80,7 @@ def test_an_invalid_number_is_a_usage_error(
     assert ": expected " in capsys.readouterr().err
     assert dq.found("limit", HOST) == {
         "partition": HOST, "delay_s": 0.0, "concurrency": 0, "blocked_s": 0.0,
+        "budget": 0, "spent": 0,
     }  # fmt: skip
 
 
@@ -83,6 +89,7 @@ def test_an_invalid_number_is_a_usage_error(
     [
         (["--default", "--delay", "1"], "cannot be combined"),
         (["--default", "--concurrency", "0"], "cannot be combined"),
+        (["--default", "--budget", "1"], "cannot be combined"),
         (["--block", "1", "--unblock"], "cannot be combined"),
         (["spider", HOST], "not 3 words"),
     ],

@@ -411,7 +411,7 @@ class Crawler(Listener):
                 partition=of.host,
                 due_at=due_at,
                 message=message,
-            )  # fmt: skip
+            )
         )
 
     # Called by the worker.

@@ -218,7 +218,7 @@ def test_without_partitions_there_is_one_with_room_for_all() -> None:
         ({"DOWNLOAD_DELAY": 1}, Config("c"), True),
         ({"DOWNLOAD_DELAY": 0}, Config("c"), False),
         ({"DOWNLOAD_DELAY": 1}, Config("c", domain_delay_s=2.0), False),
-        ({"DOWNLOAD_DELAY": 1}, Config("c", domain_limits={"a.example": (1.0, None)}), False),
+        ({"DOWNLOAD_DELAY": 1}, Config("c", domain_limits={"a.example": (1.0, None, None)}), False),
         ({"DOWNLOAD_DELAY": 1}, Config("c", partition_by="none"), False),
     ],
 )

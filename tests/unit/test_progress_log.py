@@ -48,7 +48,7 @@ def test_a_start_that_was_broken_off_may_be_complete_since(
 )
 def test_a_limit_of_a_port_is_reported(name: str, host: str, caplog: pytest.LogCaptureFixture) -> None:
     """It holds for nothing: a partition is a host."""
-    config = Config("books", domain_limits={"b.com": (1, None), name: (1, None)})
+    config = Config("books", domain_limits={"b.com": (1, None, None), name: (1, None, None)})
     log_settings(Crawler(Spider, Settings()), config)
     said = [record.getMessage() for record in caplog.records]
     assert [f"({name})" in line and f"Name the host alone ({host!r})" in line for line in said] == [

@@ -231,6 +231,17 @@ class Worker:
         return most is not None and census.done + census.failed >= most and self.pending
 
     @property
+    def only_over_budget(self) -> bool:
+        """All that is left of the run is over the budgets of its partitions, and nobody seeds or listens."""
+        home = self.home.protocol
+        if home.seeding == Seeding.ACTIVE or home.listening or self.census.seeding:
+            return False
+        left = [each for each in self._protocols if not each.census.empty]
+        return (
+            bool(left) and all(each.only_over_budget for each in left) and not closing.works(self._protocols)
+        )
+
+    @property
     def ending(self) -> str:
         """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
         return closing.reason(self._protocols)

@@ -1,0 +1,44 @@
+"""DQ_DOMAIN_BUDGET: the requests of a host in a run, over all workers; what is over that waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier import Overview, limit
+from support.project import Project
+from support.tree_site import TreeSite
+
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+def of_hosts(site: TreeSite) -> Counter[str]:
+    return Counter(hit.host for hit in site.log())
+
+
+def test_no_host_gets_more_than_its_budget(
+    redis_url: str,
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+    look: Callable[[Project], Overview],
+) -> None:
+    """Nor one of its own; the workers close when nothing else is left; more is let through by hand."""
+    site = start_site(pages=90, fan_out=5, hosts=HOSTS)
+    limits = {"127.0.0.2": {"budget": 20}}
+    settings = {"DQ_DOMAIN_BUDGET": 10, "DQ_DOMAIN_LIMITS": limits, "DQ_WORKER_TTL": 2}
+    project = make_project([site.start_url], redis_url=redis_url, settings=settings)
+    workers = project.start_workers(3)
+    project.wait()
+    assert {worker.close_reason for worker in workers} == {"domain_budget"}
+    hits = of_hosts(site)
+    assert max(hits[host] for host in ("127.0.0.1", "127.0.0.3")) == 10
+    assert hits["127.0.0.2"] <= 20
+    overview = look(project)
+    assert (overview.phase, overview.census.in_flight) == ("open", 0)
+    assert overview.census.waiting > 0
+    with connect_url(redis_url) as client:
+        for host in HOSTS:
+            assert limit(client, project.name, host, budget=0) is not None
+    assert project.run_worker().close_reason == "finished"
+    assert of_hosts(site).total() == 90
