@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEPT = {
     b"meta", b"seen", b"absent", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted", b"discarded",
-    b"blocked", b"earliest", b"samples", b"minutes", b"journal",
+    b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
 }  # fmt: skip
 """Keys of a crawl that may be left when its run is finished."""
 IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", *faults.LOSSES}
@@ -125,6 +125,21 @@ def within_budget(schedule: Schedule, answer: list[Any]) -> None:
     _, in_flight, done, _, _, _, _, failed, *_ = answer[3]
     if in_flight + done + failed > max(most):
         raise Violation(f"{in_flight + done + failed} requests are leased or done, and {most} are allowed")
+
+
+def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) -> None:
+    """Check that of no host more is in flight and done than its budget."""
+    budget = schedule.setup.budget_at(schedule.world.now)
+    if not budget or not records or schedule.commands["limit"]:
+        return
+    prefix = keys.prefix(keys.Shard(CRAWL, shard))
+    for partition in {record[9:].partition(b"\0")[0] for record in records} - {CLAIMED}:
+        spent = schedule.store.run("HGET", prefix + "spent", partition) or b"0 0"
+        busy = int(schedule.store.run("HGET", prefix + "busy", partition) or 0)
+        if int(spent.split()[1]) + busy > budget:
+            raise Violation(
+                f"{spent.decode()} and {busy} in flight of {partition!r}, at a budget of {budget}"
+            )
 
 
 def drained(schedule: Schedule, worker_id: str) -> None:

@@ -156,7 +156,7 @@ class Crawler(Listener):
         ]  # fmt: skip
         self.worker = Worker(
             frontiers,
-            identity_of(setup, part),
+            identity_of(setup, part, setup.budget_at(self._world.now)),
             WorkerOptions(
                 ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
                 max_attempts=setup.max_attempts, spill_dir=setup.spill_dir, max_pages=self.max_pages,
@@ -493,6 +493,8 @@ class Crawler(Listener):
             self._entered()
             if self.worker.budget_spent:
                 self.stop("max_pages")
+            elif self.worker.only_over_budget:
+                self.stop("domain_budget")
             owned = {entry_id for of in self._protocols for entry_id in of.leases.owned}
             for visit in self._unconfirmed:
                 if visit.entry_id not in owned:
@@ -506,11 +508,12 @@ class Crawler(Listener):
         self.runs.add((self.worker.epoch, self.worker.run))
 
 
-def identity_of(setup: Setup, part: int) -> Identity:
+def identity_of(setup: Setup, part: int, budget: int = 0) -> Identity:
     """Return what the workers with a part of the start requests have in common."""
     return Identity(
         fingerprinter="f", spider="s", spider_args="{}", starts=f"start{part}", run_name=setup.run_name,
-        partition_by="host" if setup.hosts > 1 else "none", limits=Limits(setup.delay_s, setup.concurrency),
+        partition_by="host" if setup.hosts > 1 else "none",
+        limits=Limits(setup.delay_s, setup.concurrency, budget=budget),
         shards=setup.shards,
     )  # fmt: skip
 

@@ -152,6 +152,9 @@ MUTATIONS = (
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),
+    Mutation(GUARD, "what is in flight of a host is not in its budget", (
+        (LUA + "moves/lease.lua", "- spent_by(partition) - busy_of(partition)", "- spent_by(partition)"),
+    )),
     Mutation(GUARD, "a message is acknowledged with its start payload", (
         (LUA + "moves/put.lua", "  count_message(payload, 1)\n", ""),
     )),

@@ -78,6 +78,8 @@ class Setup:
     """How often each page is processed again, a while later and under the same entry."""
     max_pages: int | None = None
     """The most requests, until faults end; then the command is given without a limit."""
+    budget: int = 0
+    """The most requests of each host, until faults end."""
     run_name: str = ""
     """A name: the command that is given again finds its run finished, like a container that is restarted."""
     fed: int = 0
@@ -91,6 +93,10 @@ class Setup:
     idle_s: float = 0.02
     """The first pause after an exchange that brought nothing."""
     spill_dir: str = ""
+
+    def budget_at(self, now: float) -> int:
+        """Return the budget of each host of which a worker that joins now is told."""
+        return self.budget if now < BEGIN_S + FAULTS_END_S else 0
 
     def max_pages_at(self, now: float) -> int | None:
         """Return the most requests of which a worker that starts now is told."""
@@ -141,9 +147,13 @@ def drawn(seed: int) -> Plan:
     revisits = Random(f"{seed} revisits").choice((0, 0, 0, 0, 0, 0, 1, 3))
     streams = Random(f"{seed} streams").random() < 0.5
     max_pages = Random(f"{seed} budget").choice((None, None, None, None, None, None, None, 2, 5, 12))
+    budget = Random(f"{seed} domain budget").choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
     if plan.setup.fed or plan.setup.shards > 1:
         max_pages = None  # start payloads are in flight, too; shards count by themselves
-    return replace(plan, setup=replace(plan.setup, revisits=revisits, max_pages=max_pages, streams=streams))
+    return replace(
+        plan,
+        setup=replace(plan.setup, revisits=revisits, max_pages=max_pages, streams=streams, budget=budget),
+    )
 
 
 def _over_shards(seed: int) -> Plan:

@@ -36,7 +36,7 @@ class Pusher:
             for shard in range(setup.shards)
         ]
         self._producer = Producer(
-            frontiers, identity_of(setup, part=0),
+            frontiers, identity_of(setup, 0, setup.budget_at(network.world.now)),
             connect=lambda shard: HeartbeatClient(network, self.process),
             ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
         )  # fmt: skip

@@ -357,6 +357,7 @@ class Schedule:
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome, shard)
                     checks.within_budget(self, outcome)
+                    checks.within_domain_budgets(self, outcome[4], shard)
                     checks.leased(
                         self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at
                     )
