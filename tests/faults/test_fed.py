@@ -33,20 +33,31 @@ BATCH = 500
 
 def feed(client: redis.Redis, kind: str, key: str, urls: Iterable[str]) -> None:
     """Push *urls* in batches, a little faster than they are crawled."""
-    waiting = {"list": client.llen, "SET": client.scard, "ZSET": client.zcard}[kind]
+    waiting = {"list": client.llen, "SET": client.scard, "ZSET": client.zcard, "STREAM": lambda _: 0}[kind]
     left = iter(urls)
     while batch := list(islice(left, BATCH)):
         if kind == "list":
             client.rpush(key, *batch)
         elif kind == "SET":
             client.sadd(key, *batch)
+        elif kind == "STREAM":
+            for url in batch:
+                client.xadd(key, {"url": url})
         else:
             client.zadd(key, dict.fromkeys(batch, time.time()))
         wait_until(lambda: int(waiting(key)) < 2 * BATCH, f"{kind} is taken from", 60)  # type: ignore[arg-type]
 
 
+def assert_acknowledged(client: redis.Redis, crawl: FaultCrawl, count: int) -> None:
+    """Assert that each message was read, and that none is pending."""
+    key = f"{crawl.project.name}:start_urls"
+    (group,) = client.xinfo_groups(key)
+    assert group["last-delivered-id"] == client.xinfo_stream(key)["last-generated-id"]
+    assert (client.xlen(key), group["pending"]) == (count, 0)
+
+
 @pytest.mark.parametrize("count", [1_500, pytest.param(100_000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("kind", ["list", "SET", "ZSET"])
+@pytest.mark.parametrize("kind", ["list", "SET", "ZSET", "STREAM"])
 def test_each_url_that_was_fed_is_crawled(
     kind: str,
     count: int,
@@ -72,10 +83,49 @@ def test_each_url_that_was_fed_is_crawled(
         crawl.start()
         feed(client, kind, key, urls[count // 2 :])
         verdict = crawl.end(60 + count / 50)
-        assert not client.exists(key)
+        if kind == "STREAM":
+            assert_acknowledged(client, crawl, count)
+        else:
+            assert not client.exists(key)
     seconds = time.monotonic() - began
     figures(verdict, leases_at_kill=crawl.leases_at_kills, pages_per_s=f"{count / seconds:.0f}")
     assert not verdict.lost
     assert verdict.repeats <= crawl.leases_at_kills
     assert verdict.reasons == ("finished", "finished")
     assert crawl.overview().phase == "finished"
+
+
+def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+) -> None:
+    """And a worker is killed, too: each message ends acknowledged."""
+    count = 400
+    settings = {"DQ_ROLLBACK_HORIZON": 10, "REDIS_START_URLS_AS_STREAM": True}
+    crawl = fault_crawl(
+        fault_redis,
+        start_urls=[],
+        site={"pages": count, "latency_s": 0.03},
+        settings=settings,
+        spider=FED.replace("= {", "= {'DOWNLOAD_DELAY': 0.02, "),
+    )
+    crawl.start(2)
+    with connect_url(fault_redis.url, 5.0) as client:
+        feed(
+            client,
+            "STREAM",
+            f"{crawl.project.name}:start_urls",
+            map(crawl.site.url, sorted(crawl.site.paths)),
+        )
+    for part in (0.2, 0.4):
+        crawl.wait_for_part(part)
+        snapshot = fault_redis.snapshot()
+        crawl.wait_for(len(crawl.done) + 20)
+        crawl.kill(crawl.live[0])
+        fault_redis.roll_back(snapshot)
+        crawl.start()
+    verdict = crawl.end(120)
+    figures(verdict)
+    assert not verdict.lost
+    assert verdict.reasons == ("finished", "finished")
+    with connect_url(fault_redis.url, 5.0) as client:
+        assert_acknowledged(client, crawl, count)
