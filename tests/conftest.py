@@ -18,7 +18,7 @@ from support.fault_crawl import FIGURES
 from support.fork_server import ForkServer
 from support.project import Project
 from support.proxy import RedisProxy
-from support.redis_server import KINDS, Kind, RedisServer, found_kinds
+from support.redis_server import KINDS, NEWEST, Kind, RedisServer, found_kinds
 from support.tree_site import TreeSite
 
 # A shell's background job, in which these tests may run, is born with SIGINT ignored, and so is each process
@@ -64,8 +64,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what takes `redis_server` or `redis_kind` on each kind of Redis; the first alone in `make test`."""
+    """Run what takes `redis_server` or `redis_kind` on each kind of Redis; the first alone in `make test`.
+
+    For the frontier that is a new Redis, which has functions; all other tests have the oldest one.
+    """
     first, *others = found_kinds() or KINDS[:1]
+    if metafunc.definition.path.parent.name == "frontier" and NEWEST in others:
+        first, others = NEWEST, [first, *(kind for kind in others if kind != NEWEST)]
     kinds = [first, *(pytest.param(kind, marks=pytest.mark.soak) for kind in others)]
     for name in {"redis_server", "redis_kind"}.intersection(metafunc.fixturenames):
         metafunc.parametrize(name, kinds, indirect=name == "redis_server", scope="session")

@@ -405,7 +405,7 @@ class _PacksScripts:
     """
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        if args[0] in ("EVALSHA", "EVAL"):
+        if args[0] in ("FCALL", "EVALSHA", "EVAL"):
             return [hiredis.pack_command(args)]
         packed: list[bytes] = super().pack_command(*args)  # type: ignore[misc]
         return packed

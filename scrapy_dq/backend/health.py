@@ -146,8 +146,8 @@ def clock(offset_s: float) -> Finding:
     )  # fmt: skip
 
 
-def scripts(refused: str, cached: bool) -> Finding:
-    """Judge whether scripts run; *refused* is what Redis says if they do not."""
+def scripts(refused: str, exchange: str) -> Finding:
+    """Judge whether scripts run; *refused*: what Redis says if not; *exchange*: what that one is."""
     if "undeclared" in refused:
         return Finding(
             "scripts", BAD,
@@ -161,9 +161,7 @@ def scripts(refused: str, cached: bool) -> Finding:
             f"Redis refuses scripts: {refused}. Allow this user EVAL, EVALSHA and the commands that the "
             f"scripts call",
         )  # fmt: skip
-    return Finding(
-        "scripts", OK, "run; " + ("the exchange is cached" if cached else "the exchange is not cached yet")
-    )
+    return Finding("scripts", OK, f"run; the exchange is {exchange}")
 
 
 def limits(slow_ms: int | None, arguments: int) -> Finding:

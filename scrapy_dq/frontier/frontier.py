@@ -40,7 +40,7 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.scan import Found
-from scrapy_dq.frontier.scripts import TRANSITIONS, Script
+from scrapy_dq.frontier.scripts import TRANSITIONS, Function, Script
 from scrapy_dq.frontier.signing import Signer
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
@@ -165,6 +165,7 @@ class Frontier:
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
         otherwise the worker would wait for ever."""
         self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
+        self._scripts["exchange"] = Function("exchange", order, seen)
         self._denied = False
         """Redis has refused a command: all commands are probed before the next script."""
 
@@ -342,7 +343,7 @@ class Frontier:
                     # A stored answer, or a lease, was overwritten. A repeat would bring the same.
                     return Receipt(Status.RESYNC, unreadable=True)
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
-            self._scripts["exchange"] = Script("exchange", self.order, Seen(reply[1].decode()))
+            self._scripts["exchange"] = Function("exchange", self.order, Seen(reply[1].decode()))
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
         """Wait until enough replicas have all that was applied so far.

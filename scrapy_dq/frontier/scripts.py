@@ -1,17 +1,19 @@
 """Loads the Lua: one script per transition, built from the files in lua/ by plain concatenation.
 
-The name of a Lua file is unique, whatever its folder.
+The name of a Lua file is unique, whatever its folder. Where Redis has functions (since 7; Valkey), the
+exchange is one: then, of the top level of a file, each call runs only lines that are marked with EACH CALL.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.frontier.keys import FIXED
@@ -106,17 +108,65 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     Args:
         seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
     """
-    base = _base(order)
-    names = parts(transition, order, seen)
-    # To create a closure, Lua searches all captured locals of the enclosing function: those that every
-    # function needs are in an outer scope. That saves a tenth of the time of an exchange.
-    outer = [lua_files()[name] for name in names if name in base]
-    inner = [lua_files()[name] for name in names if name not in base]
+    outer, inner = _scopes(transition, order, seen)
     if transition in _WHOLE:
         return "\n".join((*outer, "return (function()", *inner, "end)()"))
     *inner, salvage = inner
     tail = ("end)", "if done then return reply end", salvage)
     return "\n".join((*outer, "local done, reply = pcall(function()", *inner, *tail))
+
+
+@cache
+def library(transition: str, order: Order, seen: Seen) -> tuple[str, str]:
+    """Return the name of a library with one function, which has the same name, and its source.
+
+    The function does what the script does that `source` returns. It creates all Lua functions in its first
+    call, and keeps them.
+    """
+    outer, (*inner, main, salvage) = _scopes(transition, order, seen)
+    text = "\n".join((
+        "local KEYS, ARGV, each_call, main, salvage",
+        "local function define()", *outer,
+        "salvage = function(reply)", salvage, "end",
+        "local function define_others()", *inner, "main = function()", main, "end", "end",
+        "define_others()", "end",
+    ))  # fmt: skip
+    text = re.sub(
+        "^local (.*?) = (.*) -- EACH CALL.*",
+        r"local \1 each_call[#each_call + 1] = function() \1 = \2 end",
+        text,
+        flags=re.MULTILINE,
+    )
+    name = f"dq_{transition}_{sha1(text.encode()).hexdigest()[:16]}"
+    return name, _LIBRARY.format(name=name, text=text)
+
+
+_LIBRARY = """\
+#!lua name={name}
+{text}
+redis.register_function('{name}', function(keys, args)
+  KEYS, ARGV = keys, args
+  if not main then
+    each_call = {{}}
+    define()
+  end
+  for _, begin in ipairs(each_call) do begin() end
+  local done, reply = pcall(main)
+  if done then return reply end
+  return salvage(reply)
+end)
+"""
+
+
+def _scopes(transition: str, order: Order, seen: Seen) -> tuple[list[str], list[str]]:
+    """Return the texts of a script that come first, and the others.
+
+    To create a closure, Lua searches all captured locals of the enclosing function: those that every function
+    needs are in an outer scope. That saves a tenth of the time of an exchange.
+    """
+    base, names = _base(order), parts(transition, order, seen)
+    outer = [lua_files()[name] for name in names if name in base]
+    return outer, [lua_files()[name] for name in names if name not in base]
 
 
 def _base(order: Order) -> list[str]:
@@ -139,9 +189,7 @@ class Script:
         """Run on a `redis.asyncio` client; errors of redis-py are raised unchanged."""
         for _ in range(_MOST_TRIES):
             try:
-                reply = await client.evalsha(self.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                reply = await client.eval(self.source, len(keys), *keys, *args)
+                reply = await self._run(client, keys, args)
             except ResponseError as error:
                 if moved_to(error) and hasattr(client.connection_pool, "route"):
                     continue  # the route now leads to the node that the error names (backend/cluster.py)
@@ -152,6 +200,12 @@ class Script:
             if mended[0] != b"OK":
                 return mended
         raise ResponseError(_TORN)
+
+    async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await client.eval(self.source, len(keys), *keys, *args)
 
     def call_blocking(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""
@@ -170,6 +224,51 @@ class Script:
             if mended[0] != b"OK":
                 return mended
         raise ResponseError(_TORN)
+
+
+class Function(Script):
+    """A transition that is called as a function of a library, or else as a script.
+
+    A script creates all its Lua functions in each call, which takes a fifth of an exchange.
+    """
+
+    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
+        super().__init__(transition, order, seen)
+        self.name, self.library = library(transition, order, seen)
+        self._refused = False
+
+    async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        if not self._refused:
+            try:
+                return await self._call_function(client, keys, args)
+            except OutOfMemoryError:
+                pass  # a function is refused as a whole, a script only at a command that needs memory
+            except ResponseError as error:
+                if not _refuses_functions(error):
+                    raise
+                self._refused = True
+        return await super()._run(client, keys, args)
+
+    async def _call_function(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await client.fcall(self.name, len(keys), *keys, *args)
+        except ResponseError as error:
+            if "Function not found" not in str(error):
+                raise
+        try:
+            await client.function_load(self.library)
+        except ResponseError as error:
+            if "already exists" not in str(error):  # another worker has just loaded it
+                raise
+        return await client.fcall(self.name, len(keys), *keys, *args)
+
+
+def _refuses_functions(error: ResponseError) -> bool:
+    """Tell whether Redis has no functions (6.2, and some services), or this user no right to them."""
+    text = str(error).lower()
+    if isinstance(error, NoPermissionError):
+        return "'fcall'" in text or "'function" in text
+    return "unknown command" in text
 
 
 _TORN = "scripts are repeatedly stopped midway, or sent on to other nodes"

@@ -169,7 +169,7 @@ def test_what_is_measured_is_judged() -> None:
     """A distant Redis and a clock that differs are warned about."""
     assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
     assert [health.clock(s).level for s in (0.0, -1.9, 2.5, -90)] == ["ok", "ok", "warn", "warn"]
-    assert health.scripts("NOPERM", False).level == "bad"
+    assert health.scripts("NOPERM", "").level == "bad"
     assert [health.format_bytes(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
         "0 B", "1,023 B", "1.0 KiB", "5.0 GiB", "1,024.0 TiB",
     ]  # fmt: skip

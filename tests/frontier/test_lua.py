@@ -151,6 +151,8 @@ class _NoReply:
         self.sent.append(args)
         raise redis.ConnectionError("the reply is lost")
 
+    fcall = evalsha
+
 
 @pytest.mark.parametrize("method", CALLS)
 def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -> None:

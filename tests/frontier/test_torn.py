@@ -30,7 +30,6 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.scripts import Script, source
 from scrapy_dq.frontier.wire import pack_tally
 from support.live_frontier import (
     IDENTITY,
@@ -94,15 +93,20 @@ class Stopper:
             writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark
         )
 
-        def stopped(name: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-            return (shadow if name == transition else "") + source(name, order, seen)
+        scopes = scripts._scopes
+
+        def stopped(name: str, order: Order, seen: Seen) -> tuple[list[str], list[str]]:
+            outer, inner = scopes(name, order, seen)
+            return ([shadow, *outer], inner) if name == transition else (outer, inner)
 
         client, stored = self._live.redis, self._live.frontier._scripts
         before = stored.get(transition)
         with self._monkeypatch.context() as patch:
-            patch.setattr(scripts, "source", stopped)
+            patch.setattr(scripts, "_scopes", stopped)
+            for built in ("source", "library"):
+                patch.setattr(scripts, built, getattr(scripts, built).__wrapped__)
             if before is not None:
-                stored[transition] = Script(transition, self._live.order, self._live.frontier._seen)
+                stored[transition] = type(before)(transition, self._live.order, self._live.frontier._seen)
             try:
                 answer = call()
             except (FrontierError, redis.RedisError) as error:
@@ -539,6 +543,7 @@ redis = {{ pcall = real.pcall, sha1hex = real.sha1hex, call = function(...)
   return real.call(...)
 end }}
 """
+    source = scripts.source
     with monkeypatch.context() as patch:
         patch.setattr(scripts, "source", lambda *args: (refusal if args[0] == "mend" else "") + source(*args))
         with pytest.raises(FrontierError):

@@ -93,6 +93,8 @@ class Setup:
     idle_s: float = 0.02
     """The first pause after an exchange that brought nothing."""
     spill_dir: str = ""
+    functions: bool = True
+    """Redis has functions: since 7."""
 
     def budget_at(self, now: float) -> int:
         """Return the budget of each host of which a worker that joins now is told."""
@@ -150,10 +152,9 @@ def drawn(seed: int) -> Plan:
     budget = Random(f"{seed} domain budget").choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
     if plan.setup.fed or plan.setup.shards > 1:
         max_pages = None  # start payloads are in flight, too; shards count by themselves
-    return replace(
-        plan,
-        setup=replace(plan.setup, revisits=revisits, max_pages=max_pages, streams=streams, budget=budget),
-    )
+    own = {"revisits": revisits, "max_pages": max_pages, "streams": streams, "budget": budget}
+    functions = Random(f"{seed} functions").random() < 0.75
+    return replace(plan, setup=replace(plan.setup, functions=functions, **own))
 
 
 def _over_shards(seed: int) -> Plan:

@@ -72,7 +72,7 @@ class Schedule:
         self.disk = Disk(self.world, used=plan.setup.memory_moves < MOST_MOVES)
         self.setup = replace(plan.setup, spill_dir=self.disk.folder)
         size(plan.setup)
-        self.store = Store(server, self.world)
+        self.store = Store(server, self.world, plan.setup.functions)
         self.network = Network(self.world, self.store, plan.rates, plan.setup.timeout_s)
         self.network.watch = self._ran
         self._tracing = trace

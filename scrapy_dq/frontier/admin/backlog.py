@@ -14,7 +14,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import denies, describe
 from scrapy_dq.frontier.model import Order, Seen, StartKeys
-from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.scripts import Function, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
 PART = 500
@@ -199,8 +199,8 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, shard: keys.Shard, order: Order, seen: Seen) -> tuple[str, bool]:
-    """Return why scripts do not run (empty: they do), and whether the exchange script is cached; blocking.
+def refused_scripts(client: Any, shard: keys.Shard, order: Order, seen: Seen) -> tuple[str, str]:
+    """Return why scripts do not run (empty: they do), and in what form Redis has the exchange; blocking.
 
     Nothing of the crawl is changed.
 
@@ -213,10 +213,14 @@ def refused_scripts(client: Any, shard: keys.Shard, order: Order, seen: Seen) ->
             "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared"
         )
         refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(shard)))
-        (cached,) = client.script_exists(Script("exchange", order, seen).sha)
+        exchange = Function("exchange", order, seen)
+        (cached,) = client.script_exists(exchange.sha)
     except ResponseError as error:
-        return describe(error), False
-    return refused, bool(cached)
+        return describe(error), ""
+    with suppress(ResponseError):  # it has none, or this user may not see them
+        if client.function_list(library=exchange.name):
+            return refused, f"a function of the library {exchange.name}"
+    return refused, "cached" if cached else "not cached yet"
 
 
 def script_limits(client: Any, shard: keys.Shard) -> tuple[int | None, int]:

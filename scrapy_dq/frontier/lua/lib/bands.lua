@@ -1,6 +1,6 @@
 -- bands: the lists of each partition, one per rank, and which of them is served first (its best).
 -- USES     entry.rank_bytes, entry.rank_text, entry.unpack_rank, keys.backlog_key, keys.key
-local lists = {} -- rank -> partition -> name: a cache, because most moves of an exchange use a few lists
+local lists = {} -- EACH CALL. Rank -> partition -> name: a cache, as most moves of an exchange use a few lists
 local function list_of(rank, partition)
   local of_rank = lists[rank]
   if not of_rank then

@@ -3,7 +3,7 @@
 -- USES     keys.key, politeness.DAY_MS, politeness.busy_change, politeness.busy_of, politeness.limits_of, state,
 --          state.wall_ms
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
-local spent_change = {} -- by partition; written once, by save_partitions()
+local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
 local function period() return state.budgets == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
 local function spent_by(partition)
   if state.budgets == 0 then return 0 end

@@ -13,7 +13,7 @@
 --          politeness.DEFERRED, politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
-local rank_texts = {}
+local rank_texts = {} -- EACH CALL
 local function rank_text(rank)
   local text = rank_texts[rank]
   if not text then
@@ -60,7 +60,7 @@ local function read_record(record)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
     partition = string.sub(partition, 1, MOST_NAME + #DEFERRED), payload = string.sub(element, 21) }
 end
-local holds_suspect -- id of the lease from quarantine that the worker of this exchange holds; false: none
+local holds_suspect = nil -- EACH CALL. Id of the lease from quarantine that this worker holds; false: none
 -- Removes one lease from a worker; false if it does not hold it.
 local function take_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)

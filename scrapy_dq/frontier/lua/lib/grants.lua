@@ -4,7 +4,7 @@
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 local SIGNED, MOVED = '\5', '\6' -- see signing.py: a signature is valid for the id of its entry only
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
-local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 }
+local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 } -- EACH CALL
 local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
   midway.grants = grants

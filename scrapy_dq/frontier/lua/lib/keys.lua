@@ -3,43 +3,45 @@
 -- Each call declares the fixed keys: KEYS[1] is the meta key, "dq:{crawl}:meta". The names of the others are made from
 -- data, with the same hash tag, so that on Redis Cluster they are in the slot of those that are declared.
 -- The keys of an exchange that follow are start keys.
-local prefix = string.sub(KEYS[1], 1, -5)
-local key = {
-  meta = KEYS[1],
-  members = KEYS[2],
-  beats = KEYS[3],
-  absent = KEYS[4],
-  seen = KEYS[5],
-  converting = KEYS[6],
-  discarded = KEYS[7],
-  adopted = KEYS[8],
-  seeds = KEYS[9],
-  admitted = KEYS[10],
-  messages = KEYS[11],
-  bands = KEYS[12],
-  more_bands = KEYS[13],
-  returned = KEYS[14],
-  quarantine = KEYS[15],
-  delayed = KEYS[16],
-  rotation = KEYS[17],
-  suspects = KEYS[18],
-  resting = KEYS[19],
-  saturated = KEYS[20],
-  limits = KEYS[21],
-  busy = KEYS[22],
-  spent = KEYS[23],
-  unsent = KEYS[24],
-  earliest = KEYS[25],
-  blocked = KEYS[26],
-  dead = KEYS[27],
-  failed = KEYS[28],
-  stats = KEYS[29],
-  samples = KEYS[30],
-  minutes = KEYS[31],
-  journal = KEYS[32],
-  torn = KEYS[33],
-}
-local start_keys = { unpack(KEYS, 34) }
+local function names()
+  local key = {
+    meta = KEYS[1],
+    members = KEYS[2],
+    beats = KEYS[3],
+    absent = KEYS[4],
+    seen = KEYS[5],
+    converting = KEYS[6],
+    discarded = KEYS[7],
+    adopted = KEYS[8],
+    seeds = KEYS[9],
+    admitted = KEYS[10],
+    messages = KEYS[11],
+    bands = KEYS[12],
+    more_bands = KEYS[13],
+    returned = KEYS[14],
+    quarantine = KEYS[15],
+    delayed = KEYS[16],
+    rotation = KEYS[17],
+    suspects = KEYS[18],
+    resting = KEYS[19],
+    saturated = KEYS[20],
+    limits = KEYS[21],
+    busy = KEYS[22],
+    spent = KEYS[23],
+    unsent = KEYS[24],
+    earliest = KEYS[25],
+    blocked = KEYS[26],
+    dead = KEYS[27],
+    failed = KEYS[28],
+    stats = KEYS[29],
+    samples = KEYS[30],
+    minutes = KEYS[31],
+    journal = KEYS[32],
+    torn = KEYS[33],
+  }
+  return string.sub(KEYS[1], 1, -5), key, { unpack(KEYS, 34) }
+end
+local prefix, key, start_keys = names() -- EACH CALL
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end

@@ -29,7 +29,7 @@ local function last_turn()
   redis.call('ZUNIONSTORE', key.rotation, 1, key.rotation, 'weights', 2 ^ -30) -- keeps their order
   return 2 ^ 22
 end
-local turn_checked = false
+local turn_checked = false -- EACH CALL
 local function next_turn()
   if not turn_checked then state.turn, turn_checked = last_turn(), true end
   state.turn = state.turn + 1

@@ -17,7 +17,7 @@ local function limits_of(partition)
   local delay, concurrency, budget = own_limits(partition)
   return delay or state.delay_ms, concurrency or state.concurrency, budget or state.budget
 end
-local busy_change = {} -- by partition; written once, by save_partitions()
+local busy_change = {} -- EACH CALL. By partition; written once, by save_partitions()
 local function count_busy(partition, change)
   if not state.limited then return end
   busy_change[partition] = (busy_change[partition] or 0) + change

@@ -2,13 +2,13 @@
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
 -- USES     digits, digits.MOST_RUNS, held.somebody_holds, keys.key
-local state
-local there -- the size of each key when this script started (types.lua); nil: not read
+local state = nil -- EACH CALL
+local there = nil -- EACH CALL. The size of each key when this script started (types.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
 local wrong_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
-local touched = {} -- partitions that were changed: partition.lua then moves them to the right set
+local touched = {} -- EACH CALL. Partitions that were changed: partition.lua then moves them to the right set
 -- Each field of a hash costs as much as a call: everything that changes with every exchange is in one field.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
@@ -79,7 +79,7 @@ local function next_event() -- a later event has a larger number, even if Redis'
 end
 -- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
 -- from where it was. Else every waiting partition would wait longer by the size of the step.
-local now
+local now = nil -- EACH CALL
 local function now_ms()
   if not now then
     local wall = wall_ms()

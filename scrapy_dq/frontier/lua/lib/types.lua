@@ -6,9 +6,9 @@ local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
 end
-local only_looks -- true in scripts that only read, or mend: they run even if `torn` exists (salvage.lua)
+local only_looks = nil -- EACH CALL. True in scripts that only read, or mend: they run even if `torn` exists
 local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- depends on which command was allowed
-local polite -- whether any key of politeness exists, as far as this script knows
+local polite = nil -- EACH CALL. Whether any key of politeness exists, as far as this script knows
 local function too_many(most)
   if there.members > most then return { 'TOO_MANY', key.members, there.members } end
 end

@@ -8,11 +8,11 @@
 -- USES     budgets.is_saturated, budgets.spent_by, grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key,
 --          partition.classify, partition.next_turn, partition.put_into, politeness.busy_of, politeness.earliest_of,
 --          politeness.limits_of, politeness.set_earliest, serve, state, state.now_ms, types.polite
-local served = {} -- turn, partition, ...: those that stay in the rotation; written after each round
+local served = {} -- EACH CALL. Turn, partition, ...: those that stay in the rotation; written after each round
 -- How many partitions in the rotation had nothing to lease: somebody else wrote them, or deleted or replaced a list.
 -- Others are looked at instead: else, with many of them, each exchange would meet some and bring nothing.
 local LOOKS = 500
-local fruitless = 0
+local fruitless = 0 -- EACH CALL
 local function serve_politely(partition, count, ahead)
   if #partition > MOST_NAME then
     fruitless = fruitless + 1

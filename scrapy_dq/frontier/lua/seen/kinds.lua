@@ -17,7 +17,7 @@ local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
 local CONVERTIBLE = { exact = true, expiring = true }
 local KINDS = {}
 local SWEPT_BESIDE = 100
-local opened, converting -- the kind; during a conversion (convert.lua), also the old kind
+local opened, converting = nil -- EACH CALL. The kind; during a conversion (convert.lua), also the old kind
 -- Returns the names of both.
 local function stored_kinds()
   local stored = state.epoch and (state.seen_kind or '')

@@ -1,0 +1,122 @@
+"""The exchange as a function of a library, where Redis has these; else, or if it is refused, as a script."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import pytest
+import redis
+
+from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.scripts import Function, lua_files, parts
+from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, puts
+from support.redis_server import RedisServer
+
+EXCHANGE = Function("exchange", Order.FIFO)
+
+
+@pytest.fixture
+def functions(live: LiveFrontier) -> None:
+    """Skip a test on a Redis without functions."""
+    try:
+        live.redis.function_list()
+    except redis.ResponseError:
+        pytest.skip("this Redis has no functions")
+
+
+def calls(live: LiveFrontier) -> dict[str, int]:
+    """Return how often each command was called, or refused."""
+    found = live.redis.info("commandstats")
+    return {
+        name.removeprefix("cmdstat_"): each["calls"] + each.get("rejected_calls", 0)
+        for name, each in found.items()
+    }
+
+
+@pytest.mark.usefixtures("functions", "sound")
+def test_a_library_that_is_not_there_is_loaded(live: LiveFrontier, worker: HandWorker) -> None:
+    """By the next exchange, once; also after somebody has deleted it in the middle of a crawl."""
+    worker.exchange(*puts(b"", 3))
+    live.redis.function_delete(EXCHANGE.name)
+    assert numbers(worker.exchange(want=1)) == [0]
+    assert live.redis.function_list(library=EXCHANGE.name)
+    before = calls(live)
+    assert numbers(worker.exchange(ack(0), want=2)) == [1, 2]
+    after = calls(live)
+    assert after["fcall"] == before["fcall"] + 1
+    assert after.get("function|load") == before.get("function|load")
+
+
+@pytest.mark.usefixtures("functions")
+def test_nothing_of_one_call_is_left_in_the_next(
+    live: LiveFrontier, worker: HandWorker, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """Of another crawl, or of one that was stopped by an error."""
+    with closing(LiveFrontier(redis_server.url, f"{crawl_name} 2", live.order, Seen.EXACT)) as second:
+        theirs = HandWorker(second, "theirs")
+        for n in range(0, 9, 3):
+            assert numbers(worker.exchange(*puts(b"a", 3, n), want=3)) == [n, n + 1, n + 2]
+            theirs.exchange(*puts(b"b", 1, n))
+            second.redis.set(second.key("rotation"), "of another type")
+            with pytest.raises(Exception, match="not a zset"):
+                theirs.exchange(want=1)
+            second.redis.delete(second.key("rotation"))
+        assert len(worker.held) == 9
+        live.state()
+
+
+@pytest.mark.usefixtures("functions")
+@pytest.mark.parametrize("right", ["fcall", "function|load"])
+def test_without_the_right_it_is_a_script(
+    live: LiveFrontier, redis_server: RedisServer, crawl_name: str, right: str
+) -> None:
+    """Redis is asked once."""
+    live.redis.function_flush()
+    live.redis.acl_setuser(
+        crawl_name, enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{right}"]
+    )
+    url = redis_server.url.replace("//", f"//{crawl_name}:any@")
+    try:
+        with closing(LiveFrontier(url, crawl_name, live.order, Seen.EXACT)) as denied:
+            worker = HandWorker(denied, "worker")
+            before = calls(live)
+            for n in range(3):
+                assert numbers(worker.exchange(*puts(b"", 1, n), want=1)) == [n]
+            after = calls(live)
+    finally:
+        live.redis.acl_deluser(crawl_name)
+    assert after["fcall"] == before.get("fcall", 0) + 1
+    assert after["evalsha"] > before["evalsha"]
+
+
+@pytest.mark.usefixtures("functions", "sound")
+def test_a_full_redis_takes_what_needs_no_memory(live: LiveFrontier, worker: HandWorker) -> None:
+    """It refuses every function then, but of a script only what needs memory."""
+    worker.exchange(*puts(b"", 3))
+    assert numbers(worker.exchange(want=3)) == [0, 1, 2]
+    before = live.redis.config_get("maxmemory")["maxmemory"]
+    live.redis.config_set("maxmemory", 1)
+    try:
+        assert worker.exchange(ack(0), ack(1)).applied
+    finally:
+        live.redis.config_set("maxmemory", before)
+    assert worker.exchange(ack(2)).census.done == 3
+
+
+CONSTANT = {
+    "key_types", "rare_types", "polite_types", "admit",
+    # Functions, and what stands for them.
+    "wrong_seen", "seen_count", "count_message", "head_of", "of_message", "group_of", "read_stream", "sub",
+    "number", "format", "sha1hex",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seen", list(Seen))
+def test_what_a_file_keeps_is_set_anew_by_each_call(seen: Seen) -> None:
+    """Each local of a file's top level that is no function and no CONSTANT is set in a line EACH CALL."""
+    for name in parts("exchange", Order.FIFO, seen)[:-2]:  # without the exchange itself, and salvage
+        text = lua_files()[name]
+        for names, rest in re.findall(r"^local (?!function )([\w, ]*\w)(.*)", text, re.MULTILINE):
+            if not names.isupper() and not CONSTANT.issuperset(names.split(", ")):
+                assert " -- EACH CALL" in rest, f"{name}.lua: {names}"
