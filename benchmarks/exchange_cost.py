@@ -136,7 +136,7 @@ def _cost(way: Callable[[RedisServer], ByExchange | Raw], batch: int, aof: bool)
         calls = client.info("commandstats")
         worker.close()
     # What a script calls is a part of the script's own time.
-    scripts = [name for name in ("cmdstat_evalsha", "cmdstat_eval") if name in calls]
+    scripts = [name for name in ("cmdstat_fcall", "cmdstat_evalsha", "cmdstat_eval") if name in calls]
     of_commands = sum(
         stat["usec"]
         for name, stat in calls.items()

@@ -37,6 +37,12 @@ class _OneConnection:
     async def eval(self, *args: Any) -> Any:
         return await self._call("EVAL", *args)
 
+    async def fcall(self, *args: Any) -> Any:
+        return await self._call("FCALL", *args)
+
+    async def function_load(self, source: str) -> Any:
+        return await self._call("FUNCTION", "LOAD", source)
+
     async def _call(self, *words: Any) -> Any:
         async with self._sending:
             await self.connection.send_command(*words)

@@ -17,14 +17,18 @@ CHUNK_BYTES = 1 << 16
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+SCRIPTS = ("EVAL", "EVALSHA", "FCALL")
+
 
 class Fault:
     """A planned fault: it affects the first command that matches, once."""
 
-    def __init__(self, effect: Literal["cut", "hold"], command: str | None, containing: bytes) -> None:
+    def __init__(
+        self, effect: Literal["cut", "hold"], command: str | None, containing: bytes | tuple[bytes, ...]
+    ) -> None:
         self.effect = effect
         self._command = command.upper() if command else None
-        self._containing = containing
+        self._containing = containing if isinstance(containing, tuple) else (containing,)
         self._fired = threading.Event()
         self._release: Callable[[], object] | None = None
 
@@ -47,7 +51,7 @@ class Fault:
     def matches(self, name: str, message: bytes) -> bool:
         """Tell whether it affects this command."""
         named = name == self._command if self._command else name not in SET_UP
-        return named and self._containing in message
+        return named and any(each in message for each in self._containing)
 
     def fire(self, release: Callable[[], object] | None = None) -> None:
         """Note that it has happened."""
@@ -82,7 +86,7 @@ class Behaviour:
 
     def served(self, message: bytes) -> bytes:
         """Return the command that Redis gets: one that answers `script_error` in place of any script."""
-        if not self.script_error or command_name(message) not in ("EVAL", "EVALSHA"):
+        if not self.script_error or command_name(message) not in SCRIPTS:
             return message
         words = (b"EVAL", b"return redis.error_reply(ARGV[1])", b"0", self.script_error.encode())
         return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)

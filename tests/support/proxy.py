@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from support.link import SET_UP, Behaviour, Fault, Link, Streams
+from support.link import SCRIPTS, SET_UP, Behaviour, Fault, Link, Streams
 from support.waiting import free_port
 
 T = TypeVar("T")
@@ -74,16 +74,25 @@ class RedisProxy:
 
         self._call(apply)
 
-    def cut_next_reply(self, command: str | None = None, *, containing: bytes = b"") -> Fault:
+    @property
+    def script_calls(self) -> int:
+        """How many calls of scripts and functions have arrived here."""
+        return sum(self.commands[name] for name in SCRIPTS)
+
+    def cut_next_reply(
+        self, command: str | None = None, *, containing: bytes | tuple[bytes, ...] = b""
+    ) -> Fault:
         """Let the next such command be applied, drop its reply and close the connection.
 
         Args:
             command: a name such as `EVALSHA`; None: any but connection set-up.
-            containing: bytes that the command must hold: a worker's id, a script's digest.
+            containing: bytes that the command must hold: a worker's id, a script's digest; or one of several.
         """
         return self._add(Fault("cut", command, containing))
 
-    def hold_next_command(self, command: str | None = None, *, containing: bytes = b"") -> Fault:
+    def hold_next_command(
+        self, command: str | None = None, *, containing: bytes | tuple[bytes, ...] = b""
+    ) -> Fault:
         """Close the connection on the next such command, which reaches Redis at `Fault.release` only."""
         return self._add(Fault("hold", command, containing))
 

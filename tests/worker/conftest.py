@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 import redis
 
-from scrapy_dq.frontier.scripts import TRANSITIONS
+from scrapy_dq.frontier.scripts import TRANSITIONS, Function
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -36,6 +37,8 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
         # So that a fault which waits for an EVALSHA meets the call itself, not its NOSCRIPT.
         for transition in TRANSITIONS:
             client.script_load(script(transition).source)
+        with suppress(redis.ResponseError):  # it has no functions, or this one
+            client.function_load(Function("exchange", ORDER).library)
         yield client
 
 

@@ -17,7 +17,7 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
-from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.scripts import Function, Script
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
@@ -33,9 +33,11 @@ def script(transition: str) -> Script:
     return Script(transition, ORDER)
 
 
-def sha(transition: str) -> bytes:
-    """Return what names it in an EVALSHA."""
-    return script(transition).sha.encode()
+def call_of(transition: str) -> tuple[bytes, ...]:
+    """Return what names it in its call: in an EVALSHA, and in an FCALL."""
+    function = Function(transition, ORDER).name.encode() if transition == "exchange" else b""
+    digest = script(transition).sha.encode()
+    return (digest, function) if function else (digest,)
 
 
 IDENTITY = Identity("fingerprinter", "spider", "{}")

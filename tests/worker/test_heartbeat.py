@@ -198,10 +198,10 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
     monkeypatch.setattr("scrapy_dq.frontier.worker.heartbeat.LONGEST_INTERVAL_S", 60.0)
     proxy.set_delay(0.02)
     async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
-        joins = proxy.commands["EVALSHA"]
+        joins = proxy.script_calls
         engine.put(0)
         # One that the blocked loop has yet to send would rightly find Redis away.
-        await until(lambda: proxy.commands["EVALSHA"] > joins, "an exchange is under way")
+        await until(lambda: proxy.script_calls > joins, "an exchange is under way")
         time.sleep(2.5)  # noqa: ASYNC251
         engine.worker.seeded()
         await engine.run()

@@ -19,7 +19,7 @@ from scrapy_dq.frontier.worker import outage, pace
 from support import stored
 from support.proxy import RedisProxy
 from support.waiting import Stopwatch
-from worker.engine import IDENTITY, Crawl, Engine, sha, until
+from worker.engine import IDENTITY, Crawl, Engine, call_of, until
 
 A, B = b"a.com", b"b.com"
 EARLY_S = 0.005
@@ -205,9 +205,9 @@ async def test_lost_replies_lose_and_double_no_lease_with_a_time(
     """Every second exchange is applied and its reply lost: each entry is sent once, in its turn."""
     monkeypatch.setattr(outage, "FIRST_S", 0.005)
     crawl.size = 0
-    of_exchange = sha("exchange")
+    of_exchange = call_of("exchange")
     async with Engine(crawl, url=proxy.url, **limited(0.1)) as engine:
-        faults = [proxy.cut_next_reply("EVALSHA", containing=of_exchange)]
+        faults = [proxy.cut_next_reply(containing=of_exchange)]
         for number in range(10):
             engine.put(number, partition=A)
         engine.seed(())
@@ -216,7 +216,7 @@ async def test_lost_replies_lose_and_double_no_lease_with_a_time(
             answered = engine.counts["exchange"]
             await until(lambda: engine.counts["exchange"] > answered or running.done(), "one more")  # noqa: B023
             if faults[-1].fired:
-                faults.append(proxy.cut_next_reply("EVALSHA", containing=of_exchange))
+                faults.append(proxy.cut_next_reply(containing=of_exchange))
         await running
         assert sum(fault.fired for fault in faults) >= 4
         assert crawl.done == dict.fromkeys(range(10), 1)
@@ -234,7 +234,7 @@ async def test_a_lost_reply_shortens_no_delay(
     crawl.size = 0
     async with Engine(crawl, url=proxy.url, **limited(0.1)) as engine:
         await until(lambda: engine.counts["exchange"], "it speaks")
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("exchange"))
+        fault = proxy.cut_next_reply(containing=call_of("exchange"))
         for number in range(4):
             engine.put(number, partition=A)
         engine.seed(())
@@ -404,7 +404,7 @@ async def test_a_block_holds_for_leases_that_are_under_way(
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed(())
         await until(lambda: engine.worker.census.seen == 0 and engine.counts["exchange"] > 1, "it speaks")
-        fault = proxy.hold_next_command("EVALSHA", containing=sha("exchange"))
+        fault = proxy.hold_next_command(containing=call_of("exchange"))
         engine.put(0, partition=A)
         running = asyncio.ensure_future(engine.run())
         await until(lambda: fault.fired, "an exchange that brings a lease is under way")

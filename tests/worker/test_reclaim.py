@@ -21,7 +21,7 @@ from scrapy_dq.frontier.worker.reclaim import Reclaimer
 from scrapy_dq.settings import Config
 from support.live_frontier import ack, entry_id, put
 from support.proxy import RedisProxy
-from worker.engine import IDENTITY, ORDER, Crawl, entries, sha, until
+from worker.engine import IDENTITY, ORDER, Crawl, call_of, entries, until
 
 State = Callable[[], dict[str, Any]]
 OWN = own_identity()
@@ -178,7 +178,7 @@ async def test_an_interrupted_reclaim_is_resumed(
     monkeypatch.setattr(reclaim, "DRAIN_LIMIT", 2)
     async with scene_of(crawl, proxy.url) as scene:
         await scene.add("gone", GONE, 1, 2, 3)
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("drain"))
+        fault = proxy.cut_next_reply(containing=call_of("drain"))
         with pytest.raises(FrontierUnavailable):
             await scene.reclaimer.reclaim("gone", "epoch", 0, "said so")
         assert fault.fired
@@ -186,7 +186,7 @@ async def test_an_interrupted_reclaim_is_resumed(
         assert len(entries(state(), "gone")) == 1
         late = await scene.frontier.exchange("gone", "epoch", 0, 30, 5, 0, 3, pack_moves([ack(1)]))
         assert not late.applied
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("fence"))
+        fault = proxy.cut_next_reply(containing=call_of("fence"))
         scene.observed(["gone"], ["gone"])  # in the background a broken reclaim raises nowhere
         await until(lambda: fault.fired and not scene.reclaimer._task, "it broke off again")
         scene.observed(["gone"], ["gone"])

@@ -24,7 +24,7 @@ from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import Kind, RedisServer
 from support.waiting import Stopwatch
-from worker.engine import Crawl, Engine, entries, held_by, script, sha, until
+from worker.engine import Crawl, Engine, call_of, entries, held_by, script, until
 
 State = Callable[[], dict[str, Any]]
 NAMED_RUN = Identity("fingerprinter", "spider", "{}", run_name="nightly")
@@ -222,13 +222,13 @@ async def test_lost_replies_of_exchanges_lose_and_double_nothing(
 ) -> None:
     """Every second exchange is applied and its reply lost: a repeat brings the stored one."""
     async with Engine(crawl, url=proxy.url, concurrency=2, work_s=0.005) as engine:
-        faults = [proxy.cut_next_reply("EVALSHA", containing=sha("exchange"))]
+        faults = [proxy.cut_next_reply(containing=call_of("exchange"))]
         engine.seed()
         running = asyncio.ensure_future(engine.run())
         while not running.done():
             if faults[-1].fired:
                 await next_exchange(engine)
-                faults.append(proxy.cut_next_reply("EVALSHA", containing=sha("exchange")))
+                faults.append(proxy.cut_next_reply(containing=call_of("exchange")))
             await asyncio.sleep(0.001)
         await running
         assert sum(fault.fired for fault in faults) >= 5
@@ -240,7 +240,7 @@ async def test_lost_replies_of_exchanges_lose_and_double_nothing(
 async def test_a_join_whose_reply_is_lost_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
     """A busy Redis is no reason not to start; the repeat registers nobody else."""
     async with Engine(crawl, url=proxy.url, join=False) as engine:
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("join"))
+        fault = proxy.cut_next_reply(containing=call_of("join"))
         await engine.join()
         assert fault.fired
         assert engine.counts["error"] == 1
@@ -256,7 +256,7 @@ async def test_a_lost_reply_of_leave_is_repeated(crawl: Crawl, proxy: RedisProxy
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("leave"))
+        fault = proxy.cut_next_reply(containing=call_of("leave"))
         leaving = asyncio.ensure_future(engine.stop())
         await until(lambda: fault.fired, "the reply of leave is lost")
         async with Engine(crawl) as next_one:
@@ -277,7 +277,7 @@ async def test_a_lost_reply_of_rejoin_is_repeated(
         running = asyncio.ensure_future(engine.run())
         await until(lambda: len(engine.works) >= 2, "two are at work")
         old_id, held = engine.worker.id, engine.held
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
+        fault = proxy.cut_next_reply(containing=call_of("rejoin"))
         put_out_of_step(engine, client)
         await until(lambda: engine.counts["rejoin"], "it rejoined")
         assert fault.fired
@@ -546,7 +546,7 @@ async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
         engine.seed()
         running = asyncio.ensure_future(engine.run())
         await until(lambda: len(entries(state(), engine.worker.id)) >= 8, "leases are buffered")
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
+        fault = proxy.cut_next_reply(containing=call_of("rejoin"))
         put_out_of_step(engine, client)
         await until(lambda: fault.fired, "it rejoins, and does not know it")
         engine.capacity = 0
@@ -566,7 +566,7 @@ async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()
-        fault = proxy.cut_next_reply("EVALSHA", containing=sha("rejoin"))
+        fault = proxy.cut_next_reply(containing=call_of("rejoin"))
         put_out_of_step(engine, client)
         await until(lambda: fault.fired, "it rejoins, and does not know the answer")
         assert engine.put(1000)
