@@ -1,7 +1,7 @@
 """Signals, by way of Scrapy's dispatcher, between parts of this package that do not know each other."""
 
 crawl_opening = object()
-"""A session is about to connect to its crawl. `grace_s`: DQ_SHUTDOWN_GRACE."""
+"""A session is about to connect to its crawl. `grace_s`: DQ_SHUTDOWN_GRACE; `tune_gc`: DQ_TUNE_GC."""
 crawl_joined = object()
 """A session has joined its crawl, before the spider is opened.
 

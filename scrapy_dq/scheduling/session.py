@@ -141,7 +141,9 @@ class Session(Listener):
         """
         self._scheduler = scheduler
         where = ""
-        self._crawler.signals.send_catch_log(crawl_opening, grace_s=self.config.shutdown_grace_s)
+        self._crawler.signals.send_catch_log(
+            crawl_opening, grace_s=self.config.shutdown_grace_s, tune_gc=self.config.tune_gc
+        )
         try:
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
             if self.revisits is not None:

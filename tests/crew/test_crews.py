@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import gc
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from scrapy_dq.crew.feeds.joining import Joining
 from scrapy_dq.crew.feeds.noted import noted
 from scrapy_dq.crew.feeds.parts import part_path
 from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.worker_agent import THRESHOLDS
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import run_name
@@ -61,6 +63,21 @@ class Own:
 class ProjectSpider(TreeSpider):
     name = SPIDER_NAME
     custom_settings = {"EXTENSIONS": {Own: 500, "scrapy.extensions.telnet.TelnetConsole": None}}
+"""
+
+
+TELLS_COLLECTOR = """
+import gc
+
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        self.logger.info("The collector: %s, %s", gc.get_threshold(), gc.get_freeze_count() > 10_000)
 """
 
 
@@ -150,6 +167,18 @@ def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
     enabled = log.read_text().partition("Enabled extensions:")[2].partition("]")[0]
     assert "Own'" in enabled
     assert "TelnetConsole" not in enabled
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_workers_collect_garbage_rarely(scene: Callable[..., Scene], tuned: bool) -> None:
+    """Unless DQ_TUNE_GC = False."""
+    here = scene(pages=1)
+    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(TELLS_COLLECTOR)
+    crew = here.crew("-w", "1", "--log-dir", "logs", "-s", f"DQ_TUNE_GC={tuned}")
+    assert crew.wait() == 0
+    (log,) = here.project.folder.glob("logs/*/worker-1.log")
+    thresholds = THRESHOLDS if tuned else gc.get_threshold()
+    assert f"The collector: {thresholds}, {tuned}" in log.read_text()
 
 
 def test_a_killed_worker_is_started_again(scene: Callable[..., Scene], redis_server: RedisServer) -> None:

@@ -157,6 +157,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("SCHEDULER_SERIALIZER", json, json),
     ("SCHEDULER_SERIALIZER", "", None),
     ("DQ_TRUST_PICKLE", "True", True),
+    ("DQ_TUNE_GC", "False", False),
 ]
 
 
@@ -180,6 +181,7 @@ BAD: list[tuple[str, Any]] = [
     ("SCHEDULER_SERIALIZER", "no_such_module"),
     ("SCHEDULER_SERIALIZER", "os"),
     ("DQ_TRUST_PICKLE", "perhaps"),
+    ("DQ_TUNE_GC", "rarely"),
     ("DQ_CRAWL", 5),
     ("DQ_RUN_NAME", 20261121),
     ("DQ_RESTART_WINDOW", -1),
