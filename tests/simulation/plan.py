@@ -152,7 +152,16 @@ def drawn(seed: int) -> Plan:
     budget = Random(f"{seed} domain budget").choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
     if plan.setup.fed or plan.setup.shards > 1:
         max_pages = None  # start payloads are in flight, too; shards count by themselves
-    own = {"revisits": revisits, "max_pages": max_pages, "streams": streams, "budget": budget}
+    memory_moves = plan.setup.memory_moves
+    if any(strike.fault == "disk_lost" for strike in plan.strikes):
+        memory_moves = 1  # else an outage is too short for a worker to have much on disk
+    own = {
+        "memory_moves": memory_moves,
+        "revisits": revisits,
+        "max_pages": max_pages,
+        "streams": streams,
+        "budget": budget,
+    }
     functions = Random(f"{seed} functions").random() < 0.75
     return replace(plan, setup=replace(plan.setup, functions=functions, **own))
 
