@@ -310,12 +310,12 @@ def test_limits_and_blocks_travel(crawl_of: Callable[..., Crawl], crawl_name: st
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     for n, host in enumerate(HOSTS):
-        old.workers[0].live.call("limit", host, delay_s=5.0 + n, concurrency=1, block_s=500.0)
+        old.workers[0].live.call("limit", host, delay_s=5.0 + n, concurrency=1, block_s=500.0, budget=7)
     loaded(new, 4, dumped(old, 1))
     new.join(4)
     for n, host in enumerate(HOSTS):
-        delay_s, concurrency, blocked_s = new.worker_of(host, b"").live.call("limit", host)
-        assert (delay_s, concurrency) == (5.0 + n, 1)
+        delay_s, concurrency, blocked_s, budget, spent = new.worker_of(host, b"").live.call("limit", host)
+        assert (delay_s, concurrency, budget, spent) == (5.0 + n, 1, 7, 0)
         assert 400 < blocked_s <= 500
 
 
