@@ -41,7 +41,7 @@ local function wrong_type(worker_id)
   wrong = too_many(2 * MOST_MEMBERS)
   if wrong then return wrong end
   if redis.call('EXISTS', key.absent, key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
-    key.quarantine, key.delayed, key.stats, key.discarded, key.torn) > 0 then
+    key.quarantine, key.delayed, key.stats, key.discarded, key.messages, key.torn) > 0 then
     local torn = redis.call('TYPE', key.torn).ok
     if torn ~= 'none' and not TORN_TYPES[torn] then return { 'WRONG_TYPE', key.torn, torn, 'set' } end
     if torn ~= 'none' and not only_looks then return { 'TORN' } end
@@ -49,7 +49,7 @@ local function wrong_type(worker_id)
     if wrong then return wrong end
   end
   polite = redis.call('EXISTS', key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
-    key.earliest, key.blocked) > 0
+    key.earliest, key.blocked, key.spent) > 0
   wrong = polite and wrong_among(polite_types)
   if wrong then return wrong end
   wrong = wrong_seen()
