@@ -17,7 +17,7 @@ MOVED = 6
 TRACED = 7
 """The ids of a trace (16 bytes) and a span (8), and an entry of format 1 or 4: `scheduling/tracing.py`."""
 FROM_STREAM = 8
-"""The message of a stream that it was made from, and an entry of any other format: `frontier/wire.py`."""
+"""The message of a stream that it was made from, and an entry of any other format: `frontier/signing.py`."""
 TRACE_BYTES = 24
 _TRACED_MARK = bytes((TRACED,))
 

@@ -21,7 +21,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.signing import MAC_BYTES, MARK, MOVED, Signer, without_signature
+from scrapy_dq.frontier.signing import FROM_STREAM, MAC_BYTES, MARK, MOVED, Signer, without_signature
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
@@ -70,7 +70,7 @@ def test_only_what_redis_itself_makes_entries_of_goes_unsigned() -> None:
     assert Signer("crawl", [OLD], bytes((formats.PAYLOAD,))).verified(ID, fed) == fed
     assert Signer("crawl", [OLD], bytes((formats.PAYLOAD,))).verified(ID, PAYLOAD) is None
     assert Signer("crawl", [OLD]).verified(ID, fed) is None
-    assert bytes((formats.SIGNED, formats.MOVED)) == MARK + MOVED
+    assert bytes((formats.SIGNED, formats.MOVED, formats.FROM_STREAM)) == MARK + MOVED + FROM_STREAM
 
 
 Open = Callable[..., LiveFrontier]
