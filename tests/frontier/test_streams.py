@@ -127,6 +127,14 @@ def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:
     assert second["meta"] == "{no json"
 
 
+@pytest.mark.parametrize("meta", ['{"at": 1764230400123456789, "of": []}', "null", ' [{"a": 0.1}] '])
+def test_meta_stays_as_it_was_written(fed: Stream, claimer: HandWorker, meta: str) -> None:
+    """Lua would round large numbers, and makes an empty list an object."""
+    fed.redis.xadd(fed.names[0], {"url": "http://a.com", "meta": meta})
+    (data,) = payloads(claim(claimer, 1).leases)
+    assert json.loads(data) == {"url": "http://a.com", "meta": json.loads(meta)}
+
+
 def test_a_message_that_was_deleted_is_none(fed: Stream, claimer: HandWorker) -> None:
     """By somebody who trims the stream while it is pending."""
     fed.feed(b"a", b"b")
