@@ -117,6 +117,38 @@ def test_what_a_dead_consumer_had_is_read_again(fed: Stream, claimer: HandWorker
     assert payloads(claim(claimer, 1).leases) == [b"a"]
 
 
+def test_what_is_in_progress_hides_nothing(fed: Stream, claimer: HandWorker) -> None:
+    """Nor does what is new: of all that is pending, each exchange looks at some."""
+    most = 100
+    fed.feed(*(b"%d" % n for n in range(2 * most + 1)))
+    while len(claimer.held) <= 2 * most:
+        claim(claimer, 50)
+    last, _ = fed.redis.xrevrange(fed.names[0], count=1)[0]
+    assert fed.redis.hdel(fed.key("messages"), fed.names[0].encode() + b"\0" + last)
+    fed.let_idle()
+    fed.feed(*(b"new" for _ in range(4)))
+    found = [payloads(claim(claimer, 1).leases) for _ in range(4)]
+    assert found == [[b"new"], [b"new"], [b"%d" % (2 * most)], [b"new"]]
+
+
+def test_each_stream_is_looked_at(fed: Stream, claimer: HandWorker) -> None:
+    """Whatever somebody has written into the note of what was looked at."""
+    for key in (0, 1):
+        fed.feed(b"%d" % key, key=key)
+    claim(claimer, 2)
+    fed.redis.delete(fed.key("messages"))
+    fed.let_idle()
+    for key, note in enumerate((b"-1e400 no id", b"%d " % 9**400)):
+        fed.redis.hset(fed.key("meta"), f"stream {fed.names[key]}", note)
+    assert payloads(claim(claimer, 2).leases) == [b"0", b"1"]
+    fed.redis.delete(fed.key("messages"))
+    fed.let_idle()
+    fed.redis.hset(fed.key("meta"), f"stream {fed.names[0]}", b"0 no id")
+    assert payloads(claim(claimer, 2).leases) == [b"1"]
+    fed.let_idle()
+    assert payloads(claim(claimer, 2).leases) == [b"0"]
+
+
 def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:
     """`meta` is JSON already; what is no JSON stays text."""
     fields = {"url": "http://a.com", "meta": '{"depth": 3}', "page": "2"}

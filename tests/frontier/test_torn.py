@@ -51,7 +51,7 @@ from support.redis_server import RedisServer
 
 WRITES = (
     "HSET", "HDEL", "HINCRBY", "HINCRBYFLOAT", "SADD", "SREM", "SPOP", "ZADD", "ZREM", "ZPOPMAX",
-    "ZUNIONSTORE", "XREADGROUP", "XGROUP", "XACK", "XAUTOCLAIM", "RPUSH", "LPUSH", "RPOP", "LPOP", "LREM",
+    "ZUNIONSTORE", "XREADGROUP", "XGROUP", "XACK", "XCLAIM", "RPUSH", "LPUSH", "RPOP", "LPOP", "LREM",
     "LSET", "LTRIM", "UNLINK", "RENAME",
 )  # fmt: skip
 SHADOW = """

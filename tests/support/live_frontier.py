@@ -282,9 +282,9 @@ def let_idle(live: LiveFrontier, name: str, consumer: str = "crawl") -> None:
     """Let the pending messages of a stream look as if *consumer* had read them an hour ago."""
     group = f"scrapy_dq:{live.key('')[:-1]}"
     if live.redis.exists(name) and live.redis.xinfo_groups(name):
-        for each in live.redis.xpending_range(name, group, "-", "+", 100):
+        for each in live.redis.xpending_range(name, group, "-", "+", 1000):
             live.redis.xclaim(name, group, consumer, 0, [each["message_id"]], idle=3_600_000)
-    live.redis.hdel(live.key("meta"), "stream_looked")
+    live.redis.hdel(live.key("meta"), f"stream {name}")
 
 
 class HandWorker:

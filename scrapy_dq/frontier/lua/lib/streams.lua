@@ -1,11 +1,12 @@
 -- streams: start payloads from a stream, by a consumer group. What is read is pending there until messages.lua
 -- acknowledges it. What was read for a crawl that has forgotten it (cleared, or its Redis rolled back), or by a
 -- consumer of the group that has died, is read once more.
--- USES     keys.key, messages.count_message, messages.group_of, messages.of_message, state.wall_ms
+-- USES     digits, keys.key, messages.count_message, messages.group_of, messages.of_message, state.wall_ms
 local read_stream
 do
-  -- How long a message is left to another consumer; how often this is looked at.
-  local IDLE_MS, LOOK_MS = 60000, 10000
+  -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many
+  -- an exchange looks at, and how many it takes of these, at most.
+  local IDLE_MS, PAUSE_MS, LOOKS, MOST = 60000, 10000, 100, 8
   -- What a spider gets of a message: the value of its only field, or JSON of all, in which `meta` is JSON already. That
   -- is only checked: decoded and encoded, it would have numbers of 14 digits, and {} for [].
   local function data_of(fields)
@@ -17,19 +18,39 @@ do
     end
     return head .. string.sub(cjson.encode(all), 2)
   end
+  -- Those that nobody works on. What is in progress stays pending for as long as that takes: it is passed over, and the
+  -- next look begins behind it. `meta` has when the last look was, and where the next one begins (nothing: anew).
   local function abandoned(name)
-    local now = wall_ms()
-    if math.abs(now - tonumber(redis.call('HGET', key.meta, 'stream_looked') or 0)) < LOOK_MS then return {} end
-    redis.call('HSET', key.meta, 'stream_looked', now)
-    local reply = redis.pcall('XAUTOCLAIM', name, group_of(), 'crawl', IDLE_MS, '0-0', 'COUNT', 8)
-    return reply[2] or {}
+    local note, now = 'stream ' .. name, wall_ms()
+    local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
+    from = from or ''
+    if from == '' and math.abs(now - digits(looked, 2 ^ 52)) < PAUSE_MS then return {} end
+    local pending = redis.pcall('XPENDING', name, group_of(), from == '' and '-' or from, '+', LOOKS)
+    if pending.err then pending = {} end -- there is no group yet, or somebody else has written that note
+    local fields, ids = {}, {}
+    for i, each in ipairs(pending) do fields[i] = name .. '\0' .. each[1] end
+    local counted = fields[1] and redis.call('HMGET', key.messages, unpack(fields))
+    from = #pending == LOOKS and '(' .. pending[LOOKS][1] or ''
+    for i, each in ipairs(pending) do
+      if not counted[i] and each[3] >= IDLE_MS then ids[#ids + 1] = each[1] end
+      if #ids == MOST then
+        from = '(' .. each[1]
+        break
+      end
+    end
+    redis.call('HSET', key.meta, note, string.format('%.0f ', now) .. from)
+    if not ids[1] then return {} end
+    local claimed = redis.pcall('XCLAIM', name, group_of(), 'crawl', IDLE_MS, unpack(ids))
+    return claimed.err and {} or claimed
   end
-  -- Returns payloads, each marked as of its message: of the next one, or of some that were abandoned; or an error.
-  read_stream = function(name, mark)
+  -- Returns payloads, each marked as of its message: of some that were abandoned, or of the next one; or an error.
+  -- *looks*: whether those that were abandoned are looked for, once in an exchange.
+  read_stream = function(name, mark, looks)
+    local messages, payloads = looks and abandoned(name) or {}, {}
     local function read()
       return redis.pcall('XREADGROUP', 'GROUP', group_of(), 'crawl', 'COUNT', 1, 'STREAMS', name, '>')
     end
-    local reply = read()
+    local reply = messages[1] == nil and read()
     if type(reply) == 'table' and reply.err and string.find(reply.err, 'NOGROUP', 1, true) then
       if redis.call('EXISTS', name) == 0 then return {} end
       local made = redis.pcall('XGROUP', 'CREATE', name, group_of(), '0')
@@ -37,7 +58,7 @@ do
       reply = read()
     end
     if type(reply) == 'table' and reply.err then return reply end
-    local messages, payloads = reply and reply[1] and reply[1][2] or abandoned(name), {}
+    messages = reply and reply[1] and reply[1][2] or messages
     for _, message in ipairs(messages) do
       -- No fields: it was deleted meanwhile. One that is counted is in progress here.
       local field = message and message[2] and name .. '\0' .. message[1]

@@ -11,8 +11,8 @@
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
 -- Returns the next payload, or some; none: the key is empty, or has another type.
-local function taken(name, kind, mark)
-  local reply = kind == 'stream' and read_stream(name, mark) or redis.pcall(POP[kind] or 'EXISTS', name)
+local function taken(name, kind, mark, is_first)
+  local reply = kind == 'stream' and read_stream(name, mark, is_first) or redis.pcall(POP[kind] or 'EXISTS', name)
   if type(reply) == 'table' and reply.err then
     -- Check the type only after an error: most keys have the right one.
     local wrong = is_wrong(name, kind)
@@ -30,7 +30,7 @@ local function claim(want, kind, mark, id_stem)
   for _, name in ipairs(start_keys) do
     local payloads
     repeat
-      payloads = claimed < want and grants.bytes < grants.max_bytes and taken(name, kind, mark) or {}
+      payloads = claimed < want and grants.bytes < grants.max_bytes and taken(name, kind, mark, not payloads) or {}
       for _, payload in ipairs(payloads) do
         state.sequence = state.sequence + 1
         -- The sequence makes it unique: a repeat of an exchange stopped midway has the same stem. And the payload
