@@ -223,7 +223,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     before = time.time()
     seconds, microseconds = client.time()
     findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
-    findings += _examine_scripts(place, shards)
+    findings += _examine_scripts(place, shards, start_keys)
     if findings[-1].level == health.OK:
         findings.append(health.limits(*script_limits(client, first)))
         if start_keys and first.number == HOME:
@@ -231,7 +231,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     return findings
 
 
-def _examine_scripts(place: Place, shards: Sequence[_At]) -> list[Finding]:
+def _examine_scripts(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
     """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
     from scrapy_dq.backend import health
     from scrapy_dq.frontier.admin.backlog import refused_scripts
@@ -239,7 +239,7 @@ def _examine_scripts(place: Place, shards: Sequence[_At]) -> list[Finding]:
     found: dict[Finding, list[int]] = {}
     for client, shard in shards:
         finding = health.scripts(
-            *refused_scripts(client, shard, place.config.order, place.config.seen_kind)
+            *refused_scripts(client, shard, place.config.order, place.config.seen_kind, start_keys)
         )  # fmt: skip
         found.setdefault(finding, []).append(shard.number)
     bad = [finding for finding in found if finding.level != health.OK]

@@ -161,6 +161,7 @@ class Frontier:
         self.name = keys.Shard(crawl, shard)
         self._keys = keys.fixed(self.name)
         self._start_keys = start_keys.keys if start_keys else ()
+        self._start_kind = start_keys.kind if start_keys else ""
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
         otherwise the worker would wait for ever."""
@@ -193,7 +194,7 @@ class Frontier:
             reply = await self._call(
                 "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
                 ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
-                replaces, *self._said_of(crawl),
+                replaces, self._start_kind, *self._said_of(crawl),
             )  # fmt: skip
             if of is None or reply[0] not in (b"OTHER", b"LATER"):
                 break
@@ -624,7 +625,7 @@ class Frontier:
         try:
             keys_of = self._keys_of.get(transition, self._keys)
             if self._denied:
-                refuse(await self._scripts["probe"].call(self.client, self._keys))
+                refuse(await self._scripts["probe"].call(self.client, self._keys, self._start_kind))
                 self._denied = False
             reply = await self._scripts[transition].call(self.client, keys_of, *args)
         except (RedisError, OSError, TimeoutError) as error:

@@ -598,6 +598,7 @@ def test_a_command_that_is_refused_is_named_before_anything_is_written(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
     """At the start, by its name; nothing of the crawl is there, and no scratch."""
+    fed = StartKeys("stream", (f"{crawl_name}:fed",), b"m")
     with redis_server.client() as admin:
         name = re.sub(r"\W", "_", crawl_name)
         rights = ["~*", "+@all", f"-{command.lower()}"]
@@ -605,12 +606,31 @@ def test_a_command_that_is_refused_is_named_before_anything_is_written(
         url = redis_server.url.replace("redis://", f"redis://{name}:password@")
         try:
             with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
-                refused = LiveFrontier(url, crawl_name)
+                refused = LiveFrontier(url, crawl_name, start_keys=fed)
                 with pytest.raises(FrontierRefused, match=rf"\b{command}\b.*ACL SETUSER"):
                     HandWorker(refused, "worker")
                 assert cleaner.key_names() == set()
                 admin.execute_command("ACL", "SETUSER", name, f"+{command.lower()}")
                 HandWorker(refused, "worker").leave()
+        finally:
+            admin.execute_command("ACL", "DELUSER", name)
+
+
+def test_commands_of_streams_are_needed_only_where_one_feeds_the_crawl(
+    redis_server: RedisServer, crawl_name: str
+) -> None:
+    """A user that was enough for a crawl is enough for it still."""
+    name = re.sub(r"\W", "_", crawl_name)
+    with redis_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all", "-@stream")
+        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
+        try:
+            for start_keys in (None, StartKeys("list", (f"{crawl_name}:fed",), b"m")):
+                with closing(LiveFrontier(url, crawl_name, start_keys=start_keys)) as live:
+                    worker = HandWorker(live, "worker")
+                    assert numbers(worker.exchange(put(1), want=1)) == [1]
+                    live.frontier._denied = True  # so that all are probed
+                    assert worker.exchange(ack(1)).census.done == 1
         finally:
             admin.execute_command("ACL", "DELUSER", name)
 

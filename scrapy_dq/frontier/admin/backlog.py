@@ -199,7 +199,9 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, shard: keys.Shard, order: Order, seen: Seen) -> tuple[str, str]:
+def refused_scripts(
+    client: Any, shard: keys.Shard, order: Order, seen: Seen, start_keys: StartKeys | None
+) -> tuple[str, str]:
     """Return why scripts do not run (empty: they do), and in what form Redis has the exchange; blocking.
 
     Nothing of the crawl is changed.
@@ -212,7 +214,8 @@ def refused_scripts(client: Any, shard: keys.Shard, order: Order, seen: Seen) ->
         client.eval(
             "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared"
         )
-        refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(shard)))
+        kind = start_keys.kind if start_keys else ""
+        refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(shard), kind))
         exchange = Function("exchange", order, seen)
         (cached,) = client.script_exists(exchange.sha)
     except ResponseError as error:

@@ -10,7 +10,8 @@ local function is_denied(text)
   return false
 end
 -- Returns the commands of all scripts that are denied, and the error for the first one; leaves nothing behind.
-local function refused_commands()
+-- *kind*: of the start keys (claim.lua); only a crawl that is fed by streams needs their commands.
+local function refused_commands(kind)
   local scratch, refused, words = worker_key('rights'), {}, ''
   local function try(...)
     local reply = redis.pcall(...)
@@ -36,11 +37,13 @@ local function refused_commands()
   for _, command in ipairs({ 'HINCRBY', 'HINCRBYFLOAT' }) do try(command, scratch, '', 'no number') end
   try('HSET', scratch, '', '', 'of these the number is even')
   try('RENAME', scratch, scratch)
-  try('XACK', scratch, '', '0-1')
-  try('XCLAIM', scratch, '', '', 0, '0-1')
-  try('XGROUP', 'CREATE', scratch, '', '0')
-  try('XPENDING', scratch, '')
-  try('XREADGROUP', 'GROUP', '', '', 'STREAMS', scratch, '>')
+  if kind == 'stream' then
+    try('XACK', scratch, '', '0-1')
+    try('XCLAIM', scratch, '', '', 0, '0-1')
+    try('XGROUP', 'CREATE', scratch, '', '0')
+    try('XPENDING', scratch, '')
+    try('XREADGROUP', 'GROUP', '', '', 'STREAMS', scratch, '>')
+  end
   try('ZADD', scratch, 'XX', 0, '')
   try('ZUNIONSTORE', scratch, 1, scratch)
   -- These write with any arguments.

@@ -2,7 +2,8 @@
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
 --          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
 --          epoch is new_epoch; -1: this is home), exist (1: home says that this shard exists),
---          replaces (the epoch of what home goes on without; empty: none; see follow.lua), and those of described.lua
+--          replaces (the epoch of what home goes on without; empty: none; see follow.lua), kind (of its start keys;
+--          empty: it has none), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
@@ -21,8 +22,8 @@
 --          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
 --          state.save_state, state.wall_ms, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(8)
-local refused, words_of_redis = refused_commands()
+local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
+local refused, words_of_redis = refused_commands(ARGV[8])
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
 if wrong then return wrong end
