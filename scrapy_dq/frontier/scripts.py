@@ -49,7 +49,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "retry": ("journal", "half_moved"),
     "forget": ("journal", "half_moved"),
     "convert": ("half_moved",),
-    "drop": ("journal", "half_moved"),
+    "drop": ("messages", "journal", "half_moved"),
     "reshard": ("shared", "starts", "member", "limits"),
     "arrive": ("shared", "limits", "resharding"),
     "depart": ("shared", "resharding"),

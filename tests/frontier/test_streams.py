@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from frontier.test_claim import Fed, claim, payloads
-from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Put
+from scrapy_dq.frontier.admin.drop import drop
+from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Put, Release
 from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
 
@@ -147,6 +149,22 @@ def test_each_stream_is_looked_at(fed: Stream, claimer: HandWorker) -> None:
     assert payloads(claim(claimer, 2).leases) == [b"1"]
     fed.let_idle()
     assert payloads(claim(claimer, 2).leases) == [b"0"]
+
+
+def test_what_is_dropped_is_acknowledged(fed: Stream, claimer: HandWorker) -> None:
+    """Wherever it waits: else its message would be read once more in the next run."""
+    fed.feed(b"a", b"b")
+    (first, second) = claim(claimer, 2).leases
+    other = replace(put(9, partition=b"other"), message=second.message)
+    waits = [replace(made_of(first, n), partition=b"trap") for n in range(4)]
+    late = replace(made_of(first, 4), partition=b"trap", due_at=time.monotonic() + 1000)
+    claimer.exchange(*waits, late, other, Ack(first.entry_id), Ack(second.entry_id), seeding=3)
+    lease = next(each for each in claimer.exchange(want=2, seeding=3).leases if each.partition == b"trap")
+    claimer.exchange(Release(lease.entry_id), seeding=3)
+    assert fed.pending() == 2
+    assert drop(fed.redis, fed.crawl, "trap") == 5
+    assert fed.pending() == 1
+    assert fed.redis.hgetall(fed.key("messages")) == {second.message: b"1"}
 
 
 def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:

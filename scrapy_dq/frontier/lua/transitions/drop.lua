@@ -1,20 +1,32 @@
 -- drop: entries of one partition that wait -> gone, in bounded steps. They stay seen. What is in flight, failed or
--- dead stays as it is.
+-- dead stays as it is. A message of a stream does not wait for them any more.
 -- ARGS     partition, most, delayed (msgpack array: members of `delayed` of this partition), by (who drops them, for
 --          the journal)
 -- RETURNS  OK, how many it were, left (1: more of them wait, delayed ones not counted) | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(most + delayed)
 -- CRASH    before, after: repeating the call goes on with what is left
--- USES     bands.first_of, bands.list_of, bands.remove_best_band, entry.unpack_rank, half_moved, journal.note_event,
---          keys.key, partition.classify, state, state.save_state, types.is_wrong, types.wrong_type
+-- USES     bands.first_of, bands.list_of, bands.remove_best_band, entry.ELEMENT, entry.MEMBER, entry.read_delayed,
+--          entry.unpack_rank, half_moved, journal.note_event, keys.key, messages.count_message, partition.classify,
+--          state, state.is_there, state.save_state, types.is_wrong, types.wrong_type
 local partition, most, delayed, by = ARGV[1], tonumber(ARGV[2]), cmsgpack.unpack(ARGV[3]), ARGV[4]
 local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local dropped = 0
 local function count(of, gone) state[of], dropped = math.max(0, state[of] - gone), dropped + gone end
-if delayed[1] then count('delayed', redis.call('ZREM', key.delayed, unpack(delayed))) end
+local function remove(name, members)
+  local of = name == 'delayed' and name or 'waiting'
+  if not members[1] then return end
+  if not is_there('messages') then return count(of, redis.call('ZREM', key[name], unpack(members))) end
+  for _, member in ipairs(members) do
+    local removed = redis.call('ZREM', key[name], member)
+    local payload = of == name and select(4, read_delayed(member)) or string.sub(member, #partition + MEMBER + 2)
+    count(of, removed)
+    if removed == 1 then count_message(payload, -1) end
+  end
+end
+remove('delayed', delayed)
 while dropped < most do
   local band = redis.call('HGET', key.bands, partition)
   if not band then break end
@@ -23,7 +35,11 @@ while dropped < most do
   if wrong then break end
   local length = redis.call('LLEN', list)
   local some = math.min(most - dropped, length)
-  redis.call('LTRIM', list, some, -1)
+  if is_there('messages') then
+    for _ = 1, some do count_message(string.sub(redis.call('LPOP', list), ELEMENT + 1), -1) end
+  else
+    redis.call('LTRIM', list, some, -1)
+  end
   count('waiting', some)
   if some == length then remove_best_band(partition) end
 end
@@ -31,7 +47,7 @@ for _, name in ipairs({ 'returned', 'quarantine' }) do
   if dropped < most then
     local members = redis.call('ZRANGEBYLEX', key[name], '[' .. partition .. '\0', '(' .. partition .. '\1',
       'LIMIT', 0, most - dropped)
-    if members[1] then count('waiting', redis.call('ZREM', key[name], unpack(members))) end
+    remove(name, members)
   end
 end
 classify(partition, 0)
