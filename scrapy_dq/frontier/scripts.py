@@ -46,7 +46,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "limit": ("limits", "block", "journal", "half_moved"),
     "notices": ("journal",),
     "steer": ("damage", "starts", "journal", "finish"),
-    "retry": ("journal", "half_moved"),
+    "retry": ("messages", "journal", "half_moved"),
     "forget": ("journal", "half_moved"),
     "convert": ("half_moved",),
     "drop": ("messages", "journal", "half_moved"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from frontier.test_claim import Fed, claim, payloads
+from scrapy_dq.frontier import peek, retry
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Put, Release
 from support.live_frontier import HandWorker, let_idle, put
@@ -165,6 +166,24 @@ def test_what_is_dropped_is_acknowledged(fed: Stream, claimer: HandWorker) -> No
     assert drop(fed.redis, fed.crawl, "trap") == 5
     assert fed.pending() == 1
     assert fed.redis.hgetall(fed.key("messages")) == {second.message: b"1"}
+
+
+@pytest.mark.parametrize("end", [Fail, Bury])
+def test_what_is_tried_once_more_counts_once_more(fed: Stream, claimer: HandWorker, end: type[Move]) -> None:
+    """Else its end would acknowledge the message while something else of it waits."""
+    fed.feed(b"a")
+    (lease,) = claim(claimer, 1).leases
+    claimer.exchange(made_of(lease, 1), made_of(lease, 2), Ack(lease.entry_id), seeding=3)
+    arguments = {Fail: ("reason", "label"), Bury: ("reason",)}[end]
+    claimer.exchange(want=1, seeding=3)
+    (gone,) = claimer.held
+    claimer.exchange(end(gone, *arguments), seeding=3)  # type: ignore[call-arg]
+    retry(fed.redis, fed.crawl, peek(fed.redis, fed.crawl), failed=bool, dead=bool)
+    claimer.exchange(want=1, seeding=3)
+    for left in (1, 0):
+        (held,) = claimer.held
+        claimer.exchange(Ack(held), want=1, seeding=3)
+        assert fed.pending() == left
 
 
 def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:

@@ -5,8 +5,9 @@
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
--- USES     entry.come_back, half_moved, journal.note_event, keys.key, midway.moving, partition.classify_touched, state,
---          state.load_state, state.save_state, state.stale, types.wrong_type, words.tell
+-- USES     entry.come_back, half_moved, journal.note_event, keys.key, messages.count_message, midway.moving,
+--          partition.classify_touched, state, state.load_state, state.save_state, state.stale, types.wrong_type,
+--          words.tell
 local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 load_state()
 local answer = stale(epoch, tonumber(run))
@@ -41,6 +42,7 @@ for i = 1, #failed, 2 do
     state.failed = math.max(0, state.failed - 1)
     lease.id, moving = fields[1], lease
     come_back('returned', fields[1], lease)
+    count_message(lease.payload, 1)
     from_failed = from_failed + 1
   end
 end
@@ -51,6 +53,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   if lease and redis.call('HDEL', key.dead, id) == 1 then
     lease.id, moving = id, lease
     come_back('returned', id, lease)
+    count_message(lease.payload, 1)
     from_dead = from_dead + 1
   end
 end
