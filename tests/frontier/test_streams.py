@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from frontier.test_claim import Fed, claim, payloads
-from scrapy_dq.frontier import peek, retry
+from scrapy_dq.frontier import forget, peek, retry
 from scrapy_dq.frontier.admin.drop import drop
-from scrapy_dq.frontier.model import Ack, Bury, Fail, Lease, Move, Put, Release
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release
 from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
 
@@ -184,6 +184,24 @@ def test_what_is_tried_once_more_counts_once_more(fed: Stream, claimer: HandWork
         (held,) = claimer.held
         claimer.exchange(Ack(held), want=1, seeding=3)
         assert fed.pending() == left
+
+
+@pytest.mark.parametrize("due_in", [0.0, 100.0], ids=["waits", "delayed"])
+def test_one_that_is_put_twice_under_its_id_counts_once(
+    fed: Stream, claimer: HandWorker, due_in: float
+) -> None:
+    """Its fingerprint was forgotten, and a replay log puts it again while the first one waits."""
+    fed.feed(b"a")
+    (lease,) = claim(claimer, 1).leases
+    due_at = time.monotonic() + due_in if due_in else 0.0
+    child = replace(made_of(lease, 1), admission=Admission.SEEN, due_at=due_at)
+    claimer.exchange(child, Ack(lease.entry_id), seeding=3)
+    forget(fed.redis, fed.crawl, [(child.token, b"")])
+    assert not claimer.exchange(child, seeding=3).dropped
+    fed.advance(2 * due_in)
+    claimer.exchange(want=2, seeding=3)
+    claimer.exchange(Ack(child.entry_id), seeding=3)
+    assert fed.pending() == 0
 
 
 def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:

@@ -156,7 +156,7 @@ MUTATIONS = (
         (LUA + "moves/lease.lua", "- spent_by(partition) - busy_of(partition)", "- spent_by(partition)"),
     )),
     Mutation(GUARD, "a message is acknowledged with its start payload", (
-        (LUA + "moves/put.lua", "  count_message(payload, 1)\n", ""),
+        (LUA + "moves/put.lua", "    count_message(payload, 1)\n", ""),
     )),
     Mutation(GUARD, "what is in flight is not in the budget", (
         (LUA + "transitions/exchange.lua", " - state.failed - state.in_flight", " - state.failed"),

@@ -1,6 +1,7 @@
 -- grants: the leases of an exchange: stored in in-flight in a few writes.
 -- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of, entry.whole,
---          keys.in_flight_key, keys.key, keys.worker_key, messages.head_of, midway, politeness.count_busy, state
+--          keys.in_flight_key, keys.key, keys.worker_key, messages.count_message, messages.head_of, midway,
+--          politeness.count_busy, state
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 local SIGNED, MOVED = '\5', '\6' -- see signing.py: a signature is valid for the id of its entry only
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
@@ -40,6 +41,7 @@ local function write_grants()
     elseif other then
       -- It was forgotten (forget.lua) and put again by a replay log: it is leased and settled once.
       count_busy(partition_of(grants.records[i]), -1)
+      count_message(payload_in(grants.records[i]), -1)
     end
     local id, record = grants.ids[i], grants.records[i]
     fields[#fields + 1], fields[#fields + 2] = id, record

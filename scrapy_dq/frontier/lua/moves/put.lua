@@ -75,12 +75,14 @@ local function put(new)
   if delayed then
     -- If it was forgotten (forget.lua) and a replay log puts it again, it is in `delayed` already.
     state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
-    state.delayed, adding = state.delayed + redis.call('ZADD', key.delayed, due_ms, delayed), nil
+    local added = redis.call('ZADD', key.delayed, due_ms, delayed)
+    state.delayed, adding = state.delayed + added, nil
     now_there('delayed')
+    count_message(payload, added)
   else
     append(id, rank, partition, payload)
+    count_message(payload, 1)
   end
-  count_message(payload, 1)
 end
 -- Removes tokens of puts that no worker will repeat: without this, an endless crawl would keep them all.
 local function forget(tokens)
