@@ -52,7 +52,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "drop": ("messages", "journal", "half_moved"),
     "reshard": ("shared", "starts", "member", "limits"),
     "arrive": ("shared", "limits", "resharding"),
-    "depart": ("shared", "resharding"),
+    "depart": ("messages", "shared", "resharding"),
     "sweep": (),
     "audit": ("starts", "limits", "recount", "journal"),
     "overview": ("starts",),

@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 
 from frontier.test_claim import Fed, claim, payloads
-from scrapy_dq.frontier import forget, peek, retry
+from scrapy_dq.frontier import Frontier, forget, peek, retry
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release
+from scrapy_dq.frontier.resharding.reshard import reshard
 from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
+from support.stored import roll_back
 
 GROUP = "scrapy_dq"
 
@@ -202,6 +204,32 @@ def test_one_that_is_put_twice_under_its_id_counts_once(
     claimer.exchange(want=2, seeding=3)
     claimer.exchange(Ack(child.entry_id), seeding=3)
     assert fed.pending() == 0
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_a_reshard_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker) -> None:
+    """Other shards could not tell home that something of a message is done."""
+    fed.feed(b"a", b"b")
+    first, second = claim(claimer, 2).leases
+    children = (replace(made_of(first, n), partition=b"host %d" % n) for n in range(9))
+    claimer.exchange(*children, Ack(first.entry_id), Release(second.entry_id), seeding=3)
+    claimer.leave()
+    assert fed.pending() == 2
+    client = fed.frontier.client
+    frontiers = [Frontier(client, fed.crawl, fed.order, shard=number) for number in range(3)]
+    try:
+        assert fed.run(reshard(frontiers, 3)).entries > 3
+        assert fed.pending() == 0
+        assert not fed.redis.exists(fed.key("messages"))
+        fed.run(reshard(frontiers, 1))
+        worker = HandWorker(fed, "worker")
+        while held := claim(worker, 9).leases:
+            worker.exchange(*(Ack(lease.entry_id) for lease in held), seeding=3)
+        assert worker.exchange(seeding=3).census.done == 9
+        assert not fed.redis.exists(fed.key("messages"))
+    finally:
+        for each in frontiers[1:]:
+            roll_back(fed.redis, each.name, {})
 
 
 def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:

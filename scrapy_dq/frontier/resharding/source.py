@@ -46,6 +46,8 @@ class Source:
             for label in ("seen", "seeds", "admitted", "adopted"):
                 await self._move_tokens(label)
             await self._transfer.depart(self._number, "tokens")
+        async for found in self._reader.members("messages"):
+            await self._transfer.depart(self._number, "messages", [message for message, _ in found])
         for label in (*_OF_PARTITIONS, "delayed", "dead", "returned", "quarantine"):
             await self._move_members(label)
         await self._move_lists(meta)

@@ -1,14 +1,15 @@
 -- depart: what has arrived in another shard during a reshard, and is on its disk, leaves its old one.
--- ARGS     epoch, change, owner (see reshard.lua), label (see arrive.lua), rank, partition (of a backlog), count,
---          stay (of a list: how many elements from its head on were read, and msgpack: the positions, from 1 on, of
---          those that stay here: they go to its tail), left (how many are still to be read, before the list was read
---          once), sent (msgpack: shard, elements that went there, ...), items (msgpack: members, fields or tokens),
---          gave (msgpack: shard, how often something has arrived there from here, ...)
+-- ARGS     epoch, change, owner (see reshard.lua), label (see arrive.lua; messages), rank, partition (of a backlog),
+--          count, stay (of a list: how many elements from its head on were read, and msgpack: the positions, from 1
+--          on, of those that stay here: they go to its tail), left (how many are still to be read, before the list
+--          was read once), sent (msgpack: shard, elements that went there, ...), items (msgpack: members, fields or
+--          tokens), gave (msgpack: shard, how often something has arrived there from here, ...)
 -- RETURNS  OK | CHANGED (another process, or reshard) | WRONG_TYPE, key, actual, expected
 -- COST     O(count + items)
 -- CRASH    before: they are in both shards: the repeat of the reshard moves none of them twice; after: nothing to do
--- USES     bands.list_of, bands.remove_best_band, entry.rank_bytes, keys.key, kinds.seen, partition.classify_touched,
---          resharding.in_parts, resharding.is_owned, state, state.save_state, state.touched, types.wrong_type
+-- USES     bands.list_of, bands.remove_best_band, entry.rank_bytes, keys.key, kinds.seen, messages.count_message,
+--          messages.of_message, partition.classify_touched, resharding.in_parts, resharding.is_owned, state,
+--          state.save_state, state.touched, types.wrong_type
 local epoch, change, owner, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local count, stay, left = tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8]), ARGV[9]
 local sent, items, gave = cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[12])
@@ -49,6 +50,10 @@ elseif label == 'dead' or label == 'limits' then
   in_parts('HDEL', key[label], items)
 elseif label == 'seen' then
   in_parts(seen().remove, key.seen, items)
+elseif label == 'messages' then
+  -- What was made of them goes to any shards, which could not tell home that it is done: it is stored, which is enough.
+  in_parts('HDEL', key.messages, items)
+  for _, field in ipairs(items) do count_message(of_message(field, ''), 0) end
 elseif label == 'tokens' then
   redis.call('HSET', key.meta, 'reshard:tokens', 1) -- all were copied
 else
