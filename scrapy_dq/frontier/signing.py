@@ -51,11 +51,10 @@ class Signer:
 
         What *other* does not verify stays as it is, and is valid here no more than there.
         """
-        message, rest = apart(stored)
-        if not (self.signs and rest[:1] in (MARK, MOVED)):
+        if not (self.signs and stored[:1] in (MARK, MOVED)):
             return stored
-        payload = other.verified(entry_id, rest)
-        return stored if payload is None else joined(message, self.signed(entry_id, payload))
+        payload = other.verified(entry_id, stored)
+        return stored if payload is None else self.signed(entry_id, payload)
 
     def verified(self, entry_id: bytes, stored: bytes) -> bytes | None:
         """Return the payload of a *stored* one; None: no key has signed it."""

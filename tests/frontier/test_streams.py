@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,11 @@ import pytest
 from frontier.test_claim import Fed, claim, payloads
 from scrapy_dq.frontier import Frontier, forget, peek, retry
 from scrapy_dq.frontier.admin.drop import drop
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release
+from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.header import header_of
+from scrapy_dq.frontier.archive.load import Loaded, Target, load
+from scrapy_dq.frontier.archive.parts import Part
+from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release, Seen
 from scrapy_dq.frontier.resharding.reshard import reshard
 from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
@@ -227,6 +231,45 @@ def test_a_reshard_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker)
             worker.exchange(*(Ack(lease.entry_id) for lease in held), seeding=3)
         assert worker.exchange(seeding=3).census.done == 9
         assert not fed.redis.exists(fed.key("messages"))
+    finally:
+        for each in frontiers[1:]:
+            roll_back(fed.redis, each.name, {})
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, shards: int) -> None:
+    """Else the messages would be read again, next to the requests that were made of them."""
+    fed.feed(b"a", b"b", b"c")
+    first, second, _ = claim(claimer, 3).leases
+    children = [
+        made_of(first, 1),
+        made_of(first, 2),
+        replace(made_of(first, 3), due_at=time.monotonic() + 99),
+    ]
+    claimer.exchange(*children, Ack(first.entry_id), Release(second.entry_id), seeding=3)
+    frontiers = [Frontier(fed.frontier.client, fed.crawl, fed.order, shard=n) for n in range(shards)]
+
+    async def moved() -> Loaded:
+        header = await header_of(frontiers[:1])
+        parts = [part async for part in dump(frontiers[:1], header, Skipped())]
+        roll_back(fed.redis, frontiers[0].name, {})
+
+        async def given() -> AsyncIterator[Part]:
+            for part in parts:
+                yield part
+
+        target = Target(fed.order, Seen.EXACT, "no")
+        return await load(frontiers, header, given(), target, priority_of=lambda payload: 0)
+
+    try:
+        assert fed.pending() == 3
+        assert fed.run(moved()).entries == 5
+        assert fed.pending() == 0
+        if shards == 1:
+            leases = HandWorker(fed, "worker").exchange(want=9, seeding=3).leases
+            assert len(leases) == 4
+            assert {lease.message for lease in leases} == {b""}
     finally:
         for each in frontiers[1:]:
             roll_back(fed.redis, each.name, {})

@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
 from scrapy_dq.frontier.resharding.transfer import Transfer
+from scrapy_dq.frontier.signing import apart
 from scrapy_dq.frontier.worker.routing import shard_of
 
 _PART, _PART_BYTES = 500, 1_048_576
@@ -184,7 +185,9 @@ class _Loading:
             await self._take(part._replace(items=part.items[at : at + _PART]))
 
     async def _take(self, part: Part) -> None:
-        self.entries += len(part.items) if part.kind in parts.ENTRIES else 0
+        if part.kind in parts.ENTRIES:
+            self.entries += len(part.items)
+            part = await self._without_messages(part)
         if part.kind != parts.WAITING:
             await self._send_lists()
         if part.kind in TOKENS:
@@ -199,6 +202,19 @@ class _Loading:
             stored = partial(self._writer.stored, part.kind)
             for to, items in self._by_shard(part):
                 await self._arrive(to, part.kind, [each for item in items for each in stored(item)])
+
+    async def _without_messages(self, part: Part) -> Part:
+        """Acknowledge the messages of streams that entries were made from, and return these without them.
+
+        If the new crawl has the name of the old one, these are pending in its group, and would be read again.
+        """
+        at = -2 if part.kind in (parts.FAILED, parts.DEAD) else -1
+        split = [apart(item[at]) for item in part.items]
+        if messages := sorted({message for message, _ in split if message}):
+            await self._arrive(HOME, "messages", messages)
+        items = [(*item[:at], payload, *item[len(item) + at + 1 :])
+                 for item, (_, payload) in zip(part.items, split, strict=True)]  # fmt: skip
+        return part._replace(items=items)
 
     async def end(self) -> None:
         await self._send_lists()

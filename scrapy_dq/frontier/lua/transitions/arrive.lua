@@ -1,7 +1,7 @@
 -- arrive: what a reshard moves is stored in its new shard; it is still in its old one, too.
 -- ARGS     epoch, change, owner (see reshard.lua), from (its old shard), label (backlog, failed: in this order;
 --          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums; of an
---          import also fingerprints: they become seen now, of whatever kind that is),
+--          import also fingerprints: they become seen now, of whatever kind that is; messages: for home, acknowledged),
 --          first (of lists: how many elements of any list have arrived from there before), items (msgpack: elements,
 --          members or tokens; of the backlog rank, partition and elements of one list after another; with a time before
 --          each: delayed, earliest, blocked, an expiring seen; field and value: dead, limits; the first bucket and the
@@ -11,8 +11,9 @@
 -- COST     O(items)
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
 -- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit,
---          partition.classify_touched, resharding.in_parts, resharding.is_owned, shared.stored_field, state,
---          state.CLAIMED, state.save_state, state.touched, types.polite, types.wrong_type
+--          messages.count_message, messages.of_message, partition.classify_touched, resharding.in_parts,
+--          resharding.is_owned, shared.stored_field, state, state.CLAIMED, state.save_state, state.touched,
+--          types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local first, items = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7])
 local wrong = wrong_type()
@@ -79,6 +80,8 @@ elseif label == 'seen' then
 elseif label == 'fingerprints' then
   for _, fingerprint in ipairs(items) do seen().add(fingerprint) end
   tidy_seen()
+elseif label == 'messages' then
+  for _, field in ipairs(items) do count_message(of_message(field, ''), 0) end
 else
   in_parts('SADD', key[label], items)
 end
