@@ -30,6 +30,7 @@ from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.queue.pace import OnDemand
@@ -219,12 +220,18 @@ async def test_a_line_about_a_shard_names_it(
             assert any(line.startswith(label + text) for line in lines), (label, text)
 
 
+@pytest.mark.parametrize("endless", [False, True])
 async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(
-    crawl: Crawl, client: Redis
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch, endless: bool
 ) -> None:
     """Not before: until a horizon after the end of its lease, the next worker must find the token."""
     admitted = keys.prefix(keys.Shard(crawl.name, 1)) + "admitted"
-    async with engine(crawl) as worker:
+    forgotten: list[bytes] = []
+    forget = WorkerProtocol.forget
+    monkeypatch.setattr(
+        WorkerProtocol, "forget", lambda protocol, each: (forgotten.append(each), forget(protocol, each))
+    )
+    async with engine(crawl, forgets_children=endless) as worker:
         crawl.size = 0
         worker.seed([of(0)])
         leases: list[Lease] = []
@@ -246,6 +253,7 @@ async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back
         worker.worker.listen(True)
         await until(lambda: not client.sismember(admitted, put.token), "its token has gone")
         assert time.monotonic() - ended > 0.8 * HORIZON_S
+        assert forgotten.count(put.token) == 1
 
 
 @pytest.mark.parametrize("lost", ["never", "before its end is confirmed", "after"])

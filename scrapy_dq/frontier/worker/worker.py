@@ -275,7 +275,7 @@ class Worker:
         """
         put.once = True
         shard = self.shard_of(put.partition, put.token)
-        if shard != HOME and put.parent:
+        if shard != HOME and put.parent and not self._forgets_children:  # else `put` has noted it
             self._note_token(put, put.parent, shard)
 
     @property
