@@ -13,9 +13,9 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ResponseError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
-from scrapy_dq.frontier.errors import moved_to
+from scrapy_dq.frontier.errors import moved_to, passes
 from scrapy_dq.frontier.keys import FIXED
 from scrapy_dq.frontier.model import Order, Seen
 
@@ -238,16 +238,21 @@ class Function(Script):
         self._refused = False
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        if not self._refused:
-            try:
-                return await self._call_function(client, keys, args)
-            except OutOfMemoryError:
-                pass  # a function is refused as a whole, a script only at a command that needs memory
-            except ResponseError as error:
-                if not _refuses_functions(error):
-                    raise
-                self._refused = True
-        return await super()._run(client, keys, args)
+        if self._refused:
+            return await super()._run(client, keys, args)
+        try:
+            return await self._call_function(client, keys, args)
+        except OutOfMemoryError:
+            # A function is refused as a whole, a script only at a command that needs memory.
+            return await super()._run(client, keys, args)
+        except ResponseError as error:
+            if passes(error) or "on @user_function:" in str(error):  # an outage, or an error inside it
+                raise
+        # Redis has no functions, or refuses them to this user: each version and service words that in another
+        # way. If it is anything else, the script meets it, too.
+        reply = await super()._run(client, keys, args)
+        self._refused = True
+        return reply
 
     async def _call_function(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
@@ -261,14 +266,6 @@ class Function(Script):
             if "already exists" not in str(error):  # another worker has just loaded it
                 raise
         return await client.fcall(self.name, len(keys), *keys, *args)
-
-
-def _refuses_functions(error: ResponseError) -> bool:
-    """Tell whether Redis has no functions (6.2, and some services), or this user no right to them."""
-    text = str(error).lower()
-    if isinstance(error, NoPermissionError):
-        return "'fcall'" in text or "'function" in text
-    return "unknown command" in text
 
 
 _TORN = "scripts are repeatedly stopped midway, or sent on to other nodes"

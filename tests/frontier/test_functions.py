@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 import redis
 
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import FrontierUnavailable, Order, Seen
 from scrapy_dq.frontier.scripts import Function, lua_files, parts
 from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, puts
 from support.redis_server import RedisServer
@@ -88,6 +88,66 @@ def test_without_the_right_it_is_a_script(
         live.redis.acl_deluser(crawl_name)
     assert after["fcall"] == before.get("fcall", 0) + 1
     assert after["evalsha"] > before["evalsha"]
+
+
+@pytest.mark.usefixtures("functions", "sound")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fcall", "unknown command 'FCALL', with args beginning with: 'dq_exchange_1'"),
+        ("fcall", "This command is not supported by this service"),
+        ("fcall", "Function not found"),  # a proxy has loaded it elsewhere
+        ("function_load", "Command is not available: 'FUNCTION'"),
+        ("function_load", "Error compiling function"),
+    ],
+)
+def test_however_a_service_refuses_functions_it_is_a_script(
+    live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, command: str, words: str
+) -> None:
+    """It is asked once."""
+    live.redis.function_flush()
+    asked = refusing(live, monkeypatch, command, words)
+    for n in range(3):
+        assert numbers(worker.exchange(*puts(b"", 1, n), want=1)) == [n]
+    assert asked == [words] * (1 + (words == "Function not found"))
+
+
+@pytest.mark.usefixtures("functions", "sound")
+def test_an_outage_is_no_refusal(
+    live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it, functions are called again."""
+    with monkeypatch.context() as patch:
+        refusing(live, patch, "fcall", "LOADING Redis is loading the dataset in memory")
+        with pytest.raises(FrontierUnavailable, match="loading"):
+            worker.exchange(*puts(b"", 1))
+    before = calls(live)["fcall"]
+    assert worker.exchange(*puts(b"", 1)).applied
+    assert calls(live)["fcall"] > before
+
+
+@pytest.mark.usefixtures("functions")
+def test_an_error_in_a_function_is_no_refusal(live: LiveFrontier, worker: HandWorker) -> None:
+    """The script would meet it, too."""
+    before = calls(live)
+    with pytest.raises(FrontierUnavailable, match="on @user_function"):
+        worker.exchange(moves=b"no msgpack")
+    assert worker.exchange(*puts(b"", 1)).applied
+    after = calls(live)
+    assert after["fcall"] > before.get("fcall", 0) + 1
+    assert after.get("evalsha", 0) <= before.get("evalsha", 0)
+
+
+def refusing(live: LiveFrontier, patch: pytest.MonkeyPatch, command: str, words: str) -> list[str]:
+    """Have Redis refuse a command with these words, and return all such answers."""
+    asked: list[str] = []
+
+    async def refuse(*_: object) -> None:
+        asked.append(words)
+        raise redis.ResponseError(words)
+
+    patch.setattr(live.frontier.client, command, refuse)
+    return asked
 
 
 @pytest.mark.usefixtures("functions", "sound")
