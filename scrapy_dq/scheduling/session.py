@@ -318,7 +318,7 @@ class Session(Listener):
             self._connection.note_no_answer()
         elif what is Count.EXCHANGE and self.listening.exchanged():
             self.settlement.wake()  # it finds that it is idle
-        if what is Count.EXCHANGE and self.worker.budget_spent:
+        if what is Count.EXCHANGE and self.worker.max_pages_reached:
             self.settlement.close_spider("max_pages")
         elif what is Count.EXCHANGE and self.worker.only_over_budget:
             self.settlement.close_spider("domain_budget")

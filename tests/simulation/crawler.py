@@ -491,7 +491,7 @@ class Crawler(Listener):
     def counted(self, what: Count, amount: float) -> None:
         if what is Count.EXCHANGE:
             self._entered()
-            if self.worker.budget_spent:
+            if self.worker.max_pages_reached:
                 self.stop("max_pages")
             elif self.worker.only_over_budget:
                 self.stop("domain_budget")

@@ -13,7 +13,7 @@ COUNTS = (
     "members", "seen",
 )  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limitings")
-LIMITING = ("delay_ms", "concurrency", "budget", "budgets")
+LIMITING = ("delay_ms", "concurrency", "budget", "budget_period")
 """The last two only if a partition has a budget."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 

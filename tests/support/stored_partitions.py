@@ -65,7 +65,8 @@ def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
     """Return how much of its budget each partition has spent in this run, since there are budgets."""
     counts, run = apart(plain["meta"]), int(plain["meta"].get(b"run", 0))
     spent = {partition: list(map(int, text.split())) for partition, text in plain["spent"].items()}
-    return {partition: n for partition, (of, n) in spent.items() if of == run} if counts["budgets"] else {}
+    budgets = counts["budget_period"]
+    return {partition: n for partition, (of, n) in spent.items() if of == run} if budgets else {}
 
 
 def limits_in(

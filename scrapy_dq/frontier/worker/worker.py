@@ -225,7 +225,7 @@ class Worker:
         return closing.pending(self._protocols)
 
     @property
-    def budget_spent(self) -> bool:
+    def max_pages_reached(self) -> bool:
         """The run has had as many requests as WorkerOptions.max_pages allows, and something is left."""
         most, census = self.home.protocol.max_pages, self.home.protocol.census
         return most is not None and census.done + census.failed >= most and self.pending

@@ -4,14 +4,14 @@
 --          state.wall_ms
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
 local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
-local function period() return state.budgets == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
+local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
 local function spent_by(partition)
-  if state.budgets == 0 then return 0 end
+  if state.budget_period == 0 then return 0 end
   local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')
   return (tonumber(of) == period() and tonumber(count) or 0) + (spent_change[partition] or 0)
 end
 local function count_spent(partition)
-  if state.budgets > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
+  if state.budget_period > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
 end
 -- Whether a partition gets nothing more in this run, or on this day.
 local function is_spent(partition)

@@ -29,5 +29,5 @@ local function look_for_partitions()
   local held = 0
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + (leases_of(id) or 0) end
   -- What is over its budget waits though nobody holds anything of it.
-  if held == 0 and state.budgets == 0 or held < state.in_flight then damaged('entries') end
+  if held == 0 and state.budget_period == 0 or held < state.in_flight then damaged('entries') end
 end

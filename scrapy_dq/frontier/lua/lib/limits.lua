@@ -31,13 +31,14 @@ local function begin_to_limit()
 end
 -- Sets all limits at once, from the settings; replaces all previous limits.
 local function set_limits(packed)
-  local delay_ms, concurrency, own, budget, budgets, own_budgets = unpack(cmsgpack.unpack(packed))
-  if delay_ms > 0 or concurrency > 0 or #own > 0 or budgets then
+  local delay_ms, concurrency, own, budget, budget_period, own_budgets = unpack(cmsgpack.unpack(packed))
+  if delay_ms > 0 or concurrency > 0 or #own > 0 or budget_period then
     begin_to_limit()
   elseif state.in_flight == 0 then
     state.limited = false
   end
-  state.delay_ms, state.concurrency, state.budget, state.budgets = delay_ms, concurrency, budget or 0, budgets or 0
+  state.delay_ms, state.concurrency = delay_ms, concurrency
+  state.budget, state.budget_period = budget or 0, budget_period or 0
   save_limiting()
   redis.call('UNLINK', key.limits)
   for i = 1, #own, 3 do

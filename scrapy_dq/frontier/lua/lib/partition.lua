@@ -40,7 +40,7 @@ local function classify(partition, ahead, served)
   local ordinary = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
   if not ordinary and not first_of(key.quarantine, partition) then return put_into(partition, nil) end
   if is_saturated(partition) then
-    if state.budgets == 2 and is_spent(partition) then -- until the next day
+    if state.budget_period == 2 and is_spent(partition) then -- until the next day
       return put_into(partition, 'resting', { now_ms() + DAY_MS - wall_ms() % DAY_MS, partition })
     end
     return put_into(partition, 'saturated', { 0, partition })
