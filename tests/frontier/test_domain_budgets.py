@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier.model import Limits
+from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -102,6 +103,17 @@ def test_a_budget_of_a_day_is_new_at_midnight(live: LiveFrontier) -> None:
         live.redis.hset(live.key("spent"), partition, f"{today - 1} {spent}")
     live.advance(86_400)
     assert sorted(worker.take(20)) == [1, 11]
+
+
+def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
+    """Nobody holds anything of a partition that has spent less than its budget, and yet it is saturated."""
+    worker = begin(live, budgeted(2))
+    assert sorted(worker.take(9)) == [0, 1, 10, 11]
+    live.redis.hset(live.key("busy"), mapping={A: 9, B: 9})
+    receipt = worker.exchange(ack(0), ack(10), release(1), release(11), want=9, seeding=1)
+    assert (receipt.leases, receipt.damage) == ((), "entries")
+    live.run(audit(live.frontier, worker.epoch, worker.run))
+    assert sorted(worker.take(9)) == [1, 11]
 
 
 def test_who_joins_without_budgets_ends_them(live: LiveFrontier) -> None:

@@ -8,15 +8,22 @@ local function look_for_damage()
   if there.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
-local function is_empty(partition)
-  return redis.call('HEXISTS', key.bands, partition) == 0 and not first_of(key.returned, partition)
-    and not first_of(key.quarantine, partition)
+-- Whether what is saturated, though nobody holds anything, has spent its budgets: some of it.
+local function saturated_by_budgets()
+  for _, partition in ipairs(redis.call('ZRANGE', key.saturated, 0, 9)) do
+    if not is_spent(partition) then return false end
+  end
+  return true
 end
 -- Detects entries that would never be leased: no set has a partition, one rests for longer than it has to or without
 -- an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case
 local function look_for_partitions()
   if state.waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
   local resting = redis.call('ZRANGE', key.resting, 0, 0, 'WITHSCORES')
+  local function is_empty(partition)
+    return redis.call('HEXISTS', key.bands, partition) == 0 and not first_of(key.returned, partition)
+      and not first_of(key.quarantine, partition)
+  end
   if resting[1] then
     local till = tonumber(resting[2])
     local too_long = till > now_ms() and earliest_of(resting[1]) < till and not is_spent(resting[1])
@@ -28,6 +35,5 @@ local function look_for_partitions()
   end
   local held = 0
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + (leases_of(id) or 0) end
-  -- What is over its budget waits though nobody holds anything of it.
-  if held == 0 and state.budget_period == 0 or held < state.in_flight then damaged('entries') end
+  if held == 0 and not saturated_by_budgets() or held < state.in_flight then damaged('entries') end
 end
