@@ -47,7 +47,7 @@ class Limit(Subcommand):
         )
         parser.add_argument(
             "--budget", type=_whole(1_000_000_000), metavar="N",
-            help="requests of the run, or of a day, with those that are done; 0: any number",
+            help="most requests of the run, or of a day, counted from its first budget on; 0: any number",
         )  # fmt: skip
         parser.add_argument(
             "--default", action="store_true", help="reset delay, concurrency and budget to the settings"

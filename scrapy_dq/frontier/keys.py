@@ -48,7 +48,7 @@ KEYS = (
     Key("saturated", "zset", "while a partition with entries waits for its leases"),
     Key("limits", "hash", "from the first partition with its own limits until the next run starts"),
     Key("busy", "hash", "while something is in flight"),
-    Key("spent", "hash", "the run, or by days; only of partitions with a budget"),
+    Key("spent", "hash", "the run, or the day; only of partitions with a budget"),
     Key("unsent", "hash", "while a lease of a partition with a delay is not sent"),
     Key("earliest", "zset", "until the time has passed"),
     Key("blocked", "zset", "until the time has passed"),

@@ -112,7 +112,7 @@ def pack_limits(limits: Limits) -> bytes:
         delay_ms = False if delay_s is None else whole_ms(delay_s)
         own += [partition, delay_ms, False if concurrency is None else concurrency]
     packed: tuple[Any, ...] = (whole_ms(limits.delay_s), limits.concurrency, own)
-    if limits.budget or limits.own_budgets:
+    if limits.budget or limits.own_budgets or limits.daily:
         budgets = dict(sorted(limits.own_budgets.items()))
         packed = (*packed, limits.budget, 2 if limits.daily else 1, budgets)
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]

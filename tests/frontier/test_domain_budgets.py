@@ -68,7 +68,7 @@ def test_a_person_may_give_more(live: LiveFrontier) -> None:
 
 
 def test_a_person_may_give_less(live: LiveFrontier) -> None:
-    """Of a crawl without budgets: what was done before is not known, and does not count."""
+    """A first budget: what was done before it is not known, and does not count."""
     worker = begin(live, IDENTITY)
     assert sorted(worker.take(2)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)
@@ -114,6 +114,37 @@ def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
     assert (receipt.leases, receipt.damage) == ((), "entries")
     live.run(audit(live.frontier, worker.epoch, worker.run))
     assert sorted(worker.take(9)) == [1, 11]
+
+
+def test_the_period_is_also_that_of_budgets_by_hand(live: LiveFrontier) -> None:
+    """Of settings that have no budget."""
+    worker = begin(live, budgeted(daily=True))
+    assert live.call("limit", A, budget=1)[3:] == (1, 0)
+    assert 0 in worker.take(20)
+    assert worker.exchange(ack(0), want=1, seeding=1).next_due_s is not None
+    assert int(live.redis.hget(live.key("spent"), A).split()[0]) == live.redis.time()[0] // 86_400
+    assert live.call("limit", A, budget=2)[3:] == (2, 1)
+
+
+def test_only_what_has_a_budget_is_counted(live: LiveFrontier) -> None:
+    """Else each host that a crawl meets would leave a field."""
+    worker = begin(live, budgeted(b=9))
+    assert sorted(worker.take(2)) == [0, 10]
+    worker.exchange(ack(0), ack(10), seeding=1)
+    assert live.redis.hgetall(live.key("spent")) == {B: b"0 1"}
+
+
+def test_of_earlier_days_nothing_is_kept(live: LiveFrontier) -> None:
+    worker = begin(live, budgeted(9, daily=True))
+    assert sorted(worker.take(4)) == [0, 1, 10, 11]
+    worker.exchange(ack(0), seeding=1)
+    today = live.redis.time()[0] // 86_400
+    live.redis.hset(live.key("meta"), "spent_on", today - 1)
+    live.redis.hset(live.key("spent"), A, f"{today - 1} 1")
+    worker.exchange(ack(10), seeding=1)
+    assert live.redis.hkeys(live.key("spent")) == [B]
+    worker.exchange(ack(1), seeding=1)
+    assert sorted(live.redis.hkeys(live.key("spent"))) == [A, B]
 
 
 def test_who_joins_without_budgets_ends_them(live: LiveFrontier) -> None:

@@ -354,7 +354,7 @@ class ReferenceFrontier(Partitions):
         self.starts, self.crawled = {}, ""
         self.run, self.phase = self.run + 1, "open"
         self._count_from_zero()
-        self.limited = bool(self.delay or self.concurrency or self.own or self.budgets)
+        self.limited = bool(self.delay or self.concurrency or self.own or self.budget)
         self.words = replace(self.words, hold=Hold.NONE)
 
     def _forget_what_was_known(self, keep_seen: bool) -> None:

@@ -66,7 +66,7 @@ class Partitions:
     """The entries that wait, by partition, and which of each may be leased."""
 
     def __init__(self) -> None:
-        self.limited, self.delay, self.concurrency, self.budget, self.budgets = False, 0, 0, 0, False
+        self.limited, self.delay, self.concurrency, self.budget = False, 0, 0, 0
         self.own: dict[bytes, OwnLimits] = {}
         self.settings = Limits()
         self.clear_partitions()
@@ -78,7 +78,7 @@ class Partitions:
         self.standing: dict[bytes, tuple[str, int]] = {}
         """Of each partition that is not empty: rotation, suspects (both with turn), resting, saturated."""
         self.spent: dict[bytes, int] = {}
-        """Of partitions, in this run, since there are budgets."""
+        """Of partitions, in this run, while they have a budget."""
         self.unsent: dict[bytes, bytes] = {}
         self.earliest: dict[bytes, int] = {}
         self.blocked: dict[bytes, int] = {}
@@ -89,13 +89,13 @@ class Partitions:
     def set_limits(self, limits: Limits) -> None:
         self.settings = limits
         self.delay, self.concurrency = units(limits.delay_s) or 0, limits.concurrency
-        self.budget, self.budgets = limits.budget, bool(limits.budget or limits.own_budgets)
+        self.budget = limits.budget
         self.own = {
             p.encode(): (*map(units, limits.own.get(p, (None, None))[:1]), limits.own.get(p, (None, None))[1],
                          limits.own_budgets.get(p))
             for p in {*limits.own, *limits.own_budgets}
         }  # fmt: skip
-        if self.delay or self.concurrency or self.own or self.budgets:
+        if self.delay or self.concurrency or self.own or self.budget:
             self.limited = True
         elif not any(worker.leases for worker in self.members.values()):
             self.limited = False
@@ -113,7 +113,6 @@ class Partitions:
         if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only shown
             return self._in_force(partition)
         self.limited |= (delay_s, concurrency, budget) != (None, None, None)
-        self.budgets |= bool(budget and budget > 0)
         before = self.own.pop(partition, (None, None, None))
         given = (units(delay_s), concurrency, budget)
         pairs = zip(before, given, strict=True)
@@ -145,11 +144,11 @@ class Partitions:
         return delay, most, budget
 
     def _spent_by(self, partition: bytes) -> int:
-        return self.spent.get(partition, 0) if self.budgets else 0
+        return self.spent.get(partition, 0)
 
     def count_spent(self, partition: bytes) -> None:
         """Note that a request is done, or has failed."""
-        if self.budgets:
+        if self._limits_of(partition)[2]:
             self.spent[partition] = self.spent.get(partition, 0) + 1
 
     def _free_saturated(self) -> None:

@@ -232,7 +232,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "earliest": reference.earliest,
         "blocked": reference.blocked,
         "limits": (reference.limited, reference.delay, reference.concurrency, reference.own),
-        "spent": reference.spent if reference.budgets and reference.limited else {},
+        "spent": reference.spent,
         "offset": reference.clock,
     }
 

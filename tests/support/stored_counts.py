@@ -14,7 +14,7 @@ COUNTS = (
 )  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limitings")
 LIMITING = ("delay_ms", "concurrency", "budget", "budget_period")
-"""The last two only if a partition has a budget."""
+"""The last two only if there is a budget for all, or it is of a day."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 
 

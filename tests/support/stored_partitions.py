@@ -62,11 +62,10 @@ def check_partitions(
 
 
 def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
-    """Return how much of its budget each partition has spent in this run, since there are budgets."""
-    counts, run = apart(plain["meta"]), int(plain["meta"].get(b"run", 0))
+    """Return how much of its budget each partition has spent in this run, while it had one."""
+    run = int(plain["meta"].get(b"run", 0))
     spent = {partition: list(map(int, text.split())) for partition, text in plain["spent"].items()}
-    budgets = counts["budget_period"]
-    return {partition: n for partition, (of, n) in spent.items() if of == run} if budgets else {}
+    return {partition: n for partition, (of, n) in spent.items() if of == run}
 
 
 def limits_in(

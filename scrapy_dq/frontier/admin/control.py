@@ -55,7 +55,7 @@ def limit(
         partition: usually a host name; it may have no entries yet.
         delay_s: seconds between two requests; 0: none; negative: the crawl's setting.
         concurrency: requests in flight; 0: no limit; negative: the crawl's setting.
-        budget: requests that may be done in the run, or on a day, with those that are; 0: any number;
+        budget: most requests that are done in the run, or on a day, while it has a budget; 0: any number;
             negative: the crawl's setting.
         block_s: block the partition for this many seconds; 0: lift a block.
         by: who changes them, for the journal of the crawl: at most 80 bytes of it are kept.

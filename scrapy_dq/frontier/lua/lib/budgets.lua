@@ -6,12 +6,13 @@
 local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
 local function spent_by(partition)
-  if state.budget_period == 0 then return 0 end
   local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')
   return (tonumber(of) == period() and tonumber(count) or 0) + (spent_change[partition] or 0)
 end
+-- Only where there is a budget: else each host that a crawl meets would leave a field.
 local function count_spent(partition)
-  if state.budget_period > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
+  local _, _, budget = limits_of(partition)
+  if budget > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
 end
 -- Whether a partition gets nothing more in this run, or on this day.
 local function is_spent(partition)
@@ -32,6 +33,12 @@ local function save_partitions()
     end
   end
   busy_change = {}
+  if state.budget_period == 2 and next(spent_change) then
+    local day = string.format('%d', period())
+    local was = redis.call('HGET', key.meta, 'spent_on')
+    if was ~= day then redis.call('HSET', key.meta, 'spent_on', day) end
+    if was and was ~= day then redis.call('UNLINK', key.spent) end -- it is all of earlier days
+  end
   for partition in pairs(spent_change) do
     redis.call('HSET', key.spent, partition, string.format('%d %d', period(), spent_by(partition)))
     spent_change[partition] = nil

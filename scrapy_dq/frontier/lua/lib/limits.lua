@@ -38,7 +38,7 @@ local function set_limits(packed)
     state.limited = false
   end
   state.delay_ms, state.concurrency = delay_ms, concurrency
-  state.budget, state.budget_period = budget or 0, budget_period or 0
+  state.budget, state.budget_period = budget or 0, budget_period or 1
   save_limiting()
   redis.call('UNLINK', key.limits)
   for i = 1, #own, 3 do

@@ -87,7 +87,7 @@ local function next_run(keep_seen)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold, state.gone = 0, '', 0
   -- Nothing is in flight, so that counting by partition can start here.
-  state.limited = state.delay_ms > 0 or state.concurrency > 0 or state.budget_period > 0
-    or redis.call('EXISTS', key.limits) == 1
+  state.limited = state.delay_ms > 0 or state.concurrency > 0 or state.budget > 0
+    or state.budget_period == 2 or redis.call('EXISTS', key.limits) == 1
   save_limiting()
 end

@@ -31,7 +31,7 @@ local function load_state()
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
-    budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 0, -- 0: none, 1: a run, 2: a day
+    budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
     -- The counters of words (words.lua); nil: none was sent, as in most crawls.
     told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'),
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
@@ -54,8 +54,8 @@ local function save_state()
 end
 local function save_limiting()
   if not state.limited then return redis.call('HDEL', key.meta, 'limiting') end
-  local budgets = state.budget_period > 0 and ' ' .. state.budget .. ' ' .. state.budget_period or ''
-  redis.call('HSET', key.meta, 'limiting', state.delay_ms .. ' ' .. state.concurrency .. budgets)
+  local limiting = state.delay_ms .. ' ' .. state.concurrency .. ' ' .. state.budget .. ' ' .. state.budget_period
+  redis.call('HSET', key.meta, 'limiting', (string.gsub(limiting, ' 0 1$', ''))) -- as earlier versions write it
 end
 -- Every call carries (epoch, run): a worker that was frozen while its run ended must change nothing. If it is a member
 -- nevertheless, its run has a new number since (rejoin.lua).

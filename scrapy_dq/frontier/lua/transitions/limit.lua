@@ -22,7 +22,6 @@ local given = delay_ms ~= -1 or concurrency ~= -1 or budget ~= -1
 if given then
   begin_to_limit()
   local own_delay, own_concurrency, own_budget = own_limits(partition)
-  if budget > 0 and state.budget_period == 0 then state.budget_period = 1 end
   set_own_limits(partition, changed(own_delay, delay_ms), changed(own_concurrency, concurrency),
     changed(own_budget, budget))
   save_limiting()
