@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier.model import Limits
+from scrapy_dq.frontier.model import Defer, Limits
 from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,
@@ -15,6 +15,8 @@ from support.live_frontier import (
     LiveFrontier,
     ack,
     again,
+    bury,
+    entry_id,
     fail,
     numbers,
     puts,
@@ -53,6 +55,19 @@ def test_what_comes_back_is_not_spent(live: LiveFrontier) -> None:
     worker = begin(live, budgeted(2))
     assert sorted(worker.take(20)) == [0, 1, 10, 11]
     assert sorted(numbers(worker.exchange(release(0), ack(10), want=9, seeding=1))) == [0]
+
+
+@pytest.mark.parametrize("end", ["ack", "bury", "release"])
+def test_what_waits_for_another_shard_counts(live: LiveFrontier, end: str) -> None:
+    """It is done, but not yet acked: against a budget it counts as what is in flight, and as done after."""
+    worker = begin(live, budgeted(1))
+    assert sorted(worker.take(20)) == [0, 10]
+    worker.exchange(Defer(entry_id(0)), ack(10), seeding=1)
+    worker.held.add(entry_id(0))
+    assert worker.take(20) == []
+    move = {"ack": ack, "bury": bury, "release": release}[end](0)
+    worker.exchange(move, seeding=1)
+    assert worker.take(20) == {"ack": [], "bury": [1], "release": [0]}[end]
 
 
 def test_a_person_may_give_more(live: LiveFrontier) -> None:

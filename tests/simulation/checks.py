@@ -135,7 +135,9 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
     prefix = keys.prefix(keys.Shard(CRAWL, shard))
     for partition in {record[9:].partition(b"\0")[0] for record in records} - {CLAIMED}:
         spent = schedule.store.run("HGET", prefix + "spent", partition) or b"0 0"
-        busy = int(schedule.store.run("HGET", prefix + "busy", partition) or 0)
+        busy = sum(
+            int(schedule.store.run("HGET", prefix + "busy", mark + partition) or 0) for mark in (b"", b"\2")
+        )
         if int(spent.split()[1]) + busy > budget:
             raise Violation(
                 f"{spent.decode()} and {busy} in flight of {partition!r}, at a budget of {budget}"

@@ -153,7 +153,7 @@ MUTATIONS = (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),
     Mutation(GUARD, "what is in flight of a host is not in its budget", (
-        (LUA + "moves/lease.lua", "- spent_by(partition) - busy_of(partition)", "- spent_by(partition)"),
+        (LUA + "moves/lease.lua", "budget - used_by(partition)", "budget - spent_by(partition)"),
     )),
     Mutation(GUARD, "a message is acknowledged with its start payload", (
         (LUA + "moves/put.lua", "    count_message(payload, 1)\n", ""),
@@ -166,6 +166,9 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
+    )),
+    Mutation(SHARDS, "what waits for a put in another shard is not in the budget", (
+        (LUA + "lib/budgets.lua", " + busy_of(DEFERRED .. partition)", ""),
     )),
     Mutation(SHARDS, "an ack waits until its puts are confirmed", (
         (WORKER + "protocol.py",

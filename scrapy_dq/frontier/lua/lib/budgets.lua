@@ -1,7 +1,7 @@
 -- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
 --   spent     HASH  partition -> "<run or day> <requests that are done or failed>"
--- USES     keys.key, politeness.DAY_MS, politeness.busy_change, politeness.busy_of, politeness.limits_of, state,
---          state.wall_ms
+-- USES     keys.key, politeness.DAY_MS, politeness.DEFERRED, politeness.busy_change, politeness.busy_of,
+--          politeness.limits_of, state, state.wall_ms
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
 local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
@@ -19,12 +19,15 @@ local function is_spent(partition)
   local _, _, budget = limits_of(partition)
   return budget > 0 and spent_by(partition) >= budget
 end
+-- How much of it no other lease may have: also what is in flight, or done and waits for its puts in other shards.
+local function used_by(partition)
+  return spent_by(partition) + busy_of(partition) + busy_of(DEFERRED .. partition)
+end
 local function is_saturated(partition)
   if not state.limited then return false end
   if redis.call('HEXISTS', key.unsent, partition) == 1 then return true end
   local _, concurrency, budget = limits_of(partition)
-  local busy = busy_of(partition)
-  return concurrency > 0 and busy >= concurrency or budget > 0 and spent_by(partition) + busy >= budget
+  return concurrency > 0 and busy_of(partition) >= concurrency or budget > 0 and used_by(partition) >= budget
 end
 local function save_partitions()
   for partition, change in pairs(busy_change) do

@@ -5,7 +5,6 @@
 --   saturated  must wait until one of its leases is settled or sent
 -- USES     bands.first_of, budgets.is_saturated, budgets.is_spent, keys.key, politeness.DAY_MS, politeness.earliest_of,
 --          state, state.now_ms, state.touched, state.wall_ms, types.polite
-local MOST_TURNS, FAR = 2 ^ 52, '(4503599627370496'
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
   -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.
@@ -18,6 +17,7 @@ end
 -- Somebody else may have written the turns. One that is too large would never come, while other partitions wait; if
 -- the last one was set back, those that wait would starve until it is reached again.
 local function last_turn()
+  local MOST_TURNS, FAR = 2 ^ 52, '(4503599627370496'
   local last = tonumber(redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2] or 0)
   if last > MOST_TURNS then
     local far = redis.call('ZRANGEBYSCORE', key.rotation, FAR, '+inf', 'LIMIT', 0, 100)

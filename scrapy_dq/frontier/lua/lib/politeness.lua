@@ -1,11 +1,11 @@
 -- politeness: delay and concurrency of each partition, over all workers. Times are those of Redis, in ms.
---   limits    HASH  partition -> "<delay ms>:<concurrency>", each empty if the crawl's default holds
+--   limits    HASH  partition -> "<delay ms>:<concurrency>[:<budget>]", each empty if the crawl's default holds
 --   busy      HASH  partition -> how many of its entries are in flight
 --   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no other worker leases
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
 --   blocked   ZSET  partition, score: the end of a block that its site or a person has asked for
 -- USES     keys.key, state, state.CLAIMED, state.now_ms, state.touched, types.polite
-local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: no limit applies to it
+local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: only a budget counts it
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
   return tonumber(delay), tonumber(concurrency), tonumber(budget)
@@ -53,7 +53,10 @@ end
 local function lease_ended(partition, id)
   if not state.limited then return end
   count_busy(partition, -1)
-  if string.sub(partition, 1, 1) == DEFERRED then return end
+  if string.sub(partition, 1, 1) == DEFERRED then
+    touched[string.sub(partition, 2)] = true -- it counted against a budget
+    return
+  end
   end_stint(partition, id, 0)
   touched[partition] = true
 end

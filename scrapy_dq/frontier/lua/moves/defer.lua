@@ -1,5 +1,5 @@
 -- defer: in-flight -> in-flight, done: the end of its lease waits for its puts in other shards (deferred_ends.py).
--- It counts against no limit any more, and if its worker dies, it is not a suspect.
+-- It counts against no limit any more but the budget, and if its worker dies, it is not a suspect.
 -- ARGS     worker_id, ids (at most 1,000)
 -- RETURNS  nothing
 -- COST     O(ids)

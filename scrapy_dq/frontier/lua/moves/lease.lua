@@ -5,7 +5,7 @@
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions); O(500 * log partitions) more if somebody else wrote into the rotation
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     budgets.is_saturated, budgets.spent_by, grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key,
+-- USES     budgets.is_saturated, budgets.used_by, grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key,
 --          partition.classify, partition.next_turn, partition.put_into, politeness.busy_of, politeness.earliest_of,
 --          politeness.limits_of, politeness.set_earliest, serve, state, state.now_ms, types.polite
 local served = {} -- EACH CALL. Turn, partition, ...: those that stay in the rotation; written after each round
@@ -39,7 +39,7 @@ local function serve_politely(partition, count, ahead)
   local start = math.max(now_ms(), earliest_of(partition))
   if start > now_ms() + ahead then count = 0 end
   if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
-  if budget > 0 then count = math.min(count, budget - spent_by(partition) - busy_of(partition)) end
+  if budget > 0 then count = math.min(count, budget - used_by(partition)) end
   -- A stint: as many as may be sent during one round trip.
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
