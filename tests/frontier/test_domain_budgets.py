@@ -120,6 +120,16 @@ def test_a_budget_of_a_day_is_new_at_midnight(live: LiveFrontier) -> None:
     assert sorted(worker.take(20)) == [1, 11]
 
 
+@pytest.mark.parametrize("settings", [{"budget": 2, "daily": True}, {"budget": 2}, {}])
+def test_other_settings_hold_at_once(live: LiveFrontier, settings: dict[str, Any]) -> None:
+    """Also where a budget of a day was spent: nobody waits for midnight any more."""
+    worker = begin(live, budgeted(1, daily=True))
+    assert sorted(worker.take(20)) == [0, 10]
+    assert worker.exchange(ack(0), ack(10), want=9, seeding=1).next_due_s is not None
+    HandWorker(live, "other", budgeted(**settings)).exchange(seeding=1)
+    assert sorted(worker.take(2)) == [1, 11]
+
+
 def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
     """Nobody holds anything of a partition that has spent less than its budget, and yet it is saturated."""
     worker = begin(live, budgeted(2))

@@ -53,8 +53,8 @@ def check_partitions(
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
             # 0: it was saturated when limits were changed, and is examined next.
-            assert not saturated
-        if name == "resting":
+            assert not saturated or (name == "resting" and counts["budget_period"] == 2)
+        if name == "resting" and not 0 < budget <= spent - busy[p]:  # else until the next day
             assert score == earliest[p]
         elif name != "saturated" and score:
             assert earliest.get(p, 0) <= soon
@@ -62,10 +62,11 @@ def check_partitions(
 
 
 def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
-    """Return how much of its budget each partition has spent in this run, while it had one."""
-    run = int(plain["meta"].get(b"run", 0))
+    """Return how much of its budget each partition has spent, while it had one, in this run or day."""
+    meta = plain["meta"]
+    now = int(meta.get(b"spent_on" if apart(meta)["budget_period"] == 2 else b"run", 0))
     spent = {partition: list(map(int, text.split())) for partition, text in plain["spent"].items()}
-    return {partition: n for partition, (of, n) in spent.items() if of == run}
+    return {partition: n for partition, (of, n) in spent.items() if of == now}
 
 
 def limits_in(

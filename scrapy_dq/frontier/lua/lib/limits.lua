@@ -1,11 +1,11 @@
--- limits: sets the limits of partitions, from settings or by hand. Saturated partitions may then be served again.
+-- limits: sets the limits of partitions, from settings or by hand. Those that wait may then be served again.
 -- USES     budgets.save_partitions, entry.partition_of, held.lease_records_of, keys.key, politeness.count_busy, state,
 --          state.save_limiting
-local function free_saturated()
-  if redis.call('EXISTS', key.saturated) == 0 then return end
-  -- Each is checked at its turn: lease.lua puts back those that are still saturated.
-  redis.call('ZUNIONSTORE', key.rotation, 2, key.rotation, key.saturated, 'AGGREGATE', 'MAX')
-  redis.call('UNLINK', key.saturated)
+local function free(waiting)
+  if redis.call('EXISTS', waiting) == 0 then return end
+  -- Each is checked at its turn: lease.lua puts back those that still have to wait.
+  redis.call('ZUNIONSTORE', key.rotation, 2, key.rotation, waiting, 'weights', 1, 0, 'AGGREGATE', 'MAX')
+  redis.call('UNLINK', waiting)
 end
 -- Sets a partition's own limits; false or nil: the crawl's default.
 local function set_own_limits(partition, delay_ms, concurrency, budget)
@@ -32,6 +32,7 @@ end
 -- Sets all limits at once, from the settings; replaces all previous limits.
 local function set_limits(packed)
   local delay_ms, concurrency, own, budget, budget_period, own_budgets = unpack(cmsgpack.unpack(packed))
+  if state.budget_period == 2 then free(key.resting) end -- some may rest until midnight
   if delay_ms > 0 or concurrency > 0 or #own > 0 or budget_period then
     begin_to_limit()
   elseif state.in_flight == 0 then
@@ -44,6 +45,6 @@ local function set_limits(packed)
   for i = 1, #own, 3 do
     set_own_limits(own[i], own[i + 1], own[i + 2], own_budgets and own_budgets[own[i]])
   end
-  free_saturated()
+  free(key.saturated)
   redis.call('HSET', key.meta, 'limits_set', packed) -- last: from then on they count as set
 end

@@ -1,7 +1,7 @@
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
 -- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, held.leases_of,
---          held.read_hash, keys.MOST_NAME, keys.backlog_key, keys.in_flight_key, keys.key, limits.free_saturated,
+--          held.read_hash, keys.MOST_NAME, keys.backlog_key, keys.in_flight_key, keys.key, limits.free,
 --          partition.classify_touched, politeness.end_stint, state, state.touched
 -- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. It also removes bands
 -- without a list (or whose key has another type: nothing in it is an entry), and what is no entry, and corrects scores:
@@ -81,7 +81,7 @@ local function recount()
   local found = {}
   state.waiting, state.in_flight = recount_waiting(found), recount_in_flight()
   state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
-  free_saturated() -- each is checked at its turn
+  free(key.saturated) -- each is checked at its turn
   for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
     touched[partition] = touched[partition] or not found[partition] or nil -- nothing of it waits
   end
