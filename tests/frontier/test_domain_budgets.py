@@ -130,6 +130,16 @@ def test_other_settings_hold_at_once(live: LiveFrontier, settings: dict[str, Any
     assert sorted(worker.take(2)) == [1, 11]
 
 
+def test_a_run_that_was_rolled_back_to_an_earlier_one_has_spent_nothing(live: LiveFrontier) -> None:
+    """What waits there belongs to the later run from now on, with its budgets."""
+    worker = begin(live, budgeted(1))
+    assert sorted(worker.take(20)) == [0, 10]
+    worker.exchange(ack(0), ack(10), seeding=1)
+    worker.rejoin("again", run=worker.run + 1)
+    receipt = worker.exchange(want=20, seeding=1)
+    assert (sorted(numbers(receipt)), receipt.damage) == ([1, 11], "")
+
+
 def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
     """Nobody holds anything of a partition that has spent less than its budget, and yet it is saturated."""
     worker = begin(live, budgeted(2))

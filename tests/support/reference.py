@@ -168,6 +168,7 @@ class ReferenceFrontier(Partitions):
                 self._next_run(keep_seen)
             else:
                 self._forget_what_was_known(keep_seen)
+                self._free_saturated()
             if self.settings != crawl.limits:
                 self.set_limits(crawl.limits)
             self.run, self.crawl, self.spent = run, crawl, {}

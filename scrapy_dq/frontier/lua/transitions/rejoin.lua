@@ -7,10 +7,11 @@
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 -- USES     budgets.save_partitions, described, described.describe, journal.note_event, keys.in_flight_key, keys.key,
---          keys.worker_key, kinds.drop_seen, kinds.unfit, member.keeps_seen, member.next_run, member.register,
---          member.registered_at, member.remove_member, member.seen_stays, midway, partition.classify_touched, release,
---          shared.note_shared, shared.stored_field, shared.stored_shards, starts.AGAIN, starts.forget_done_starts,
---          starts.start_goes_on, state, state.is_member, state.save_state, types.wrong_type, words, words.tell
+--          keys.worker_key, kinds.drop_seen, kinds.unfit, limits.free, member.keeps_seen, member.next_run,
+--          member.register, member.registered_at, member.remove_member, member.seen_stays, midway,
+--          partition.classify_touched, release, shared.note_shared, shared.stored_field, shared.stored_shards,
+--          starts.AGAIN, starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state,
+--          types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
 local wrong = wrong_type(old_id) or unfit()
@@ -40,10 +41,10 @@ if state.run < run then
     end
     redis.call('UNLINK', key.seeds)
     forget_done_starts()
+    free(key.saturated) -- of its budgets, nothing is spent in this run
     tell('forgets') -- the other workers must not put what waits again under the same ids
   end
-  if ours.limits == stored_field('limits_set') then ours.limits = '' end
-  state.run = run
+  state.run, ours.limits = run, ours.limits == stored_field('limits_set') and '' or ours.limits
   describe(ours)
 end
 local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined')
