@@ -409,6 +409,9 @@ class Census:
     version: int = field(default=0, compare=False)
     """Of the shard: larger after each new entry, and, in a crawl of several, after each raised level of
     seeding."""
+    only_over_budget: int = field(default=0, compare=False)
+    """1: all that waits, if anything, is over the budgets of the run, and nothing is left that could bring
+    more: no lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
 
     @property
     def empty(self) -> bool:

@@ -320,7 +320,7 @@ class Session(Listener):
             self.settlement.wake()  # it finds that it is idle
         if what is Count.EXCHANGE and self.worker.max_pages_reached:
             self.settlement.close_spider("max_pages")
-        elif what is Count.EXCHANGE and self.worker.only_over_budget:
+        elif what is Count.EXCHANGE and self.worker.only_over_budget():
             self.settlement.close_spider("domain_budget")
 
     def _capacity(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier.model import Defer, Limits
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.model import Defer, Limits, Move
 from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,
@@ -19,6 +20,7 @@ from support.live_frontier import (
     entry_id,
     fail,
     numbers,
+    put,
     puts,
     release,
 )
@@ -118,6 +120,76 @@ def test_a_budget_of_a_day_is_new_at_midnight(live: LiveFrontier) -> None:
         live.redis.hset(live.key("spent"), partition, f"{today - 1} {spent}")
     live.advance(86_400)
     assert sorted(worker.take(20)) == [1, 11]
+
+
+def spend(live: LiveFrontier, crawl: Any) -> HandWorker:
+    """Return a worker that has done all that the budgets allow."""
+    worker = begin(live, crawl)
+    taken = worker.take(20)
+    worker.exchange(*map(ack, taken), seeding=1)
+    return worker
+
+
+def test_only_what_is_over_budgets_is_left(live: LiveFrontier) -> None:
+    """So says each answer, unless a worker can add something, or holds something, or it is not due yet."""
+    worker = spend(live, budgeted(1))
+
+    def only_over_budget(*moves: Move, seeding: int = 0) -> bool:
+        return bool(worker.exchange(*moves, want=9, seeding=seeding).census.only_over_budget)
+
+    assert not only_over_budget(seeding=1)
+    assert only_over_budget()
+    assert only_over_budget(seeding=2)
+    assert not only_over_budget(seeding=3)
+    other = HandWorker(live, "other", budgeted(1))
+    assert not only_over_budget()
+    other.exchange(put(50, partition=b"c"))
+    assert other.take(1) == [50]
+    assert not only_over_budget()
+    other.exchange(seeding=3)
+    assert not only_over_budget()
+    other.exchange(ack(50))
+    assert only_over_budget()
+    assert not only_over_budget(put(51, partition=b"d", due_in=900.0))
+    live.advance(1000)
+    assert numbers(other.exchange(want=1)) == [51]
+    other.exchange(Defer(entry_id(51)))
+    assert not only_over_budget()
+    steer(live.redis, live.crawl, Word.PAUSE)
+    other.held.add(entry_id(51))
+    other.exchange(ack(51))
+    assert not only_over_budget()
+    steer(live.redis, live.crawl, Word.RESUME)
+    assert only_over_budget()
+    assert live.call("limit", A, budget=2)[3:] == (2, 1)
+    assert not only_over_budget()
+
+
+def test_until_tomorrow_workers_wait(live: LiveFrontier) -> None:
+    worker = spend(live, budgeted(1, daily=True))
+    assert not worker.exchange(want=9).census.only_over_budget
+    assert live.call("limit", A, budget=2)[3:] == (2, 1)
+
+
+def test_a_crawl_without_budgets_has_nothing_over_them(live: LiveFrontier) -> None:
+    """With nothing left it says the same: in another shard something may be over its budget."""
+    worker = spend(live, IDENTITY)
+    assert worker.exchange().census.only_over_budget
+    assert not worker.exchange(put(50)).census.only_over_budget
+
+
+def test_no_more_partitions_are_looked_at_than_allowed(live: LiveFrontier) -> None:
+    """What is still to be looked at may have something to lease."""
+    worker = HandWorker(live, "worker", budgeted(1))
+    for n in range(600):
+        worker.exchange(*puts(b"host %d" % n, 2, 2 * n), seeding=1)
+    taken = worker.take(600)
+    assert len(taken) == 600
+    worker.exchange(*map(ack, taken))
+    HandWorker(live, "other", budgeted(1, other=1)).exchange()
+    first, second = worker.exchange(want=1), worker.exchange(want=1)
+    assert (first.leases, first.census.only_over_budget) == ((), 0)
+    assert (second.leases, second.census.only_over_budget) == ((), 1)
 
 
 @pytest.mark.parametrize("settings", [{"budget": 2, "daily": True}, {"budget": 2}, {}])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, limit
@@ -17,16 +20,19 @@ def of_hosts(site: TreeSite) -> Counter[str]:
     return Counter(hit.host for hit in site.log())
 
 
+@pytest.mark.parametrize("shards", [1, 3])
 def test_no_host_gets_more_than_its_budget(
     redis_url: str,
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
     look: Callable[[Project], Overview],
+    shards: int,
 ) -> None:
     """Nor one of its own; the workers close when nothing else is left; more is let through by hand."""
     site = start_site(pages=90, fan_out=5, hosts=HOSTS)
     limits = {"127.0.0.2": {"budget": 20}}
-    settings = {"DQ_DOMAIN_BUDGET": 10, "DQ_DOMAIN_LIMITS": limits, "DQ_WORKER_TTL": 2}
+    settings: dict[str, Any] = {"DQ_DOMAIN_BUDGET": 10, "DQ_DOMAIN_LIMITS": limits, "DQ_WORKER_TTL": 2}
+    settings |= {"DQ_SHARDS": shards, "DQ_ROLLBACK_HORIZON": 1}
     project = make_project([site.start_url], redis_url=redis_url, settings=settings)
     workers = project.start_workers(3)
     project.wait()

@@ -144,6 +144,40 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
             )
 
 
+def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
+    """Check, when an answer says that only what is over the budgets is left, that this is so."""
+    _, in_flight, *_, over = answer[3]
+    if not over or schedule.commands["limit"]:
+        return
+    of, prefix = keys.Shard(CRAWL, shard), keys.prefix(keys.Shard(CRAWL, shard))
+    limiting = schedule.store.run("HGET", keys.meta(of), "limiting") or b""
+    budget = int((*limiting.split(), 0, 0, 0)[2])
+    for partition in waiting_places(schedule.store.reader, of):
+        spent = schedule.store.run("HGET", prefix + "spent", partition) or b"0 0"
+        if not 0 < budget <= int(spent.split()[1]):
+            raise Violation(f"{partition!r} is not over its budget: {spent.decode()} of {budget}")
+    for member in schedule.store.run("SMEMBERS", prefix + "members"):
+        if schedule.store.run("HGET", f"{prefix}worker:{member.decode()}", "seeding") in (b"1", b"3"):
+            raise Violation(f"{member.decode()} may still add something")
+    if in_flight or schedule.store.run("EXISTS", prefix + "delayed"):
+        raise Violation(f"more than what is over budgets is left in shard {shard}")
+
+
+def closes_over_budget(schedule: Schedule, crawler: Crawler) -> None:
+    """Check, when a worker closes because of budgets, that nothing is in flight, if nothing came since."""
+    if schedule.losses or schedule.commands["limit"] or not schedule.setup.budget_at(schedule.world.now):
+        return
+    found = []
+    for shard, of in enumerate(crawler.worker.dialogues):
+        counts = schedule.store.run("HGET", keys.meta(keys.Shard(CRAWL, shard)), "counts") or b"0 0 0"
+        sequence, _, in_flight, *_ = map(int, counts.split())
+        if sequence != of.protocol.census.version:
+            return
+        found.append(in_flight)
+    if any(found):
+        raise Violation(f"{crawler.process.name} closes over budgets, with {found} in flight in the shards")
+
+
 def drained(schedule: Schedule, worker_id: str) -> None:
     """Check that only a worker that is fenced is drained: else it may take leases meanwhile."""
     if worker_id not in schedule.fenced:

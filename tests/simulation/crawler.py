@@ -493,7 +493,8 @@ class Crawler(Listener):
             self._entered()
             if self.worker.max_pages_reached:
                 self.stop("max_pages")
-            elif self.worker.only_over_budget:
+            elif self.worker.only_over_budget() and not self._stopping:
+                self._watch(self.process.name, "closes over budgets")
                 self.stop("domain_budget")
             owned = {entry_id for of in self._protocols for entry_id in of.leases.owned}
             for visit in self._unconfirmed:

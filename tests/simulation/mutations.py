@@ -155,6 +155,9 @@ MUTATIONS = (
     Mutation(GUARD, "what is in flight of a host is not in its budget", (
         (LUA + "moves/lease.lua", "budget - used_by(partition)", "budget - spent_by(partition)"),
     )),
+    Mutation(GUARD, "who seeds or listens may add nothing", (
+        (LUA + "moves/finish.lua", "adding = adding or level == '1' or level == '3'", ""),
+    )),
     Mutation(GUARD, "a message is acknowledged with its start payload", (
         (LUA + "moves/put.lua", "    count_message(payload, 1)\n", ""),
     )),
@@ -166,6 +169,9 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
+    )),
+    Mutation(SHARDS, "each shard is asked once whether only what is over budgets is left", (
+        (WORKER + "worker.py", "if len(versions) == 1 or (self", "if True or (self"),
     )),
     Mutation(SHARDS, "what waits for a put in another shard is not in the budget", (
         (LUA + "lib/budgets.lua", " + busy_of(DEFERRED .. partition)", ""),

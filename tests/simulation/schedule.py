@@ -300,8 +300,11 @@ class Schedule:
             damaged = what == "ends: frontier_damaged" and self.setup.shards > 1
             if damaged or what.startswith("ends: not started: shard"):
                 self._clear()
+            crawlers = (each for each in self.crawlers if each.process.name == who)
+            if what == "closes over budgets":
+                checks.closes_over_budget(self, next(crawlers))
             if what.startswith("ends: "):
-                crawler = next(each for each in self.crawlers if each.process.name == who)
+                crawler = next(crawlers)
                 checks.may_end(self, crawler)
             if what == "ends: finished":
                 checks.nothing_lost(self, crawler)
@@ -358,6 +361,7 @@ class Schedule:
                     checks.applied(self, worker_id, last, number, outcome, shard)
                     checks.within_budget(self, outcome)
                     checks.within_domain_budgets(self, outcome[4], shard)
+                    checks.over_budget(self, outcome, shard)
                     checks.leased(
                         self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at
                     )

@@ -238,8 +238,6 @@ class WorkerProtocol:
         """The run is finished for good: no more puts are accepted."""
         self.lost = False
         """The frontier is gone."""
-        self.only_over_budget = False
-        """What waits is over the budgets of its partitions for the rest of the run: of the last exchange."""
         self.damage = ""
         """Keys that contradict the counts, as of the last exchange: an audit is due; empty: none."""
         self.left_over: list[Put] = []
@@ -472,9 +470,6 @@ class WorkerProtocol:
         gone = self.census.gone  # somebody else may have deleted it from Redis since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
-        idle = sent.want > 0 and not receipt.leases and receipt.next_due_s is None and not receipt.damage
-        here = self.census.waiting and not (self.census.in_flight or self.census.delayed)
-        self.only_over_budget = bool(idle and here) and not (receipt.words or self.words).hold
         self._note_level(sent, now)
         self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)

@@ -96,7 +96,7 @@ class Worker:
         self._turns = deque(range(len(frontiers)))
         """Whose lease is taken next."""
         self._witness: tuple[int, list[int]] | None = None
-        """When `idle` was found, and the versions of all shards then."""
+        """When the last answers said so (`_at_once`), and the versions of all shards then."""
         self._outlook = (True, False)
         """`pending` and `over`, as the owner knows them."""
         self._leased: dict[bytes, int] = {}
@@ -204,11 +204,24 @@ class Worker:
         return closing.idle(self._protocols)
 
     def idle_at_once(self) -> bool:
-        """Tell whether at some moment nothing of the whole crawl was left: `idle` tells it of one shard each.
+        """Tell whether at some moment nothing of the whole crawl was left: `idle` is of one shard each."""
+        return self._at_once(self.idle)
+
+    def only_over_budget(self) -> bool:
+        """Tell whether at some moment all that was left of the run was over the budgets of its partitions."""
+        return self._at_once(
+            all(each.census.only_over_budget for each in self._protocols)
+            and any(each.census.waiting for each in self._protocols)
+            and not closing.works(self._protocols)
+        )
+
+    def _at_once(self, each_says_so: bool) -> bool:
+        """Tell whether all shards would have said at one moment what the last answers of each say.
 
         With several shards it takes two answers of each, with nothing new in between (see `termination.py`).
+        An owner asks about one thing only.
         """
-        if not self.idle:
+        if not each_says_so:
             self._witness = None
             return False
         versions = [each.census.version for each in self._protocols]
@@ -229,17 +242,6 @@ class Worker:
         """The run has had as many requests as WorkerOptions.max_pages allows, and something is left."""
         most, census = self.home.protocol.max_pages, self.home.protocol.census
         return most is not None and census.done + census.failed >= most and self.pending
-
-    @property
-    def only_over_budget(self) -> bool:
-        """All that is left of the run is over the budgets of its partitions, and nobody seeds or listens."""
-        home = self.home.protocol
-        if home.seeding == Seeding.ACTIVE or home.listening or self.census.seeding:
-            return False
-        left = [each for each in self._protocols if not each.census.empty]
-        return (
-            bool(left) and all(each.only_over_budget for each in left) and not closing.works(self._protocols)
-        )
 
     @property
     def ending(self) -> str:

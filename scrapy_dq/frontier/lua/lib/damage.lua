@@ -10,10 +10,11 @@ local function look_for_damage()
 end
 -- Whether what is saturated, though nobody holds anything, has spent its budgets: some of it.
 local function saturated_by_budgets()
-  for _, partition in ipairs(redis.call('ZRANGE', key.saturated, 0, 9)) do
+  local some = redis.call('ZRANGE', key.saturated, 0, 9)
+  for _, partition in ipairs(some) do
     if not is_spent(partition) then return false end
   end
-  return true
+  return #some > 0
 end
 -- Detects entries that would never be leased: no set has a partition, one rests for longer than it has to or without
 -- an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case

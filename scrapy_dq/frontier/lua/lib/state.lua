@@ -65,10 +65,10 @@ local function stale(epoch, run, member)
   if state.run < run or state.run > run and member and is_member(member) then return 'RESYNC' end
   if state.run > run then return 'FINISHED' end
 end
-local function census(seeding, incomplete)
+local function census(seeding, incomplete, only_over_budget)
   return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,
-    seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed,
-    is_there('delayed') and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0, state.sequence }
+    seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed, is_there('delayed')
+    and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0, state.sequence, only_over_budget or 0 }
 end
 local function wall_us() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
 local function wall_ms() return math.floor(wall_us() / 1000) end

@@ -90,9 +90,9 @@ write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
 remember(worker_id, me, seq, nonce, seeding, dropped, settled)
-local others_seeding, incomplete = finish_if_done(finish_at)
+local last = { finish_if_done(finish_at) } -- of the census
 save_partitions()
 save_state()
 local leases, waits = granted()
-return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(others_seeding, incomplete), leases,
+return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(unpack(last)), leases,
   waits, next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words(), state.damage }
