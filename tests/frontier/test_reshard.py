@@ -32,7 +32,7 @@ from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.routing import shard_of
 from support import stored
-from support.live_frontier import put
+from support.live_frontier import partitions, put
 from support.sharded_crawl import HOSTS, MOST, Crawl, filled
 
 
@@ -263,14 +263,20 @@ def at_home(crawl: Crawl) -> Counter[tuple[str, bytes]]:
 
 @pytest.mark.usefixtures("_quick_disks")
 def test_limits_set_by_hand_hold_in_the_new_shard(crawl_of: Callable[..., Crawl]) -> None:
-    """Though the settings have none."""
+    """Though the settings have none; what is spent of a budget stays spent."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
     host = next(host for host in HOSTS if shard_of(host, b"", 2))
-    crawl.workers[0].live.call("limit", host, delay_s=5.0, concurrency=1)
+    crawl.workers[0].live.call("limit", host, delay_s=5.0, concurrency=1, budget=2)
+    old = crawl.workers[0].live
+    old.redis.hset(old.key("spent"), host, b"%d 2" % crawl.workers[0].run)
     crawl.reshard(2)
+    assert not old.redis.exists(old.key("spent"))
     crawl.join(2)
-    assert crawl.workers[1].live.call("limit", host)[:2] == (5.0, 1)
+    new = crawl.workers[1]
+    assert new.live.call("limit", host) == (5.0, 1, 0.0, 2, 2)
+    assert host not in partitions(new.exchange(want=100))
+    assert host in new.live.redis.zrange(new.live.key("saturated"), 0, -1)
 
 
 @pytest.mark.usefixtures("_quick_disks")

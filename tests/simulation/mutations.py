@@ -170,9 +170,6 @@ MUTATIONS = (
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
-    Mutation(SHARDS, "each shard is asked once whether only what is over budgets is left", (
-        (WORKER + "worker.py", "if len(versions) == 1 or (self", "if True or (self"),
-    )),
     Mutation(SHARDS, "what waits for a put in another shard is not in the budget", (
         (LUA + "lib/budgets.lua", " + busy_of(DEFERRED .. partition)", ""),
     )),

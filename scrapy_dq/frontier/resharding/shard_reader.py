@@ -16,7 +16,7 @@ PART = 1_000
 TIMED = ("delayed", "earliest", "blocked")
 """Sorted sets whose scores are times, in ms of the crawl's clock."""
 FIRST_BUCKETS = 1024
-_HASHES = ("limits", "dead", "messages")
+_HASHES = ("limits", "spent", "dead", "messages")
 _RANK_BIAS = 2**52
 Found = list[tuple[bytes, list[Any]]]
 """Tokens, members or fields, each with what transitions/arrive.lua takes of it."""

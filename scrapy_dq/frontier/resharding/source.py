@@ -17,7 +17,7 @@ from scrapy_dq.frontier.resharding.transfer import Transfer
 
 _ENTRY_ID = slice(16, 28)
 """In a member of `returned`, behind its partition."""
-_OF_PARTITIONS = ("limits", "earliest", "blocked")
+_OF_PARTITIONS = ("limits", "spent", "earliest", "blocked")
 
 
 class Source:

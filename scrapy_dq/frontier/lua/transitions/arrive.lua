@@ -1,11 +1,12 @@
 -- arrive: what a reshard moves is stored in its new shard; it is still in its old one, too.
 -- ARGS     epoch, change, owner (see reshard.lua), from (its old shard), label (backlog, failed: in this order;
---          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, earliest, blocked, sums; of an
---          import also fingerprints: they become seen now, of whatever kind that is; messages: for home, acknowledged),
+--          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, spent, earliest, blocked, sums;
+--          of an import also fingerprints: they become seen now, of whatever kind that is; messages: for home,
+--          acknowledged),
 --          first (of lists: how many elements of any list have arrived from there before), items (msgpack: elements,
 --          members or tokens; of the backlog rank, partition and elements of one list after another; with a time before
---          each: delayed, earliest, blocked, an expiring seen; field and value: dead, limits; the first bucket and the
---          member: a compact seen; done, failed, gone: the sums of a shard that will be no more)
+--          each: delayed, earliest, blocked, an expiring seen; field and value: dead, limits, spent; the first bucket
+--          and the member: a compact seen; done, failed, gone: the sums of a shard that will be no more)
 -- RETURNS  OK, how often something has arrived from there | CHANGED (another process, or reshard) | GAP (elements are
 --          missing that had arrived: this shard was rolled back) | WRONG_TYPE, key, actual, expected
 -- COST     O(items)
@@ -62,8 +63,9 @@ elseif label == 'earliest' or label == 'blocked' then
   polite = true
   in_parts('ZADD', key[label], items)
   for i = 2, #items, 2 do touched[items[i]] = true end
-elseif label == 'dead' or label == 'limits' then
+elseif label == 'dead' or label == 'limits' or label == 'spent' then
   if label == 'limits' and items[1] then begin_to_limit() end
+  if label == 'spent' then redis.call('HDEL', key.meta, 'spent_on') end -- it may be of a later day (budgets.lua)
   in_parts('HSET', key[label], items)
 elseif label == 'sums' then
   if stored_field('reshard:sums ' .. from) == '' then

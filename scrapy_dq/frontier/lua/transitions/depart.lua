@@ -46,7 +46,7 @@ elseif label == 'delayed' then
   state.delayed = math.max(0, state.delayed - in_parts('ZREM', key.delayed, items))
 elseif label == 'earliest' or label == 'blocked' then
   in_parts('ZREM', key[label], items)
-elseif label == 'dead' or label == 'limits' then
+elseif label == 'dead' or label == 'limits' or label == 'spent' then
   in_parts('HDEL', key[label], items)
 elseif label == 'seen' then
   in_parts(seen().remove, key.seen, items)
