@@ -33,6 +33,7 @@ from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.pace import OnDemand
 from worker.engine import IDENTITY, Crawl, Engine, until
 
@@ -343,6 +344,27 @@ def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
     assert asked == [0, *range(1, 1000), 0]
     assert shards[0].finish_at == 0
     assert Answered.looks < 10 * len(shards)
+
+
+def test_only_what_is_over_budgets_is_left_when_each_shard_has_said_so_twice() -> None:
+    """A page may move to a shard that has answered from one that answers later: then the first differs."""
+    shards = [
+        SimpleNamespace(
+            census=Census(waiting=1, only_over_budget=1), applied=1, outbox=[], leases=[],
+            together=SimpleNamespace(composed=3),
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    worker: Any = object.__new__(Worker)
+    worker._protocols, worker._witness, worker.home = shards, None, SimpleNamespace(protocol=shards[0])
+    assert not worker.only_over_budget()
+    shards[0].applied, shards[1].applied = 4, 5
+    assert not worker.only_over_budget()
+    shards[2].applied, shards[1].census = 6, Census(waiting=2, only_over_budget=1, version=1)
+    assert not worker.only_over_budget()
+    for each in shards:
+        each.together.composed = each.applied = 9
+    assert worker.only_over_budget()
 
 
 async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(crawl: Crawl) -> None:
