@@ -22,7 +22,7 @@ from scrapy_dq.revisits.policy import (
     policy_in,
     policy_of_meta,
 )
-from scrapy_dq.revisits.visit import Visit, digest_of, validators_of
+from scrapy_dq.revisits.visit import Visit, digest_of, remove_conditions, validators_of
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import prose_without_logins
@@ -59,7 +59,8 @@ class _Page:
 
     payload: bytes
     last: Visit
-    conditional: bool
+    conditions: dict[str, bytes]
+    """The headers by which its request is conditional."""
     response: Response | None = None
     fields: list[bytes] = field(default_factory=list)
     retry: Next | None = None
@@ -112,11 +113,20 @@ class Revisits:
         if page is None:
             return response
         page.response = response
-        if response.status != _NOT_MODIFIED or not page.conditional or response.request is None:
+        if response.status != _NOT_MODIFIED or not page.conditions or response.request is None:
             return response
         self._count(stats.NOT_MODIFIED)
         meta = {**response.request.meta, "handle_httpstatus_all": True}
         return response.replace(request=Request(response.request.url, callback=_unchanged, meta=meta))
+
+    def leave_conditions(self, request: Request, entry_id: bytes | None) -> None:
+        """Remove the conditions of a page from a request that it has led to, such as a redirect or a retry.
+
+        They are copied with its headers: another page would be asked for with them, for ever, and its 304
+        would be no answer for the spider.
+        """
+        if (page := self._pages.get(entry_id or b"")) is not None:
+            remove_conditions(request, page.conditions)
 
     def yielded(self, entry_id: bytes, item: Any) -> None:
         """Note an item that a page's callback has yielded."""
@@ -147,7 +157,6 @@ class Revisits:
 
         def mark(retry: Request) -> Request:
             stored = retry.copy()
-            visit.remove_conditions(stored)
             visit.put_into(stored)
             return stored
 

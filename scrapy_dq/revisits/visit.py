@@ -53,21 +53,21 @@ class Visit(NamedTuple):
         """Have *request* keep it."""
         request.meta[KEY] = [self.interval_s, self.digest, list(self.validators), self.priority]
 
-    def add_conditions(self, request: Request) -> bool:
-        """Make *request* conditional, so that the site need not send what has not changed; return whether."""
-        added = False
+    def add_conditions(self, request: Request) -> dict[str, bytes]:
+        """Make *request* conditional, so that the site need not send what has not changed; return how."""
+        added = {}
         if request.method in ("GET", "HEAD"):
             for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
                 if value and header not in request.headers:
-                    request.headers[header] = value.encode("latin-1", "replace")
-                    added = True
+                    request.headers[header] = added[header] = value.encode("latin-1", "replace")
         return added
 
-    def remove_conditions(self, request: Request) -> None:
-        """Undo `add_conditions`."""
-        for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
-            if value and request.headers.get(header) == value.encode("latin-1", "replace"):
-                del request.headers[header]
+
+def remove_conditions(request: Request, added: dict[str, bytes]) -> None:
+    """Undo `Visit.add_conditions`, also in a request that has copied the headers of that one."""
+    for header, value in added.items():
+        if request.headers.get(header) == value:
+            del request.headers[header]
 
 
 def validators_of(response: Response) -> tuple[str, str]:

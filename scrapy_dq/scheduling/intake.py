@@ -130,6 +130,9 @@ class Intake:
             # Scrapy could not send it either, and its fingerprint or its cookies would stop this worker.
             logger.warning("%s is dropped: %s", shown(request, 200), error)
             return False
+        if self._revisits is not None:  # before its fingerprint is made, which may include headers
+            parent = self._settlement.parent_of(request)
+            self._revisits.leave_conditions(request, self._work.parent_of(request, parent))
         classified = self._classify(request)
         if classified is None:
             self.count_duplicate(request)

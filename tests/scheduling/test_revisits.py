@@ -164,6 +164,21 @@ def test_a_page_that_moves_is_visited_where_it_is(
     assert look(project).census.delayed + look(project).census.waiting == 2
 
 
+def test_a_page_that_moves_does_not_pass_on_its_conditions(
+    crawl: Callable[..., tuple[ChangingSite, Project]],
+) -> None:
+    """The new place is asked for without them first: nobody has seen it, though its ETag may be the same."""
+    site, project = crawl(a=Answer("one", etag='"1"'))
+    worker = project.start_worker()
+    visited(site, 2, "/a")
+    site.pages |= {"/b": Answer("one", etag='"1"'), "/a": Answer(status=301, location="/b")}
+    visited(site, 3, "/b")
+    end(worker)
+    assert [hit.condition for hit in site.hits if hit.path == "/b"][:3] == ["", '"1"', '"1"']
+    assert done(project)["b"] == 1
+    assert not [event for event in project.events() if event.event == "errback"]
+
+
 def test_requests_have_policies_of_their_own(
     crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, reasons: Callable[[Project], list[str]]
 ) -> None:

@@ -19,7 +19,7 @@ from scrapy_dq.revisits.policy import (
     policy_in,
     policy_of_meta,
 )
-from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, validators_of
+from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, remove_conditions, validators_of
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 PAGE = Response("http://a.com")
@@ -128,14 +128,15 @@ def test_conditions_are_added_and_removed() -> None:
     """None to a request that has one of its own, or that is no GET."""
     visit = Visit(7.0, "", ('"é"', "Thu, 01 Jan 1970 00:00:00 GMT"))
     request = Request("http://a.com")
-    assert visit.add_conditions(request)
+    added = visit.add_conditions(request)
     assert request.headers["If-None-Match"] == '"é"'.encode("latin-1")
     assert request.headers["If-Modified-Since"].endswith(b"GMT")
-    visit.remove_conditions(request)
+    remove_conditions(request, added)
     assert not request.headers
+    assert len(added) == 2
     own = Request("http://a.com", headers={"If-None-Match": "mine", "If-Modified-Since": "never"})
     assert not visit.add_conditions(own)
-    visit.remove_conditions(own)
+    remove_conditions(own, added)
     assert len(own.headers) == 2
     assert not visit.add_conditions(Request("http://a.com", method="POST"))
     assert not Visit().add_conditions(request)
