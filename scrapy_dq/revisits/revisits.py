@@ -102,8 +102,8 @@ class Revisits:
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
         """Note that *request* is served under a lease; it may become a conditional one."""
         last = Visit.taken_from(request)
-        if last is None and request.dont_filter and META not in request.meta:
-            return
+        if last is None and request.dont_filter:
+            return  # a part of another page: see `mark_of`
         last = last or Visit()
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
