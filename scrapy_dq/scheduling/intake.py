@@ -141,7 +141,7 @@ class Intake:
         try:
             if self._revisits is not None and self._serve_again(request, classified):
                 return True
-            payload = self._encode(request, classified.parent, self._mark_of(request, classified))
+            payload = self._encode(request, classified.parent)
         except CannotEncode as error:
             unfit = error
         if payload is None and self._leaves_the_web(request, classified.parent):
@@ -214,11 +214,16 @@ class Intake:
             bare = without_redirects_of(bare, parent)
         return self._codec.encode(with_short_link_text(with_short_referer(mark(bare) if mark else bare)))
 
-    def _mark_of(self, request: Request, classified: _Classified) -> Callable[[Request], Request] | None:
+    def _marked(self, request: Request, classified: _Classified, payload: bytes) -> bytes:
+        """Return *payload*, marked if it is not filtered and is of a page that is visited again."""
         if self._revisits is None or not request.dont_filter:
-            return None
+            return payload
         redirected = classified.parent_id if self._settlement.followed(request) else None
-        return self._revisits.mark_of(from_start=is_from_start(request), redirected=redirected)
+        mark = self._revisits.mark_of(from_start=is_from_start(request), redirected=redirected)
+        try:
+            return (mark and self._encode(request, classified.parent, mark)) or payload
+        except CannotEncode:  # too large by the mark: the page is visited once
+            return payload
 
     def _serve_again(self, request: Request, classified: _Classified) -> bool:
         """Have the entry of a page that is visited again served once more for a retry; False: it is none.
@@ -383,6 +388,8 @@ class Intake:
         parent_id = classified.parent_id
         admitted = self.admissions.of(request, classified.fingerprint, parent_id, payload, followed)
         start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
+        # Its identity is that without a mark: DQ_REVISIT may be set, or removed, in the middle of a run.
+        payload = self._marked(request, classified, payload)
         put = Put(
             *admitted, int(index(request.priority)), start, payload, parent_id, request, classified.partition,
             *classified.due,

@@ -33,6 +33,8 @@ class ProjectSpider(TreeSpider):
         for href in response.css("a::attr(href)").getall():
             own = {"false": False, "1s": 1.0, "12": 1e12}.get(href.partition("=")[2], href.partition("=")[2])
             meta = {"dq_revisit": own} if own != "" else {}
+            if "delayed" in href:
+                meta["dq_delay"] = 8
             yield response.follow(href, meta=meta, dont_filter="unfiltered" in href, errback=self.errback)
         yield {"price": response.css("b::text").get()}
 
@@ -53,12 +55,14 @@ def crawl(
     """Return a function that starts a site and makes a project that crawls it from `/`."""
     sites: list[ChangingSite] = []
 
-    def begin(settings: dict[str, Any] | None = None, **pages: Answer) -> tuple[ChangingSite, Project]:
+    def begin(
+        settings: dict[str, Any] | None = None, spider: str = SPIDER, **pages: Answer
+    ) -> tuple[ChangingSite, Project]:
         links = "".join(f"<a href='/{name}'>" for name in pages)
         site = ChangingSite({"/": Answer(links), **{f"/{name}": answer for name, answer in pages.items()}})
         sites.append(site.__enter__())
         project = make_project(
-            [site.url("/")], redis_url=redis_url, spider=SPIDER, settings=SETTINGS | (settings or {})
+            [site.url("/")], redis_url=redis_url, spider=spider, settings=SETTINGS | (settings or {})
         )
         return site, project
 
@@ -239,6 +243,25 @@ def test_a_page_that_was_visited_once_outlives_a_failure(
     assert worker.stats["dq/revisits/failed"] >= 2
     assert site.count("/b") == 1
     assert look(project).census.failed == 1
+
+
+def test_a_crawl_that_has_begun_may_get_a_policy_and_lose_it(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+) -> None:
+    """What start() has yielded before is known; without a policy, each page comes once more."""
+    site, project = crawl()
+    site.pages |= {"/": Answer("<a href='/a?delayed'>"), "/a?delayed": Answer()}
+    worker = project.start_worker(settings={"DQ_REVISIT": ""})
+    wait_until(lambda: look(project).census.delayed == 1 and done(project)[""] == 1, "a page waits")
+    end(worker)
+    worker = project.start_worker()
+    visited(site, 3, "/a?delayed")
+    end(worker)
+    assert worker.stats["dq/seeds/known"] == 1
+    assert site.count("/") == 1
+    counted = site.count("/a?delayed")
+    project.run_to_end(settings={"DQ_REVISIT": ""})
+    assert site.count("/a?delayed") == counted + 1
 
 
 @pytest.mark.parametrize("kind", ["body", "field"])
