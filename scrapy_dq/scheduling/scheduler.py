@@ -15,6 +15,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy_dq.codec import CannotDecode
 from scrapy_dq.frontier.model import Admission, Lease, Put
 from scrapy_dq.hostnames import bound_host_names
+from scrapy_dq.revisits.visit import KEY as VISIT
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.download_hooks import DownloadHooks
 from scrapy_dq.scheduling.dupefilter import DupeFilter
@@ -210,6 +211,8 @@ class Scheduler(BaseScheduler):
             return None
         if self._session.revisits is not None:
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
+        else:
+            request.meta.pop(VISIT, None)  # the crawl had DQ_REVISIT
         self._work.begin(request, lease.entry_id, lease.message)
         timed = lease.send_at is not None
         self._session.downloads.begin(request, lease.partition, timed=timed)

@@ -28,6 +28,8 @@ class ProjectSpider(TreeSpider):
 
     def parse(self, response):
         self.record("done", response.url.rpartition("/")[2])
+        if "dq_visit" in response.meta:
+            self.record("visit", response.url)
         if b"raises" in response.body:
             raise ValueError("as it says")
         for href in response.css("a::attr(href)").getall():
@@ -248,7 +250,7 @@ def test_a_page_that_was_visited_once_outlives_a_failure(
 def test_a_crawl_that_has_begun_may_get_a_policy_and_lose_it(
     crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
 ) -> None:
-    """What start() has yielded before is known; without a policy, each page comes once more."""
+    """What start() has yielded before is known; without a policy, each page comes once more, as it was."""
     site, project = crawl()
     site.pages |= {"/": Answer("<a href='/a?delayed'>"), "/a?delayed": Answer()}
     worker = project.start_worker(settings={"DQ_REVISIT": ""})
@@ -262,6 +264,7 @@ def test_a_crawl_that_has_begun_may_get_a_policy_and_lose_it(
     counted = site.count("/a?delayed")
     project.run_to_end(settings={"DQ_REVISIT": ""})
     assert site.count("/a?delayed") == counted + 1
+    assert not [event for event in project.events() if event.event == "visit"]
 
 
 @pytest.mark.parametrize("kind", ["body", "field"])
