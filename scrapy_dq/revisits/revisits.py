@@ -17,6 +17,7 @@ from scrapy_dq.frontier.model import StartQueue
 from scrapy_dq.revisits.policy import (
     EXPECTED,
     BadRevisit,
+    Never,
     RevisitPolicy,
     checked,
     policy_in,
@@ -135,17 +136,18 @@ class Revisits:
             value = ItemAdapter(item).get(self.item_field)
             page.fields.append(repr(value).encode("utf-8", "surrogatepass"))
 
-    def mark_of(self, *, from_start: bool, redirected: bytes | None) -> Mark | None:
+    def mark_of(self, request: Request, *, begins: bool, redirected: bytes | None) -> Mark | None:
         """Return what marks a request that is not filtered as one of a page that is visited again.
 
         Else it is a part of the page that yields it, at each of its visits: were it visited by itself, too,
         there would be one more entry after each.
 
         Args:
-            from_start: `start()` has yielded it.
+            begins: `start()` has yielded it, or it was fed.
             redirected: the lease of the request that was redirected to it; None: none was.
         """
-        return _as_new if from_start or redirected in self._pages else None
+        never = isinstance(self._policy, Never) and META not in request.meta
+        return _as_new if not never and (begins or redirected in self._pages) else None
 
     def mark_of_retry(self, request: Request, parent: Request | None, entry_id: bytes) -> Mark | None:
         """Return what marks a retry of a page in progress; None: it is none."""

@@ -219,7 +219,8 @@ class Intake:
         if self._revisits is None or not request.dont_filter:
             return payload
         redirected = classified.parent_id if self._settlement.followed(request) else None
-        mark = self._revisits.mark_of(from_start=is_from_start(request), redirected=redirected)
+        begins = is_from_start(request) or self._work.was_fed(request)
+        mark = self._revisits.mark_of(request, begins=begins, redirected=redirected)
         try:
             return (mark and self._encode(request, classified.parent, mark)) or payload
         except CannotEncode:  # too large by the mark: the page is visited once

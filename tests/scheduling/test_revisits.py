@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -230,6 +231,25 @@ def test_a_part_with_a_policy_of_its_own_does_not_multiply(
     end(worker)
     assert look(project).census.delayed + look(project).census.waiting <= 3  # and a part that waits
     assert site.count("/part?unfiltered=1s") <= site.count("/a") + 1
+
+
+@pytest.mark.parametrize("policy", ["fixed:1s", "meta"])
+def test_what_is_fed_is_a_page(
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, redis_url: str, policy: str
+) -> None:
+    """Although it is not filtered; with "meta", if it says so."""
+    spider = "from scrapy_dq import RedisSpider\n" + SPIDER.replace("(TreeSpider)", "(RedisSpider, TreeSpider)")
+    settings = {"DQ_REVISIT": policy, "DQ_START_META": ["dq_revisit"]}
+    site, project = crawl(settings, spider, a=Answer(), b=Answer())
+    fed = {"url": site.url("/a"), "meta": {"dq_revisit": "fixed:1s"} if policy == "meta" else {}}
+    with connect_url(redis_url) as client:
+        client.rpush(f"{project.name}:start_urls", json.dumps(fed))
+        if policy == "meta":
+            client.rpush(f"{project.name}:start_urls", site.url("/b"))
+    worker = project.start_worker()
+    visited(site, 3, "/a")
+    end(worker)
+    assert look(project).census.delayed + look(project).census.waiting == 1
 
 
 def test_a_page_that_was_visited_once_outlives_a_failure(
