@@ -108,7 +108,6 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
         rollback_horizon_s=config.rollback_horizon_s,
         max_attempts=config.max_attempts,
         max_pages=config.max_pages or None,
-        forgets_children=bool(config.revisit),
         spill_dir=config.spill_dir,
         most_of_a_partition=most_of_a_partition,
     )

@@ -370,13 +370,18 @@ class Intake:
 
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         put = self._put_of(request, classified, payload)
-        if put.admission is Admission.ID and self._work.was_fed(request):
+        # The token of a page that is visited again is kept: put once more, there would be two for ever.
+        forgets = put.admission is Admission.ID and put.payload is payload
+        fed = forgets and self._work.was_fed(request)
+        if fed:
             self._fed_puts.append(put)
         if self._adopted and put.admission is Admission.SEEN:
             put.known_as = scrapy_redis.fingerprint(request)
         if not self._worker.put(put):
             self._warn_over(request, "the run is over for this worker")
             return False
+        if forgets and not fed and self._revisits is not None:  # the run may never end
+            self._worker.forget_with_parent(put)
         if put.parent is None and not is_from_start(request):
             self._await_puts(request, (self._worker.shard_of(put.partition, put.token),))
         self._count(stats.ENQUEUED)

@@ -19,7 +19,7 @@ from support.worker import Worker
 Look = Callable[[Project], Overview]
 
 SPIDER = """\
-import scrapy
+import scrapy, scrapy_dq
 from support.tree_spider import TreeSpider
 from tree_project.settings import SPIDER_NAME
 
@@ -44,6 +44,7 @@ class ProjectSpider(TreeSpider):
     def errback(self, failure):
         self.record("errback", failure.request.url.rpartition("/")[2])
 """
+FED_SPIDER = SPIDER.replace("(TreeSpider)", "(scrapy_dq.RedisSpider, TreeSpider)")
 SETTINGS = {
     "DQ_REVISIT": "fixed:1s", "DQ_LOG_INTERVAL": 0, "RETRY_TIMES": 3, "DQ_WORKER_TTL": 3,
     "DQ_ROLLBACK_HORIZON": 1,
@@ -171,6 +172,23 @@ def test_a_page_that_moves_is_visited_where_it_is(
     assert look(project).census.delayed + look(project).census.waiting == 2
 
 
+@pytest.mark.parametrize("fed", [False, True])
+def test_a_page_that_is_not_filtered_stays_known(
+    crawl: Callable[..., tuple[ChangingSite, Project]], redis_url: str, fed: bool
+) -> None:
+    """A worker that was taken for dead may put it once more, at any time: it would be two pages for ever."""
+    site, project = crawl(None, FED_SPIDER if fed else SPIDER)
+    site.pages |= {"/": Answer(status=302, location="/home"), "/home": Answer()}
+    admitted = keys.prefix(project.name) + "admitted"
+    with connect_url(redis_url) as client:
+        if fed:
+            client.rpush(f"{project.name}:start_urls", site.url("/"))
+        worker = project.start_worker()
+        visited(site, 5, "/home")  # for longer than DQ_ROLLBACK_HORIZON
+        assert client.scard(admitted) == 1 + fed
+        end(worker)
+
+
 def test_a_page_that_moves_does_not_pass_on_its_conditions(
     crawl: Callable[..., tuple[ChangingSite, Project]],
 ) -> None:
@@ -238,9 +256,8 @@ def test_what_is_fed_is_a_page(
     crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, redis_url: str, policy: str
 ) -> None:
     """Although it is not filtered; with "meta", if it says so."""
-    spider = "from scrapy_dq import RedisSpider\n" + SPIDER.replace("(TreeSpider)", "(RedisSpider, TreeSpider)")
     settings = {"DQ_REVISIT": policy, "DQ_START_META": ["dq_revisit"]}
-    site, project = crawl(settings, spider, a=Answer(), b=Answer())
+    site, project = crawl(settings, FED_SPIDER, a=Answer(), b=Answer())
     fed = {"url": site.url("/a"), "meta": {"dq_revisit": "fixed:1s"} if policy == "meta" else {}}
     with connect_url(redis_url) as client:
         client.rpush(f"{project.name}:start_urls", json.dumps(fed))

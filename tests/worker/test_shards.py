@@ -221,9 +221,8 @@ async def test_a_line_about_a_shard_names_it(
             assert any(line.startswith(label + text) for line in lines), (label, text)
 
 
-@pytest.mark.parametrize("endless", [False, True])
 async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch, endless: bool
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before: until a horizon after the end of its lease, the next worker must find the token."""
     admitted = keys.prefix(keys.Shard(crawl.name, 1)) + "admitted"
@@ -232,7 +231,7 @@ async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back
     monkeypatch.setattr(
         WorkerProtocol, "forget", lambda protocol, each: (forgotten.append(each), forget(protocol, each))
     )
-    async with engine(crawl, forgets_children=endless) as worker:
+    async with engine(crawl) as worker:
         crawl.size = 0
         worker.seed([of(0)])
         leases: list[Lease] = []

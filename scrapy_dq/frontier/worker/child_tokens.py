@@ -5,10 +5,11 @@ and the token makes that a duplicate. So it is forgotten when nobody can get the
 was confirmed, and its shard has accepted an exchange that was sent a horizon later. In a run that ends, only
 those of start payloads are forgotten, which may come for ever, and these only if they are in another shard:
 at home the exchange that stores the request also ends the lease (`Put.once`). In a crawl that never ends, all
-are, or each visit of a page would leave some.
+are, or each visit of a page would leave some; but not those of pages, which are visited again themselves.
 
 A worker that was taken for dead, and that neither the lease's shard nor that of the request has answered for
-longer than all this, may still put the id: then the request is crawled once more.
+longer than all this, may still put the id: then the request is crawled once more. A page would have two
+entries for ever.
 """
 
 from __future__ import annotations

@@ -19,7 +19,5 @@ class WorkerOptions:
     """How many leases of one partition can run in this worker at once."""
     max_pages: int | None = None
     """The most requests of the run, over all workers that have the same; None: any number."""
-    forgets_children: bool = False
-    """Have Redis forget the tokens of unfiltered requests while the run goes on, which may never end."""
     spill_dir: str = ""
     """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""

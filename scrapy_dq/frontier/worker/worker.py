@@ -15,7 +15,6 @@ from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
     Ack,
-    Admission,
     Again,
     Block,
     Bury,
@@ -110,7 +109,6 @@ class Worker:
         """What home was told under its present id, by shard; see `Gone`."""
         self._told_as = ""
         self._deferred = DeferredEnds(protocols)
-        self._forgets_children = options.forgets_children
         self._tokens = [ChildTokens(protocols, shard) for shard in range(len(protocols))]
         self._level = Level(protocols)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
@@ -262,8 +260,6 @@ class Worker:
         dialogue.append(put)
         if put.parent is not None:
             self._depends(put.parent, shard)
-            if self._forgets_children and put.admission is Admission.ID:
-                self._note_token(put, put.parent, shard)
         elif shard:
             self._level.put(shard, put.number)
             if not self._level.is_raised():
@@ -276,9 +272,13 @@ class Worker:
         All puts of that lease were made, so that its end, which follows, is the end of `Put.once` for them.
         """
         put.once = True
-        shard = self.shard_of(put.partition, put.token)
-        if shard != HOME and put.parent and not self._forgets_children:  # else `put` has noted it
-            self._note_token(put, put.parent, shard)
+        if self.shard_of(put.partition, put.token) != HOME:
+            self.forget_with_parent(put)
+
+    def forget_with_parent(self, put: Put) -> None:
+        """Have the token of *put*, just put, forgotten when nobody can get the lease of its parent again."""
+        if put.parent and (of := self._leased.get(put.parent)) is not None:
+            self._tokens[of].put(put.parent, self.shard_of(put.partition, put.token), put.entry_id)
 
     @property
     def shards(self) -> int:
@@ -375,10 +375,6 @@ class Worker:
     def _ask(self, shard: int) -> None:
         self.dialogues[shard].pace.called()
         self.dialogues[shard].kick()
-
-    def _note_token(self, put: Put, lease: bytes, shard: int) -> None:
-        if (of := self._leased.get(lease)) is not None:
-            self._tokens[of].put(lease, shard, put.entry_id)
 
     def _depends(self, entry_id: bytes, shard: int) -> None:
         of = self._leased.get(entry_id)
