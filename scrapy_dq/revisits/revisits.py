@@ -64,6 +64,8 @@ class _Page:
     """The headers by which its request is conditional."""
     response: Response | None = None
     fields: list[bytes] = field(default_factory=list)
+    retried: bool = False
+    """There was a retry; one that cannot be stored is served in this worker, before this ends."""
     retry: Next | None = None
 
 
@@ -154,6 +156,7 @@ class Revisits:
         page = self._pages.get(entry_id)
         if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
             return None
+        page.retried = True
         priority = parent.priority if page.last.priority is None else page.last.priority
         visit = page.last._replace(priority=priority)
 
@@ -183,7 +186,7 @@ class Revisits:
         response, last = page.response, page.last
         if failed and last.interval_s is None:
             return None
-        if response is None and not failed:
+        if response is None and not failed and not page.retried:
             return None  # a redirect, which is a page of its own, or what a middleware has dropped
         if response is not None and response.status in GONE:
             self._count(stats.REVISITS_ENDED)

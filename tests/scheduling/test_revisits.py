@@ -155,6 +155,23 @@ def test_a_retry_is_the_same_entry(crawl: Callable[..., tuple[ChangingSite, Proj
     assert worker.stats.get("retry/max_reached", 0) == 1
 
 
+def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
+    crawl: Callable[..., tuple[ChangingSite, Project]],
+) -> None:
+    """The retry stays in this worker; the page is stored as it was."""
+    holding = {"DOWNLOADER_MIDDLEWARES": {"tree_project.holding.Holding": 1}}
+    site, project = crawl(holding, a=Answer("fine", busy=2))
+    (project.folder / "tree_project" / "holding.py").write_text(
+        "class Holding:\n"
+        "    def process_request(self, request, spider=None):\n"
+        "        request.meta['held'] = lambda: None\n"
+    )
+    worker = project.start_worker()
+    visited(site, 5, "/a")
+    end(worker)
+    assert worker.stats["dq/unencodable"] == 2
+
+
 def test_a_page_that_moves_is_visited_where_it_is(
     crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
 ) -> None:
