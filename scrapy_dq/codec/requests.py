@@ -203,6 +203,13 @@ class Codec:
         except Exception as error:
             raise CannotDecode(_reason(error)) from error
 
+    def packed(self, value: Any) -> bytes:
+        """Return a value packed: the same in each process. Raise nothing but CannotEncode."""
+        try:
+            return self._values.pack(self._values.lower(value))
+        except Exception as error:
+            raise CannotEncode(_reason(error)) from error
+
     def check_size(self, payload: bytes) -> None:
         """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
         if len(payload) > self._max_bytes:

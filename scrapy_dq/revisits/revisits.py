@@ -26,7 +26,7 @@ from scrapy_dq.revisits.policy import (
 from scrapy_dq.revisits.visit import Visit, digest_of, remove_conditions, validators_of
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import prose_without_logins
+from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -63,7 +63,8 @@ class _Page:
     conditions: dict[str, bytes]
     """The headers by which its request is conditional."""
     response: Response | None = None
-    fields: list[bytes] = field(default_factory=list)
+    fields: list[bytes] | None = field(default_factory=list)
+    """Of its items; None: one cannot be compared."""
     retried: bool = False
     """There was a retry; one that cannot be stored is served in this worker, before this ends."""
     retry: Next | None = None
@@ -88,7 +89,7 @@ class Revisits:
         self.item_field = item_field
         self._pages: dict[bytes, _Page] = {}
         """By lease."""
-        self._failures_told = False
+        self._failures_told = self._field_told = False
 
     @classmethod
     def of(cls, crawler: Crawler, config: Config, codec: Codec) -> Revisits | None:
@@ -134,9 +135,21 @@ class Revisits:
     def yielded(self, entry_id: bytes, item: Any) -> None:
         """Note an item that a page's callback has yielded."""
         page = self._pages.get(entry_id)
-        if page is not None and ItemAdapter.is_item(item):
-            value = ItemAdapter(item).get(self.item_field)
-            page.fields.append(repr(value).encode("utf-8", "surrogatepass"))
+        if page is None or page.fields is None or not ItemAdapter.is_item(item):
+            return
+        try:
+            # Not its repr(): that of a set differs between processes, that of some objects at each visit.
+            page.fields.append(self._codec.packed(ItemAdapter(item).get(self.item_field)))
+        except Exception as error:  # a class of the project may raise anything
+            page.fields = None
+            if not self._field_told:
+                self._field_told = True
+                logger.warning(
+                    "The field %r of an item cannot be compared (%s): it is unknown whether its page has "
+                    "changed. No more of these are shown",
+                    self.item_field,
+                    printable(f"{type(error).__name__}: {error}"),
+                )
 
     def mark_of(self, request: Request, *, begins: bool, redirected: bytes | None) -> Mark | None:
         """Return what marks a request that is not filtered as one of a page that is visited again.
@@ -196,8 +209,9 @@ class Revisits:
         changed: bool | None = False
         kept = last
         if response is not None and 200 <= response.status < 300 and not failed:
-            digest = digest_of(*page.fields) if self.item_field else digest_of(response.body)
-            changed = digest != last.digest if last.digest else None
+            parts = page.fields if self.item_field else [response.body]
+            digest = "" if parts is None else digest_of(*parts)
+            changed = digest != last.digest if digest and last.digest else None
             kept = last._replace(digest=digest, validators=validators_of(response))
         try:
             request = self._codec.decode(page.payload)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.http import Response
 
+from scrapy_dq.codec import Codec
 from scrapy_dq.revisits.policy import (
     Adaptive,
     BadRevisit,
@@ -19,6 +22,7 @@ from scrapy_dq.revisits.policy import (
     policy_in,
     policy_of_meta,
 )
+from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, remove_conditions, validators_of
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -140,6 +144,50 @@ def test_conditions_are_added_and_removed() -> None:
     assert len(own.headers) == 2
     assert not visit.add_conditions(Request("http://a.com", method="POST"))
     assert not Visit().add_conditions(request)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def changes(*values: Any) -> list[bool | None]:
+    """Return what the policy is told at the visits of a page whose item has these values in turn."""
+    told: list[bool | None] = []
+
+    class Noting(RevisitPolicy):
+        def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> float:
+            told.append(changed)
+            return 60
+
+    crawler: Any = SimpleNamespace(stats=SimpleNamespace(inc_value=lambda name: None))
+    codec = Codec(Spider(name="spider"))
+    revisits = Revisits(crawler, Noting(), codec, 0, "price")
+    payload = codec.encode(Request("http://a.com"))
+    for value in values:
+        request = codec.decode(payload)
+        revisits.begin(request, b"lease", payload)
+        revisits.answered(b"lease", Response("http://a.com", request=request))
+        revisits.yielded(b"lease", {"price": value})
+        following = revisits.ended(b"lease", failed=False)
+        assert following is not None
+        payload = following.payload
+    return told
+
+
+def test_a_field_is_compared_by_value() -> None:
+    """Not by its text: the order of a set differs between processes."""
+    first, second = {0, 8}, {8, 0}
+    assert repr(first) != repr(second)
+    assert changes(first, second, {0, 9}) == [None, False, True]
+    assert changes([Decimal("1.50")], [Decimal("1.50")], None) == [None, False, True]
+
+
+@pytest.mark.parametrize("value", [object(), Unprintable(), {"a": Unprintable()}])
+def test_a_field_that_cannot_be_compared_shows_nothing(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The text of such an object may raise, or have its address, which differs at each visit."""
+    assert changes(1, value, value, 1, 1) == [None, None, None, None, False]
+    assert len(caplog.records) == 1
 
 
 def test_what_is_kept_of_a_response() -> None:
