@@ -33,6 +33,7 @@ from scrapy_dq.settings.setting import (
     number,
     order_choice,
     program,
+    revisit_policy,
     schemes,
     serializer,
     setting_field,
@@ -123,7 +124,7 @@ class Config:
         "DQ_SEEN_TTL", 0.0, number, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
     )
     revisit: Any = setting_field(
-        "DQ_REVISIT", "", loadable, "When pages are visited again, such as `fixed:1d`; empty: never"
+        "DQ_REVISIT", "", revisit_policy, "When pages are visited again, such as `fixed:1d`; empty: never"
     )
     """Text, or a class."""
     revisit_priority: int = setting_field(

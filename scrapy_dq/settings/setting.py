@@ -22,6 +22,7 @@ from scrapy_dq.text import has_login, prose_without_logins
 
 SHORTEST_KEY = 16
 """Characters of a signing key: a guess is tried a million times a second."""
+_POLICY = "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path"
 _PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = (
@@ -318,6 +319,12 @@ def mapping(setting: Setting, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def revisit_policy(setting: Setting, value: Any) -> Any:
+    if isinstance(value, (str, type)):
+        return value  # revisits.py checks what it says, or loads it
+    raise setting.wrong(value, _POLICY)
+
+
 def loadable(setting: Setting, value: Any) -> Any:
     if isinstance(value, str) or callable(value):
         return value
@@ -396,6 +403,7 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     loadable: "a function, or its dotted path",
     mapping: "a dict",
     program: _PROGRAM,
+    revisit_policy: _POLICY,
     schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
     signing_keys: "a list of secret texts",

@@ -35,6 +35,7 @@ KINDS = {
     "schemes": "a list of URL schemes",
     "program": "an existing program, by its path or its name", "template": "a string",
     "loadable": "a function, or its dotted path",
+    "revisit_policy": "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path",
     "serializer": "a module or object with dumps() and loads()",
 }  # fmt: skip
 
@@ -208,6 +209,7 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_SEEN", "expiring"),
     ("DQ_SEEN_TTL", -1),
     ("DQ_REVISIT", 86_400),
+    ("DQ_REVISIT", print),
     ("DQ_MAX_PAGES", -1),
     ("DQ_DOMAIN_BUDGET", -1),
     ("DQ_DOMAIN_BUDGET_PERIOD", "week"),
