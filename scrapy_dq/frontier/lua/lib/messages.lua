@@ -4,10 +4,11 @@
 -- USES     keys.key
 local count_message, head_of, of_message, group_of -- the rest is hidden: a script may have 200 locals
 do
-  local FROM_STREAM, GROUP = '\8', 'scrapy_dq:'
+  local FROM_STREAM, BYTE, GROUP = '\8', 8, 'scrapy_dq:'
+  local byte = string.byte
   local MOST_FIELD = 1000 -- bytes of a name and an id: what is longer is not ours
   local function message_of(payload)
-    if string.sub(payload, 1, 1) ~= FROM_STREAM or #payload < 3 then return end
+    if byte(payload) ~= BYTE or #payload < 3 then return end
     local size = struct.unpack('>I2', string.sub(payload, 2, 3))
     local field = string.sub(payload, 4, 3 + size)
     if #field == size and size <= MOST_FIELD and string.find(field, '\0', 1, true) then return field end
@@ -21,7 +22,7 @@ do
   group_of = function() return GROUP .. string.sub(key.meta, 1, -6) end
   -- An entry of a message was stored (1), or is done, failed or dead (-1). After the last one the group is told.
   count_message = function(payload, change)
-    local field = message_of(payload)
+    local field = byte(payload) == BYTE and message_of(payload) -- each put comes here
     if not field or redis.call('HINCRBY', key.messages, field, change) > 0 then return end
     redis.call('HDEL', key.messages, field)
     local stop = string.find(field, '\0', 1, true)
