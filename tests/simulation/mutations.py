@@ -133,7 +133,7 @@ MUTATIONS = (
          "if state.waiting > 0"),
     )),
     Mutation(GUARD, "delayed entries do not keep the run open", (
-        (LUA + "moves/finish.lua", " or redis.call('EXISTS', key.delayed) == 1", ""),
+        (LUA + "moves/finish.lua", "held or redis.call('EXISTS', key.delayed) == 1 then", "held then"),
         (LUA + "moves/finish.lua", "  if state.delayed > 0 then damaged('entries') end\n", ""),
     )),
     Mutation(GUARD, "a worker that leaves takes its leases with it", (
