@@ -83,5 +83,5 @@ def _waits(entry: dict[str, Any]) -> str:
     from scrapy_dq.inspection.words import span
 
     if entry["where"] == "saturated":
-        return "for a lease"
+        return "for a lease or budget"
     return span(entry["wait_s"]) if entry["wait_s"] else ""

@@ -64,7 +64,7 @@ def test_what_waits_for_something_comes_after_what_may_be_leased(
     assert found[1]["wait_s"] is None
     assert 7000 < found[3]["wait_s"] <= 7259
     text = dq.text("peek")
-    for part in ("for a lease", "2 h 0 min", "GET parse_page", "http://c.example/"):
+    for part in ("for a lease or budget", "2 h 0 min", "GET parse_page", "http://c.example/"):
         assert part in text
     (first,) = dq.found("peek", "-n", "1")
     assert first == found[0]
