@@ -28,6 +28,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from benchmarks.redis_here import found_kinds
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
@@ -264,7 +265,7 @@ def measure(what: str, shards: int, servers: int, repetition: int, options: argp
     """Crawl for a while, and return what it came to."""
     run = Run(what, servers, options.workers, repetition)
     with ExitStack() as stack:
-        redises = [stack.enter_context(RedisServer(appendonly=True)) for _ in range(servers)]
+        redises = [stack.enter_context(RedisServer(options.server, appendonly=True)) for _ in range(servers)]
         looks = [stack.enter_context(each.client()) for each in redises]
         began = time.monotonic() + options.warm_up
         until = began + options.seconds
@@ -323,7 +324,7 @@ def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
         f"{'as fast as they can' if options.rate == float('inf') else f'{options.rate:g} pages/s'}; "
         f"{LINKS} links a page, {KNOWN:.0%} known, {options.away:.0%} to another "
         f"one of {HOSTS:,} sites.\n\n"
-        f"{measured_on(('redis',), 'AOF everysec')}."
+        f"{measured_on(('redis',), 'AOF everysec', options.server)}."
     )
 
 
@@ -345,6 +346,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--warm-up", type=float, default=15.0, help="longer than DQ_ROLLBACK_HORIZON")
+    parser.add_argument("--server", choices=found_kinds(), default=found_kinds()[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every single run there, too")
     options = parser.parse_args()
     if options.child:

@@ -8,16 +8,17 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from support.redis_server import RedisServer
+from support.redis_server import Kind, RedisServer
 
 
-def measured_on(packages: Sequence[str], persistence: str) -> str:
+def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = None) -> str:
     """Return date, versions, Redis version and number of cores.
 
     Args:
         persistence: the caller's description of how Redis stores, which is included.
+        kind: whose server; None: the default one.
     """
-    with RedisServer() as redis, redis.client() as client:
+    with RedisServer(kind) as redis, redis.client() as client:
         redis_version = client.info("server")["redis_version"]
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     return (
