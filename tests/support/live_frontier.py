@@ -273,6 +273,10 @@ class LiveFrontier:
     def close(self) -> None:
         """Delete the crawl, or this shard of it, and disconnect."""
         stored.roll_back(self.redis, self.frontier.name, {})
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Leave all keys as they are."""
         self.redis.close()
         self._loop.run_until_complete(self._client.aclose())
         self._loop.close()

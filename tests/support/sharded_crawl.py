@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
@@ -40,9 +40,6 @@ class Part(LiveFrontier):
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return super().call(method, *args, *((self._of,) if method == "join" else ()), **named)
 
-    def close(self) -> None:
-        self.redis.close()
-
 
 class Crawl:
     """A crawl of several shards with one worker, which puts where a worker would."""
@@ -58,13 +55,14 @@ class Crawl:
     def join(self, shards: int) -> None:
         """Have a worker join, in all shards."""
         crawl = replace(IDENTITY, shards=shards, partition_by="slot" if self.partitioned else "none")
-        home = self._stack.enter_context(closing(LiveFrontier(self.url, self.name, self.order, self.seen)))
-        home.close = home.redis.close  # type: ignore[method-assign]
+        home = LiveFrontier(self.url, self.name, self.order, self.seen)
+        self._stack.callback(home.disconnect)
         first = HandWorker(home, "worker", crawl)
         self.workers = [first]
         for number in range(1, shards):
             of = first.epoch, first.run, first.joined.shards_exist
-            part = self._stack.enter_context(closing(Part(self.url, home, self.seen, number, of)))
+            part = Part(self.url, home, self.seen, number, of)
+            self._stack.callback(part.disconnect)
             self.workers.append(HandWorker(part, "worker", crawl))
         home.call("note_shards", first.epoch, first.run)
 
