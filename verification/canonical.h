@@ -41,12 +41,26 @@ class Canonical {
     });
   }
 
-  // The sequences of each id count from the least that anything still names.
+  // The sequences of each id count from the least that anything still names. Of two only this matters: which is the
+  // larger one, and whether it is the next one.
   void lower_sequences(int k) {
     Byte least[32];
+    uint64_t named[32] = {};
     memset(least, 255, sizeof least);
     each_sequence(k, [&](Byte id, Byte& seq) { least[id] = std::min(least[id], seq); });
-    each_sequence(k, [&](Byte id, Byte& seq) { seq -= least[id]; });
+    each_sequence(k, [&](Byte id, Byte& seq) {
+      seq -= least[id];
+      if (seq > 63) throw "sequences are too far apart";
+      named[id] |= uint64_t(1) << seq;
+    });
+    each_sequence(k, [&](Byte id, Byte& seq) {
+      Byte lower = 0, before = 0;
+      for (uint64_t rest = named[id] >> 1 << 1; rest && before < seq; rest &= rest - 1) {
+        const Byte at = Byte(__builtin_ctzll(rest));
+        lower += at == before + 1 ? 1 : 2, before = at;
+      }
+      seq = lower;
+    });
   }
 
   template <class F>

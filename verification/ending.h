@@ -50,6 +50,8 @@ inline void leave_finished(const Moment& now, int w) {
 }
 
 // The double collect: each other shard, home, and the others again. Then one step at home, if it is as it answered.
+// Each question is an exchange, so that a shard that has forgotten the one before does not answer the next: its version
+// may have come back to the same number.
 class Collect {
  public:
   Collect(const Moment& now, int w) : now_(now), w_(w), next_(now.state), me_(next_.workers[w]) {}
@@ -77,11 +79,27 @@ class Collect {
     now_.sink.step(next_, what, w_);
   }
 
+  // Count an exchange with shard k; false: it says RESYNC, as to any call.
+  bool exchanges(int k) {
+    Dialogue& d = me_.with[k];
+    Member* const me = member(next_.shards[k], d.id);
+    const Rules& rules = now_.model.rules;
+    if (!rules.ask_by_exchange) return true;
+    if (!me || me->fenced || (rules.held && me->in_flight)) return false;
+    if (rules.next_number_only ? d.seq != me->last_seq + 1 : d.seq <= me->last_seq) return false;
+    me->last_seq = d.seq++, me->granted = 0, me->reply = kOk;
+    return true;
+  }
+
   void ask(int k, bool again) {
     const Shard& shard = now_.state.shards[k];
     if (shard.epoch != me_.epoch) {
       WorkerSteps(next_, w_, now_.model).close(kClosedLost);
       return now_.sink.step(next_, "W%d finds shard %d gone", w_, k);
+    }
+    if (!exchanges(k)) {
+      if (me_.stage) start_again("W%d is out of step, and asks no further");
+      return;
     }
     const bool empty = shard.run == me_.run && is_empty(shard) && (k != kHome || (!seeds(shard) && shard.phase == kOpen));
     if (again) {
@@ -100,6 +118,7 @@ class Collect {
     const bool same = home.version == me_.versions[kHome] || !now_.model.rules.finish_if_unchanged;
     if (home.epoch != me_.epoch || home.run != me_.run || home.phase != kOpen || !same || !is_empty(home) || seeds(home))
       return start_again("W%d may not finish");
+    if (!exchanges(kHome)) return start_again("W%d is out of step, and does not finish");
     changed(next_, kHome).phase = kFinished;
     me_.forget_collect();
     check_end(now_, next_);

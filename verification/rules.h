@@ -25,13 +25,14 @@ struct Rules {
   bool finished_retires = true;       // an exchange that finds the run finished retires the log, too
   bool collect_twice = true;          // the end asks the other shards again after home
   bool finish_if_unchanged = true;    // home finishes only if it is as it was when it answered
+  bool ask_by_exchange = true;        // each question of the end is an exchange, with the next number
 
   struct Named {
     const char* name;
     bool Rules::* rule;
     bool of_many;  // only with several shards
   };
-  static constexpr int kCount = 20;
+  static constexpr int kCount = 21;
   static const Named all[kCount];
 
   bool leave_out(const std::string& name) {
@@ -65,4 +66,5 @@ inline const Rules::Named Rules::all[Rules::kCount] = {
     {"finished_retires", &Rules::finished_retires, true},
     {"collect_twice", &Rules::collect_twice, true},
     {"finish_if_unchanged", &Rules::finish_if_unchanged, true},
+    {"ask_by_exchange", &Rules::ask_by_exchange, true},
 };

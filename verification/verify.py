@@ -85,13 +85,14 @@ LEFT_OUT = {
     "defer": Bound(2, 2, "--site pair --kill 1"),
     "defer_for_known": Bound(2, 2, "--site pair --fence 1"),
     "defer_until_retired": Bound(2, 1, "--site pair --roll 1 --kill 1"),
-    "level_until_retired": Bound(2, 1, "--site extra --roll 1"),
+    "level_until_retired": Bound(2, 1, "--site extra --roll 1 --pause 1"),
     "raise_retires": Bound(2, 1, "--site extra --roll 1 --pause 2"),
     "raise_first": Bound(2, 1, "--site extra --kill 1"),
     "lowered_when_sent": Bound(2, 2, "--site extra"),
     "finished_retires": Bound(2, 2, "--site inward --roll 1 --ends"),
     "collect_twice": Bound(2, 2, "--site chain"),
     "finish_if_unchanged": Bound(2, 2, "--site extra"),
+    "ask_by_exchange": Bound(2, 2, "--site extra --roll 1"),
 }
 """The rules, and for each a bound in which its absence shows."""
 
@@ -115,7 +116,7 @@ def main() -> int:
         for shards, workers in {(bound.shards, bound.workers) for bound, _ in checks}:
             programs[shards, workers] = f"{folder}/explore_{shards}_{workers}"
             size = [f"-DSHARDS={shards}", f"-DWORKERS={workers}"]
-            words = [compiler, "-std=c++17", "-O2", *size, "main.cpp", "-o", programs[shards, workers]]
+            words = [compiler, "-std=c++17", "-O3", *size, "main.cpp", "-o", programs[shards, workers]]
             subprocess.run(words, cwd=FOLDER, check=True)
         ended = [
             _ended(programs[bound.shards, bound.workers], bound, end, options.most) for bound, end in checks

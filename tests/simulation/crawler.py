@@ -351,10 +351,12 @@ class Crawler(Listener):
     def _settle(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
         worker = self.worker
         del self.running[lease.entry_id]
+        # What is not filtered is a part of the page that has yielded it, at each of its visits.
+        revisits = 0 if "-" in origin else self._setup.revisits
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
             self._taken_at.pop(lease.entry_id), self._world.now, lease.entry_id,
-            origin, attempt >= page.tries + self._setup.revisits,
+            origin, attempt >= page.tries + revisits,
         )  # fmt: skip
         self.visits.append(visit)
         if self.worker_ids == self._taken_by.pop(lease.entry_id):
