@@ -104,6 +104,19 @@ def test_a_request_that_is_known_is_not_waited_for(fed: Stream, claimer: HandWor
     assert fed.pending() == 0
 
 
+def test_what_is_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: HandWorker) -> None:
+    """Redis was rolled back to before the claim, and knows of none; a log puts the request again."""
+    fed.feed(b"a")
+    (name,) = fed.names[:1]
+    fed.redis.xgroup_create(name, fed.group, "0")
+    ((_, ((message, _),)),) = fed.redis.xreadgroup(fed.group, "crawl", {name: ">"})
+    new = replace(put(1), message=name.encode() + b"\0" + message)
+    (lease,) = claimer.exchange(new, want=1, seeding=3).leases
+    claimer.exchange(Ack(lease.entry_id), seeding=3)
+    assert fed.pending() == 0
+    assert not fed.redis.exists(fed.key("messages"))
+
+
 def test_what_a_crawl_has_forgotten_is_read_again(fed: Stream, claimer: HandWorker) -> None:
     """It was cleared; what is in progress is not read again, however long that takes."""
     fed.feed(b"a", b"b")

@@ -51,6 +51,7 @@ FOUND = {
     "an exchange and a join of a program that has left arrive once more": 10002766,
     "the run ends while a Queue closes, which joins the next one": 10203495,
     "a late copy of an exchange claims another start payload after a roll-back": 12721960,
+    "a log puts a request of a stream again, where Redis has forgotten its claim": 18039834,
     "the run ends while a worker joins its shards": 1000301826,
     "the run ends while a Queue joins its shards": 1000920203,
 }

@@ -5,9 +5,9 @@
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
 -- USES     budgets.count_spent, entry.holds_suspect, entry.take_lease, keys.in_flight_key, messages.count_message,
---          midway.moving, state, state.CLAIMED
+--          midway.moving, state, state.CLAIMED, state.is_there
 local function ack(worker_id, ids)
-  if state.limited or state.claimed > 0 or holds_suspect then
+  if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') then
     for _, id in ipairs(ids) do
       local lease = take_lease(worker_id, id)
       moving = nil
