@@ -429,7 +429,9 @@ class Crawler(Listener):
 
     def outbox_lost(self, parentless: bool) -> None:
         self._sent.clear()
-        self._unconfirmed.clear()  # it releases the leases whose ends are lost
+        # It releases all leases: those whose ends are lost, and those that run.
+        self._unconfirmed.clear()
+        self._taken_by = dict.fromkeys(self._taken_by, frozenset())
         self.spill_lost = self.spill_lost or parentless
         if parentless:
             self.stop("outbox_lost")
