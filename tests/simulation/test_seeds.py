@@ -54,6 +54,7 @@ FOUND = {
     "a log puts a request of a stream again, where Redis has forgotten its claim": 18039834,
     "the run ends while a worker joins its shards": 1000301826,
     "the run ends while a Queue joins its shards": 1000920203,
+    "a worker of the run before takes leases of the next in a shard that was rolled back": 1001210939,
     "a page runs while its worker gives up an outbox that it cannot read back": 1001101448,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""

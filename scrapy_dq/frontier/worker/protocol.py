@@ -131,6 +131,11 @@ class Together:
     def __init__(self) -> None:
         self.over = False
         """The run is finished for good in one of them: no more puts are accepted."""
+        self.dropped = False
+        """Puts of a run that is over were dropped, or will be: no page may be acked on which they were found.
+
+        RACE: its shard was rolled back, and is in the next run by now, where nobody else finds them.
+        """
         self.lost = False
         """The frontier of one of them is gone."""
         self.composed = 0
@@ -692,6 +697,7 @@ class WorkerProtocol:
         left = (*logged, *self.outbox.puts_in_memory())
         self.left_over = [put for put in left if put.parent is None]
         self.outbox.clear()
+        self.together.dropped = True
         self._finish(over=True)
 
     def _lose(self, moved_into: str = "") -> None:

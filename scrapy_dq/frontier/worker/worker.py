@@ -446,6 +446,8 @@ class Worker:
             self._end(shard, ending)
 
     def _end(self, shard: int, ending: Ending | Release) -> None:
+        if self.home.protocol.together.dropped:
+            ending = Release(ending.entry_id)
         # Otherwise the lease was lost since.
         if self.dialogues[shard].leases.ends(ending.entry_id):
             self._append(shard, ending)
