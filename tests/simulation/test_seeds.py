@@ -55,6 +55,8 @@ FOUND = {
     "the run ends while a worker joins its shards": 1000301826,
     "the run ends while a Queue joins its shards": 1000920203,
     "a worker of the run before takes leases of the next in a shard that was rolled back": 1001210939,
+    "a worker learns of the end before it learns that a shard was rolled back": 1001224695,
+    "leases are given up while a rejoin is under way that brings them back": 1001222408,
     "a page runs while its worker gives up an outbox that it cannot read back": 1001101448,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""

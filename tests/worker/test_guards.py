@@ -154,9 +154,9 @@ async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, closing.pending([talk.protocol])) == (False, True)
+    assert (talk.protocol.finished, closing.pending([talk.protocol], -1)) == (False, True)
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, closing.pending([talk.protocol])) == (True, False)
+    assert (talk.protocol.finished, closing.pending([talk.protocol], -1)) == (True, False)
 
 
 async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
@@ -176,9 +176,9 @@ async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
     await talk.stored_again()
     assert talk.parentless == [Parentless.WAITING]
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, closing.pending([talk.protocol])) == (True, True)
+    assert (talk.protocol.finished, closing.pending([talk.protocol], -1)) == (True, True)
     talk.protocol.seeding = Seeding.DONE
-    assert not closing.pending([talk.protocol])
+    assert not closing.pending([talk.protocol], -1)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
     talk.protocol.seeding = seeding
     talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
     await talk.stored_again()
-    assert (closing.pending([talk.protocol]), closing.reason([talk.protocol])) == (False, ending)
+    assert (closing.pending([talk.protocol], -1), closing.reason([talk.protocol])) == (False, ending)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_what_was_left_when_the_next_run_has_begun_is_reported(
     if talk.protocol.under_way:
         talk.rejoined = Rejoined(Status.FINISHED, last_seq=2**52)
         await talk.speak()
-    assert (closing.pending([talk.protocol]), closing.reason([talk.protocol])) == (False, ending)
+    assert (closing.pending([talk.protocol], -1), closing.reason([talk.protocol])) == (False, ending)
 
 
 async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -> None:
@@ -230,7 +230,7 @@ async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -
     talk.protocol.seeding = Seeding.DONE
     await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
     await talk.speak(Receipt(Status.FINISHED, applied=True, words=Words()))
-    assert (closing.pending([talk.protocol]), closing.reason([talk.protocol])) == (False, "frontier_damaged")
+    assert (closing.pending([talk.protocol], -1), closing.reason([talk.protocol])) == (False, "frontier_damaged")
 
 
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:

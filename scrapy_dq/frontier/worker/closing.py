@@ -23,8 +23,12 @@ def idle(protocols: Sequence[WorkerProtocol]) -> bool:
     return all(each.census.empty for each in protocols) and not works(protocols)
 
 
-def pending(protocols: Sequence[WorkerProtocol]) -> bool:
-    """Tell whether something of the whole crawl is not done yet, as far as this worker knows."""
+def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
+    """Tell whether something of the whole crawl is not done yet, as far as this worker knows.
+
+    Args:
+        since: number of exchanges that were composed when home said that the run is finished.
+    """
     home = protocols[0]
     if home.together.over:
         return False
@@ -32,8 +36,9 @@ def pending(protocols: Sequence[WorkerProtocol]) -> bool:
         return not all(each.census.empty for each in protocols)
     if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
         return True
-    # Another shard may have been rolled back after the end: what it has handed out again is settled first.
-    return works(protocols[1:])
+    # Another shard may have been rolled back. After the end: what it has handed out again is settled first.
+    # Before it, further than the log reaches: only who had stored what is gone can tell, from a later answer.
+    return works(protocols[1:]) or any(each.applied <= since for each in protocols[1:])
 
 
 def reason(protocols: Sequence[WorkerProtocol]) -> str:

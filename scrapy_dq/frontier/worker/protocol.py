@@ -346,6 +346,7 @@ class WorkerProtocol:
             until: see `Outbox.prefix`.
         """
         if self._call is None and self._forfeited:
+            self.leases.forfeit()  # the answer to a rejoin may have brought some back
             self._begin_rejoin()
         if self._call is None:
             try:
@@ -582,7 +583,7 @@ class WorkerProtocol:
 
     def forfeit(self) -> None:
         """Give up all leases, as soon as the call that is under way is answered: see `Worker.spread_loss`."""
-        self._forfeited = bool(self.leases)
+        self._forfeited = self._forfeited or bool(self.leases)
         self.leases.forfeit()
 
     def _begin_rejoin(self) -> None:

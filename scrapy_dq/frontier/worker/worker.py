@@ -98,6 +98,8 @@ class Worker:
         """When the last answers said so (`_at_once`), and the versions of all shards then."""
         self._outlook = (True, False)
         """`pending` and `over`, as the owner knows them."""
+        self._ended_at = -1
+        """Number of exchanges that were composed when home said that the run is finished; -1: it has not."""
         self._leased: dict[bytes, int] = {}
         """The shard of each lease that was taken and not settled."""
         self._waiting = [0] * len(frontiers)
@@ -233,7 +235,7 @@ class Worker:
     @property
     def pending(self) -> bool:
         """Something of the whole crawl is not done yet, as far as this worker knows."""
-        return closing.pending(self._protocols)
+        return closing.pending(self._protocols, self._ended_at)
 
     @property
     def max_pages_reached(self) -> bool:
@@ -418,6 +420,10 @@ class Worker:
         self._let_pass(shard)
         if self._termination is not None:
             home = self.home.protocol
+            if home.finished != (self._ended_at >= 0):
+                self._ended_at = self.composed if home.finished else -1
+                for other in range(1, len(self._protocols)):
+                    self._ask(other)
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
             self._termination.step(shard, quiet)
         before, self._outlook = self._outlook, (self.pending, self.over)
