@@ -38,7 +38,7 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
         return True
     # Another shard may have been rolled back. After the end: what it has handed out again is settled first.
     # Before it, further than the log reaches: only who had stored what is gone can tell, from a later answer.
-    return works(protocols[1:]) or any(each.applied <= since for each in protocols[1:])
+    return works(protocols[1:]) or any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
 def reason(protocols: Sequence[WorkerProtocol]) -> str:
