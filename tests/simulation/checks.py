@@ -70,10 +70,24 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     # A dead letter yields nothing.
     dead = schedule.dead | expected(schedule.plan.pages, tuple({page for page, _ in schedule.dead}), "")
     missing -= dead
-    if missing:
-        raise Violation(
-            f"a worker closes with reason finished, and these were never crawled: {sorted(missing)}"
-        )
+    if not missing:
+        return
+    violation = Violation(
+        f"a worker closes with reason finished, and these were never crawled: {sorted(missing)}"
+    )
+    # Further back than the logs reach: docs/reliability.md, "One shard of several".
+    further = any(at - taken_at > schedule.setup.horizon_s for taken_at, at in schedule.losses)
+    if schedule.setup.shards == 1 or not further:
+        raise violation
+    schedule.doubts.append((crawler, violation))
+
+
+def another_says_so(schedule: Schedule) -> None:
+    """Check that, if a worker says `finished` over a loss, whoever had stored it says otherwise, or is dead."""
+    for crawler, violation in schedule.doubts:
+        others = [each for each in schedule.crawlers if each is not crawler and each.runs & crawler.runs]
+        if all(each.process.alive and each.ending == "finished" for each in others):
+            raise violation
 
 
 def no_exception(schedule: Schedule) -> None:

@@ -92,6 +92,8 @@ class Schedule:
         had died under another id."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
+        self.doubts: list[tuple[Crawler, Violation]] = []
+        """What is missing in a run, and who has closed with `finished` nevertheless."""
         self._epochs: list[tuple[float, bytes | None]] = []
         """When there was another frontier, or none, and its epoch."""
         self.late_members: set[str] = set()
@@ -141,6 +143,7 @@ class Schedule:
                 raise self._broken
             checks.no_exception(self)
             checks.stored(self)
+            checks.another_says_so(self)
             checks.extras(self)
             checks.pushed(self)
             checks.dead_letters(self)

@@ -346,7 +346,6 @@ class WorkerProtocol:
             until: see `Outbox.prefix`.
         """
         if self._call is None and self._forfeited:
-            self.leases.forfeit()  # the answer to a rejoin may have brought some back
             self._begin_rejoin()
         if self._call is None:
             try:
@@ -609,7 +608,9 @@ class WorkerProtocol:
             self._lose(answer.shards)
             return
         unfinished = self._unfinished
-        self.leases.keep(answer.owned)
+        # It was asked to keep them before they were given up: the next rejoin releases them.
+        owned = frozenset() if self._forfeited else answer.owned
+        self.leases.keep(owned)
         if answer.status is Status.OK:
             self._hear(answer.words)
             forgot, parentless = self._log.forgot(answer.last_seq)
@@ -624,15 +625,13 @@ class WorkerProtocol:
             else:
                 self._close_run(answer.last_seq, unfinished)
             return
-        self._logger.info(
-            "Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(answer.owned)
-        )
+        self._logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(owned))
         if answer.run != self.run:
             self.census, self.rolled_back = replace(self.census, gone=0), False
         self._continue_as(rejoin.new_id, answer)
         # A page of another shard may have the parent of a put.
         elsewhere = (of.leases.owned for of in self.others)
-        self.outbox.replay(self._log.take(), answer.owned.union(*elsewhere))
+        self.outbox.replay(self._log.take(), owned.union(*elsewhere))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
@@ -670,7 +669,9 @@ class WorkerProtocol:
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None:
             unknown = self.seeding == Seeding.ACTIVE or bool(self._log.parentless)
-        forgotten = self._log.forgot(last_seq)[1] or unknown
+        forgot, parentless = self._log.forgot(last_seq)
+        # A put whose parent lived in another shard is lost with this one: the parent is done.
+        forgotten = parentless or unknown or (forgot and bool(self.others))
         dropped = self.outbox.parentless
         if self.outbox.puts > dropped:
             self._logger.info(
