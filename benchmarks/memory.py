@@ -14,7 +14,7 @@ from benchmarks.drive import FULL_BUFFER, IN_OUTBOX, Plan, drive
 from benchmarks.fill import QuickWorker
 from benchmarks.part import Bar, Part
 from benchmarks.redis_here import found_kinds, start_redis, titled, used_bytes
-from benchmarks.sample import SampleSpider, puts, request
+from benchmarks.sample import SampleSpider, documentation_puts, puts, request
 from benchmarks.tables import markdown
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Seen
@@ -31,6 +31,14 @@ HELD = 100_000
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 WANTED = {Seen.EXACT: 75, Seen.COMPACT: 12}
 """Bytes per fingerprint, at most."""
+WANTED_PENDING, WANTED_COMPRESSED = 170, 60
+"""Bytes per request that waits, at most."""
+IN_ORDER = "compressed"
+DOCUMENTATION_ROWS = (
+    ("as it is", False, False),
+    (IN_ORDER, True, False),
+    ("compressed, shuffled", True, True),
+)
 CRAWL = "benchmark"
 """The QuickWorker's."""
 OURS, SCRAPY = "scrapy_dq.Scheduler", "scrapy.core.scheduler.Scheduler"
@@ -45,19 +53,19 @@ def only_seen(client: Any, crawl: str) -> None:
             client.delete(key)
 
 
-def pending(kind: Kind) -> float:
+def pending(kind: Kind, *, compressed: bool) -> float:
     """Return bytes per request of ours that waits, `seen` left out: as its own scheduler stores it."""
-    with start_redis(kind) as server, server.client() as client:
+    with start_redis(kind, compressed=compressed) as server, server.client() as client:
         drive(Plan(OURS, {"REDIS_URL": server.url}, PENDING, ["new"], server.url))
         everything = used_bytes(client)
         only_seen(client, SampleSpider.name)
         return (everything - used_bytes(client)) / PENDING
 
 
-def pending_of_peer(kind: Kind, queue: str) -> float:
+def pending_of_peer(kind: Kind, queue: str, *, compressed: bool) -> float:
     """Return bytes per request in one of the queues of scrapy-redis."""
     spider = SampleSpider()
-    with start_redis(kind) as server, server.client() as client:
+    with start_redis(kind, compressed=compressed) as server, server.client() as client:
         empty = used_bytes(client)
         pipe = client.pipeline(transaction=False)
         requests = getattr(scrapy_redis.queue, queue)(pipe, spider, "%(spider)s:requests")
@@ -68,6 +76,18 @@ def pending_of_peer(kind: Kind, queue: str) -> float:
         return (used_bytes(client) - empty) / PENDING
 
 
+async def documentation(kind: Kind, *, compressed: bool, shuffled: bool) -> float:
+    """Return bytes per request for a page of a real documentation site that waits, `seen` left out."""
+    with start_redis(kind, compressed=compressed) as server, server.client(socket_timeout=60) as client:
+        worker, waiting = QuickWorker(server.url, CRAWL), documentation_puts(shuffled=shuffled)
+        await worker.join()
+        await worker.fill(waiting)
+        await worker.close()
+        everything = used_bytes(client)
+        only_seen(client, CRAWL)
+        return (everything - used_bytes(client)) / len(waiting)
+
+
 async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
     """Return bytes per fingerprint that was admitted by real exchanges, and how many were."""
     # Not by SADD alone: the sizes that libc's allocator hands out depend on what is asked for in between.
@@ -75,8 +95,9 @@ async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
     with start_redis(kind) as server, server.client(socket_timeout=60) as client:
         worker = QuickWorker(server.url, CRAWL, seen=of_seen)
         await worker.join()
+        await worker.fill(puts(range(1)))  # scripts and functions take memory, too
         empty = used_bytes(client)
-        await worker.fill(puts(range(count)))
+        await worker.fill(puts(range(1, count)))
         await worker.close()
         only_seen(client, CRAWL)
         return {"count": count, "bytes": (used_bytes(client) - empty) / count}
@@ -107,13 +128,26 @@ class Memory(Part):
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
         """Measure each once: the same bytes make the same sizes."""
-        found: dict[str, Any] = {"redis": {}, "pending": {}, "seen": {}}
+        found: dict[str, Any] = {
+            "redis": {},
+            "pending": {},
+            "compressed": {},
+            "documentation": {},
+            "seen": {},
+        }
         for kind in found_kinds():
             found["redis"][kind] = titled(kind)
-            found["pending"][kind] = {"scrapy_dq": pending(kind)} | {
-                f"scrapy-redis, {queue}": pending_of_peer(kind, queue) for queue in QUEUES
+            for compressed, what in ((False, "pending"), (True, "compressed")):
+                found[what][kind] = {"scrapy_dq": pending(kind, compressed=compressed)} | {
+                    f"scrapy-redis, {queue}": pending_of_peer(kind, queue, compressed=compressed)
+                    for queue in QUEUES
+                }
+                tell(f"bytes per request that waits, {what}, {kind}: {found[what][kind]}")
+            found["documentation"][kind] = {
+                title: asyncio.run(documentation(kind, compressed=compressed, shuffled=shuffled))
+                for title, compressed, shuffled in DOCUMENTATION_ROWS
             }
-            tell(f"bytes per request that waits, {kind}: {found['pending'][kind]}")
+            tell(f"the same, of a documentation, {kind}: {found['documentation'][kind]}")
             found["seen"][kind] = {
                 f"scrapy_dq, {of_seen.value}": asyncio.run(seen(kind, of_seen)) for of_seen in Seen
             } | {"scrapy-redis": {"count": SEEN, "bytes": seen_of_peer(kind)}}
@@ -129,11 +163,17 @@ class Memory(Part):
             bars.append(
                 Bar(
                     f"bytes per pending request, without `seen`, {title}",
-                    170,
+                    WANTED_PENDING,
                     True,
                     [found["pending"][kind]["scrapy_dq"]],
                 )
             )
+            for what, size in (
+                ("", found["compressed"][kind]["scrapy_dq"]),
+                (" of a documentation", found["documentation"][kind][IN_ORDER]),
+            ):
+                figure = f"the same{what}, deep in a compressed list, {title}"
+                bars.append(Bar(figure, WANTED_COMPRESSED, True, [size]))
             for of_seen, wanted in WANTED.items():
                 size = found["seen"][kind][f"scrapy_dq, {of_seen.value}"]
                 figure = f"bytes per seen at {size['count']:,}, {of_seen.value}, {title}"
@@ -146,6 +186,13 @@ class Memory(Part):
             f"Bytes of Redis per request that waits, of {PENDING:,} as above, without the memory of their "
             "fingerprints:",
             _table(found, "pending"),
+            "The same with `list-compress-depth 1`, as the embedded Redis has it, and as "
+            "[deploying](deploying.md#redis-on-a-server) recommends it: Redis compresses all of a list but "
+            "its ends (8 kB each).",
+            _table(found, "compressed"),
+            f"And of {len(documentation_puts(shuffled=False)):,} real URLs, those of a documentation "
+            "(developer.mozilla.org), each with its page as Referer:",
+            _table(found, "documentation"),
             "Bytes of Redis per fingerprint, with their number in brackets; expiring: with `DQ_SEEN_TTL`:",
             _table(found, "seen"),
             f"Resident memory of the process: with the scheduler open; with {IN_OUTBOX:,} requests enqueued "

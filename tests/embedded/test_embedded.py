@@ -545,7 +545,7 @@ def test_a_link_of_another_user_on_the_way_is_refused(tmp_path: Path) -> None:
 
 @every_kind
 def test_the_server_runs_with_the_given_options(place: Place) -> None:
-    """An AOF in the directory, synced every second, nothing evicted, no RDB."""
+    """An AOF in the directory, synced every second, nothing evicted, no RDB, long lists compressed."""
     config = place.client(place.user()).config_get("*")
     assert config["dir"] == str(place.directory)
     assert config["appendonly"] == "yes"
@@ -553,6 +553,7 @@ def test_the_server_runs_with_the_given_options(place: Place) -> None:
     assert config["aof-load-truncated"] == "yes"
     assert config["maxmemory-policy"] == "noeviction"
     assert config["save"] == ""
+    assert config["list-compress-depth"] == "1"
 
 
 @every_kind

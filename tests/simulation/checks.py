@@ -83,7 +83,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def another_says_so(schedule: Schedule) -> None:
-    """Check that, if a worker says `finished` over a loss, whoever had stored it says otherwise, or is dead."""
+    """Check that, if a worker says `finished` over a loss, who had stored it says otherwise, or is dead."""
     for crawler, violation in schedule.doubts:
         others = [each for each in schedule.crawlers if each is not crawler and each.runs & crawler.runs]
         if all(each.process.alive and each.ending == "finished" for each in others):

@@ -230,7 +230,8 @@ async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -
     talk.protocol.seeding = Seeding.DONE
     await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
     await talk.speak(Receipt(Status.FINISHED, applied=True, words=Words()))
-    assert (closing.pending([talk.protocol], -1), closing.reason([talk.protocol])) == (False, "frontier_damaged")
+    assert not closing.pending([talk.protocol], -1)
+    assert closing.reason([talk.protocol]) == "frontier_damaged"
 
 
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:

@@ -245,6 +245,20 @@ def script_limits(client: Any, shard: keys.Shard) -> tuple[int | None, int]:
     return slow_ms, 0
 
 
+def compress_depth(client: Any) -> int | None:
+    """Return how many nodes at each end of a list this Redis leaves uncompressed; 0: all.
+
+    None: this user, or nobody, may read the configuration, or this server has no such setting. Blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    with suppress(ResponseError, ValueError):
+        if found := client.config_get("list-compress-depth"):
+            return int(next(iter(found.values())))
+    return None
+
+
 def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
     """Return those start keys that no script of this user gets, if its scripts run at all; blocking.
 

@@ -4,7 +4,7 @@
 --          buckets.rounds_of, buckets.sub, buckets.to_the_last, discarded.MOST_BUCKETS, discarded.discard,
 --          discarded.whole_number, keys.bucket_key, keys.key, kinds.KINDS, midway, types.is_wrong
 function KINDS.compact()
-  local LOAD, MOST_SPLITS, PART = 45, 25, 1000 -- 1,000 puts of an exchange need 23 splits
+  local LOAD, MOST_SPLITS, PART = 200, 6, 1000 -- 1,000 puts of an exchange need 5 splits
   local kind = {}
   local generation, buckets, rounds, count -- once they were read; generation is false: there is none
   local changed = false
