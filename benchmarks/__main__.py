@@ -1,4 +1,4 @@
-"""`make bench`: measure every part, and write docs/performance.md.
+"""`make bench`: measure every part, and write docs/performance.md and the page of its details.
 
 Run with PYTHONPATH=tests in the root of the repository.
 """
@@ -39,7 +39,7 @@ def parse_args(known: list[Part]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="PYTHONPATH=tests python -m benchmarks",
-        description=f"Measure, and write {page.PAGE}, {page.SAMPLES} and the plots anew.",
+        description=f"Measure, and write {page.PAGE}, {page.DETAILS}, {page.SAMPLES} and the plots anew.",
         epilog="parts:\n" + "\n".join(f"  {part.name:10}{part.title}" for part in known),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -47,7 +47,7 @@ def parse_args(known: list[Part]) -> argparse.Namespace:
         "--only", nargs="+", choices=[part.name for part in known], metavar="PART",
         help="measure these, and keep what was measured of the others (default: measure all)",
     )  # fmt: skip
-    parser.add_argument("--render", action="store_true", help="measure nothing, write the page anew")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the pages anew")
     parser.add_argument(
         "--docs", type=Path, default=DOCS, metavar="FOLDER", help="where all of it is (default: docs)"
     )

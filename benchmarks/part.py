@@ -25,7 +25,9 @@ class Part(ABC):
     name: ClassVar[str]
     """Its key in docs/performance.json, and a word of --only."""
     title: ClassVar[str]
-    """Its heading in the page."""
+    """Its heading."""
+    first_page: ClassVar[bool] = False
+    """Its section is in the first page, not in that of the details."""
 
     @abstractmethod
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:

@@ -45,4 +45,10 @@ def used_bytes(client: Any) -> int:
 def titled(kind: Kind | None = None) -> str:
     """Return version and allocator of a kind of Redis; None: the one that is measured on."""
     with start_redis(kind) as server, server.client() as client:
-        return f"Redis {client.info('server')['redis_version']} ({client.info('memory')['mem_allocator']})"
+        found = client.info()
+    name = (
+        f"Valkey {found['valkey_version']}"
+        if "valkey_version" in found
+        else f"Redis {found['redis_version']}"
+    )
+    return f"{name} ({found['mem_allocator']})"

@@ -133,7 +133,10 @@ def test_what_was_measured_becomes_tables_and_bars() -> None:
     section, bars = shown["growth"]
     assert "| 1,000,000 | 12.0, **× 1.20** | 21.0, **× 1.05** |" in section
     assert "125,000 per second, and 5,000,000 would have taken too long" in section
-    assert bars == {"Redis CPU per request at 1 M pending / at 10 k": [1.2, 1.2]}
+    assert bars == {
+        "Redis CPU per request at 1 M pending / at 10 k": [1.2, 1.2],
+        "Redis CPU per request in 100,000 partitions / in 10": [],
+    }
     section, bars = shown["memory"]
     assert "| Redis 7 | 160.0 | 480.0 |" in section
     assert "| Redis 7 | 70.0 (1,000,000) | 12.5 (1,000,000) | 90.0 (1,000,000) |" in section
