@@ -189,7 +189,7 @@ class QueueUser:
             except queue.Empty:
                 return
             worker, taken_at = self._member.worker, self._world.now
-            taken_by = worker.id
+            taken_by = self.worker_ids
             number, attempt, origin = parts(payload)
             page = self._site[number]
             if payload.startswith(FED_MARK) or not page.plain:
@@ -200,7 +200,7 @@ class QueueUser:
             self._member.done(entry_id)
 
     def _visited(
-        self, worker: Any, taken_by: str, number: int, attempt: int, origin: str, taken_at: float,
+        self, worker: Any, taken_by: set[str], number: int, attempt: int, origin: str, taken_at: float,
         entry_id: bytes,
     ) -> None:  # fmt: skip
         visit = Visit(
@@ -208,7 +208,7 @@ class QueueUser:
             entry_id, origin, last=True,
         )  # fmt: skip
         self.visits.append(visit)
-        if worker is self._member.worker and worker.id == taken_by:
+        if worker is self._member.worker and self.worker_ids == taken_by:
             self.unconfirmed.append(visit)  # else the lease ended with the run, or a rejoin may have cost it
 
     async def _answer(self, call: Call, timeout_s: float | None = None) -> Any:
