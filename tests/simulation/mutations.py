@@ -57,7 +57,7 @@ MUTATIONS = (
     )),
     Mutation("3", "a rollback beyond the log is not noticed", (
         (WORKER + "protocol.py", "if forgot:\n", "if False:\n"),
-        (WORKER + "protocol.py", "forgotten = parentless or unknown or (forgot and", "forgotten = (False and"),
+        (WORKER + "protocol.py", "parentless or unknown or (forgot and", "(False and"),
     )),
     Mutation("4", "the run is not compared", (
         (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),
