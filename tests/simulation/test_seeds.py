@@ -56,6 +56,7 @@ FOUND = {
     "the run ends while a Queue joins its shards": 1000920203,
     "a worker of the run before takes leases of the next in a shard that was rolled back": 1001210939,
     "a worker learns of the end before it learns that a shard was rolled back": 1001224695,
+    "a request is added for another shard when the next run has begun": 1001308154,
     "a shard is rolled back beyond the log, with a put of a page of another shard": 1001237065,
     "leases are given up while an exchange brings new ones": 1001224404,
     "the next run has begun in all shards when a worker learns of the end": 1001200146,

@@ -418,7 +418,9 @@ class WorkerProtocol:
     def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
         # Without words, this worker's run is an older one, and how it ended is not known: others may have
         # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
-        if sent.prefix or (receipt.words is None and self._unfinished):
+        # Nor will home ever confirm the level that puts without a parent wait for.
+        waits = any(of.waits_to_seed for of in (self, *self.others))
+        if sent.prefix or (receipt.words is None and (self._unfinished or waits)):
             self._begin_rejoin()
         elif not self.outbox:
             # The run ended without this worker: its buffered leases were reclaimed and completed by others.
