@@ -75,7 +75,7 @@ coverage: $(INSTALLED_COVERAGE)
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage report
 
-# docs/performance.md with its plots, in half an hour. ARGS="--help" tells how to measure a part of it.
+# docs/performance.md with its plots; its crawls stop after 20 minutes. ARGS="--help" tells how to measure a part of it.
 bench: $(INSTALLED_BENCH)
 	PYTHONPATH=tests $(RUN) -m benchmarks $(ARGS)
 

@@ -179,7 +179,7 @@ def compression(depth: int) -> Finding:
     return Finding(
         "compression", OK,
         "none. `redis-cli CONFIG SET list-compress-depth 1`, and the same in redis.conf, stores most of a "
-        "long list of waiting requests in a seventh to a third of its memory",
+        "long list of waiting requests in a third of its memory, or less",
     )  # fmt: skip
 
 
