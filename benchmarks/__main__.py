@@ -18,6 +18,7 @@ from benchmarks.tables import tell
 
 NAMES = (
     "crawls",
+    "many_workers",
     "driven",
     "growth",
     "memory",

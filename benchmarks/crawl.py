@@ -34,6 +34,8 @@ class ProjectSpider(CatalogueSpider):
     name = SPIDER_NAME
 """
 LONGEST_S = 120.0
+RUN_SCRIPTS = ("eval", "evalsha", "fcall")
+"""Commands."""
 HEAD_PAGES = 1 + LINKS
 """The home page and the sections, whose links are all new: not in the rate of a crawl that was stopped."""
 
@@ -54,13 +56,14 @@ SCRAPY_REDIS = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
 MEMORY, DISK, PEER, OURS, OURS_TWICE = "memory", "disk", "scrapy-redis", "ours", "ours-2"
-OURS_TUNED = "ours-tuned"
+OURS_TUNED, OURS_UVLOOP = "ours-tuned", "ours-uvloop"
 CONTENDERS = {
     MEMORY: Contender("Scrapy in memory", 1, PLAIN, needs_redis=False),
     DISK: Contender("Scrapy with JOBDIR", 1, {**PLAIN, "JOBDIR": "job"}, needs_redis=False),
     PEER: Contender("scrapy-redis", 1, SCRAPY_REDIS),
     OURS: Contender("scrapy_dq", 1, {}),
     OURS_TUNED: Contender("scrapy_dq, by `scrapy dq crawl -w 1`", 1, {}, command=("dq", "crawl", "-w", "1")),
+    OURS_UVLOOP: Contender("scrapy_dq, with uvloop", 1, {"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
     OURS_TWICE: Contender("scrapy_dq", 2, {}),
 }
 
@@ -93,6 +96,8 @@ class Crawl:
     """It was stopped before its end."""
     links: int = LINKS
     """On each page."""
+    calls: int = 0
+    """Scripts that Redis has run: exchanges, and a heartbeat each second."""
 
     @property
     def rate(self) -> float:
@@ -144,14 +149,14 @@ def crawl(
         if beside is not None:
             stack.enter_context(beside(folder, url or "", project.name))
         of_site, of_proxy = CpuMeter([site.pid]), CpuMeter([proxy.pid] if proxy else [])
-        redis_began = _redis_seconds(redis)
+        redis_began, calls_before = _used(redis)
         began = time.monotonic()
         for number in range(contender.workers):
             command, output = project.command(*contender.command, project.name), folder / f"{number}.log"
             project.workers.append(Worker(command, project.folder, output, project.environ()))
         project.wait(LONGEST_S)
         ended = time.monotonic()
-        redis_ended = _redis_seconds(redis)
+        redis_ended, calls = _used(redis)
         site_s, proxy_s = of_site.seconds(), of_proxy.seconds()
         log = site.log()
         notes = [json.loads(note.read_text()) for note in folder.glob("*.json")]
@@ -175,6 +180,7 @@ def crawl(
         ping_ms=ping_ms,
         stopped=stopped,
         links=links,
+        calls=calls - calls_before,
     )
 
 
@@ -187,9 +193,11 @@ def _check(name: str, reasons: list[str], paths: list[str], stopped: bool) -> No
         )
 
 
-def _redis_seconds(server: RedisServer | None) -> float:
-    """Return the CPU time of Redis so far."""
+def _used(server: RedisServer | None) -> tuple[float, int]:
+    """Return the CPU time of Redis so far, and how many scripts it has run."""
     if server is None:
-        return 0
+        return 0.0, 0
     with server.client() as client:
-        return used_seconds(client)
+        commands: Any = client.info("commandstats")
+        calls = sum(commands.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in RUN_SCRIPTS)
+        return used_seconds(client), calls

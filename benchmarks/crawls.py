@@ -18,6 +18,7 @@ from benchmarks.crawl import (
     OURS,
     OURS_TUNED,
     OURS_TWICE,
+    OURS_UVLOOP,
     PAGES,
     PEER,
     SETTINGS,
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
 EACH_TIME = [
     Kind(OURS, 0), Kind(MEMORY, 0), Kind(OURS_TUNED, 0), Kind(OURS, 2), Kind(PEER, 0), Kind(PEER, 2),
     Kind(OURS, 10), Kind(OURS, 50),
-    Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), Kind(OURS, 10, FEW_LINKS),
+    Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), Kind(OURS, 10, FEW_LINKS), Kind(OURS_UVLOOP, 0),
 ]  # fmt: skip
 """Crawled in each repetition, there and back."""
 ONCE = [Kind(DISK, 0), Kind(OURS_TWICE, 0), Kind(OURS_TWICE, 2)]
@@ -73,7 +74,8 @@ CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for each crawl, AOF eve
 counted by the site, from its first request to its last: the start of the processes is not included. *The
 processes* is the time from their start to their end. Each crawl was complete and requested no page twice;
 otherwise there would be no figures. A ratio is of one repetition. \\*: stopped ({stops}); such a rate leaves
-out the first {head} pages, whose links are all new.
+out the first {head} pages, whose links are all new. One worker of scrapy_dq makes an exchange, or a
+heartbeat, each {together} pages.
 
 All processes share the cores: the site takes {site} ms of CPU per page"""
 FAR = """, and the proxy that
@@ -232,6 +234,7 @@ class _Found:
                 f"{CONTENDERS[name].title} after {s:g} s" for name, s in self._stop_after_s.items()
             ),
             head=HEAD_PAGES,
+            together=spread([c.pages / c.calls for c in self.of(Kind(OURS, 0)) if c.calls] or [0]),
             site=spread([c.site_s / c.pages * 1000 for c in near], 2),
         )
         if of_proxy:

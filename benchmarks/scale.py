@@ -1,7 +1,8 @@
-"""How many pages a second one crawl can do over several shards, and what a page costs Redis.
+"""How many pages a second workers without Scrapy can do, in one or several shards, and what they cost Redis.
 
 Workers speak the real protocol, but there is no Scrapy: a page is a number, and has its links at once. Beside
-it the same pages with what scrapy-redis asks of Redis. Run with PYTHONPATH=tests; it prints a table.
+it the same pages with what scrapy-redis asks of Redis. Run with PYTHONPATH=tests, and with the extra `bench`;
+it prints a table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from hashlib import sha1
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from uuid import uuid4
 
 import redis
@@ -28,35 +29,55 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from benchmarks.redis_here import found_kinds
+from benchmarks.redis_here import found_kinds, used_seconds
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.keys import PREFIX
 from scrapy_dq.frontier.model import Admission, Lease, Order, Put, Receipt
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
 from support.conditions import measured_on
-from support.redis_server import RedisServer
+from support.redis_server import Kind, RedisServer
 
 CRAWL = "scale"
 LINKS = 13
 KNOWN = 0.92
 """Of the links of a page, the share that was seen before."""
-STARTS = 2_000
-"""With so few new links a crawl of one page would soon have none."""
+STARTS, STARTS_LEAST = 20_000, 50
+"""Of all workers together, and the least of each: with so few new links a crawl of one page would soon have
+none."""
 PEER_STARTS = 100
 """Of a scrapy-redis worker: each takes a round trip."""
 HOSTS = 10_000
 PAYLOAD_BYTES = 250
 AT_ONCE = 16
-"""Pages of a worker."""
+"""Pages of a worker, or two bursts."""
 LOCAL_SEEN = 100_000
 OF_SITE = 20
 """Pages of a site to which its others link."""
 SOME_PAGES = 20
 """How many a worker does before the others of its process have their turn, if it does as many as it can."""
+
+
+class Load(NamedTuple):
+    """What the workers do, and on what."""
+
+    workers: int
+    server: Kind
+    rate: float = float("inf")
+    """Pages a second, of all workers together."""
+    burst: int = 1
+    """So many pages of a worker come at once. A busy Scrapy handles several responses before its event loop
+    has time for anything else."""
+    processes: int = 2
+    seconds: float = 10.0
+    warm_up: float = 15.0
+    away: float = 0.1
+    """Of the links, those to another site: a share."""
 
 
 @dataclass
@@ -79,21 +100,26 @@ class Run:
     """Cores that the busiest server used."""
     p99_ms: float = 0.0
     """Of an exchange, as its worker sees it."""
+    worker_bytes: float = 0.0
+    """Of Redis's memory per worker: its keys, with its leases, and its connections."""
+    idle_us: float = 0.0
+    """CPU time of all servers per second and worker."""
 
 
 class Pages:
     """The links of each page, and the numbers that a worker finds anew. The rest of a number is its site."""
 
-    def __init__(self, seed: int, away: float) -> None:
+    def __init__(self, seed: int, away: float, starts: int) -> None:
         self._random = random.Random(seed)
         self._away = away
+        self._starts = starts
         self._new = seed << 30
         self._recent: list[int] = []
         self._of_site: dict[int, list[int]] = {}
 
     def starts(self) -> list[int]:
         """Return the numbers of the first pages."""
-        return [self._found(self._random.randrange(HOSTS)) for _ in range(STARTS)]
+        return [self._found(self._random.randrange(HOSTS)) for _ in range(self._starts)]
 
     def links(self, site: int) -> list[int]:
         """Return the links of a page: most of them were found before, by this worker."""
@@ -121,9 +147,9 @@ class Pages:
 class Crawler(Listener):
     """A worker with an engine that does nothing but to follow links."""
 
-    def __init__(self, urls: Sequence[str], shards: int, seed: int, away: float, page_s: float) -> None:
-        self._pages = Pages(seed, away)
-        self._page_s, self._at_a_time = page_s, 1 if page_s else SOME_PAGES
+    def __init__(self, pages: Pages, urls: Sequence[str], shards: int, page_s: float, burst: int) -> None:
+        self._pages = pages
+        self._page_s, self._burst = page_s, burst if page_s else SOME_PAGES
         self._sent: OrderedDict[bytes, int] = OrderedDict()
         self._ids = entry_ids()
         self._wake = asyncio.Event()
@@ -139,7 +165,7 @@ class Crawler(Listener):
         self.worker = Worker(
             frontiers, Identity("f", "s", "{}", partition_by="slot", shards=shards), WorkerOptions(), self,
             connect=lambda shard: redis.asyncio.Redis.from_url(urls[shard % len(urls)]),
-            capacity=lambda: AT_ONCE,
+            capacity=lambda: max(AT_ONCE, 2 * burst),
         )  # fmt: skip
 
     def _time(self, frontier: Frontier) -> None:
@@ -153,8 +179,9 @@ class Crawler(Listener):
 
         frontier.exchange = timed  # type: ignore[method-assign]
 
-    async def run(self, until: float) -> None:
-        """Crawl until the clock says *until*."""
+    async def run(self, after_s: float, until: float) -> None:
+        """Start after so many seconds, and crawl until the clock says *until*."""
+        await asyncio.sleep(after_s)
         await self.worker.start(uuid4().hex)
         for page in self._pages.starts():
             self._put(page, None)
@@ -163,7 +190,7 @@ class Crawler(Listener):
         while time.monotonic() < until:
             self._wake.clear()
             leases = []
-            while len(leases) < self._at_a_time and (lease := self.worker.take()) is not None:
+            while len(leases) < self._burst and (lease := self.worker.take()) is not None:
                 leases.append(lease)
             for lease in leases:
                 self._crawl(lease)
@@ -200,8 +227,8 @@ class Crawler(Listener):
 class Peer:
     """What scrapy-redis 0.9 asks of Redis for the same pages, one command after the other."""
 
-    def __init__(self, url: str, seed: int, away: float) -> None:
-        self._pages = Pages(seed, away)
+    def __init__(self, pages: Pages, url: str) -> None:
+        self._pages = pages
         self._client = redis.Redis.from_url(url)
         self.done = 0
         self.exchange_s: list[float] = []
@@ -209,7 +236,7 @@ class Peer:
     def run(self, until: float) -> None:
         """Crawl until the clock says *until*."""
         if not self.done:
-            for page in self._pages.starts()[:PEER_STARTS]:
+            for page in self._pages.starts():
                 self._put(page)
         while time.monotonic() < until:
             began = time.perf_counter()
@@ -232,13 +259,17 @@ class Peer:
 
 def child(options: dict[str, Any]) -> None:
     """Be one process of workers; print how many pages they have done between two moments."""
-    began, until = options["begin"], options["until"]
+    began, until, of_pages = options["begin"], options["until"], (options["away"], options["starts"])
     if options["shards"]:
-        given = options["urls"], options["shards"]
-        crawlers = [Crawler(*given, seed, options["away"], options["page_s"]) for seed in options["seeds"]]
-        asyncio.run(_children(crawlers, began, until))
+        given = options["urls"], options["shards"], options["page_s"], options["burst"]
+        crawlers = [Crawler(Pages(seed, *of_pages), *given) for seed in options["seeds"]]
+        import uvloop
+
+        # Not in a thread for each: hundreds of them in one process would wait for each other.
+        Heartbeat._start_thread = _beat_on_the_loop  # type: ignore[method-assign]
+        uvloop.run(_children(crawlers, began, until))
     (seed,) = options["seeds"]
-    peer = Peer(options["urls"][0], seed, options["away"])
+    peer = Peer(Pages(seed, *of_pages), options["urls"][0])
     peer.run(began)
     before, cpu, count = peer.done, time.process_time(), len(peer.exchange_s)
     peer.run(until)
@@ -251,8 +282,14 @@ def _end(pages: int, cpu_s: float, exchange_s: Sequence[float]) -> NoReturn:
     os._exit(0)
 
 
+def _beat_on_the_loop(heartbeat: Heartbeat) -> None:
+    heartbeat._thread = asyncio.create_task(heartbeat._rounds())  # type: ignore[assignment]
+
+
 async def _children(crawlers: Sequence[Crawler], began: float, until: float) -> NoReturn:
-    tasks = [asyncio.create_task(each.run(until)) for each in crawlers]
+    # One after the other: Redis queues 511 connections, the system refuses more of them for seconds.
+    pause_s = (began - time.monotonic()) / 2 / len(crawlers)
+    tasks = [asyncio.create_task(each.run(n * pause_s, until)) for n, each in enumerate(crawlers)]
     await asyncio.sleep(began - time.monotonic())
     before, cpu = sum(each.done for each in crawlers), time.process_time()
     counts = [len(each.exchange_s) for each in crawlers]
@@ -261,49 +298,59 @@ async def _children(crawlers: Sequence[Crawler], began: float, until: float) -> 
     _end(sum(each.done for each in crawlers) - before, time.process_time() - cpu, taken)
 
 
-def measure(what: str, shards: int, servers: int, repetition: int, options: argparse.Namespace) -> Run:
-    """Crawl for a while, and return what it came to."""
-    run = Run(what, servers, options.workers, repetition)
+def measure(what: str, shards: int, servers: int, repetition: int, load: Load) -> Run:
+    """Crawl for a while, and return what it came to.
+
+    Args:
+        shards: 0: by what scrapy-redis asks of Redis, as fast as it can, each worker in its own process.
+    """
+    run = Run(what, servers, load.workers, repetition)
     with ExitStack() as stack:
-        redises = [stack.enter_context(RedisServer(options.server, appendonly=True)) for _ in range(servers)]
+        redises = [stack.enter_context(RedisServer(load.server, appendonly=True)) for _ in range(servers)]
         looks = [stack.enter_context(each.client()) for each in redises]
-        began = time.monotonic() + options.warm_up
-        until = began + options.seconds
-        processes = options.workers if not shards else options.processes
-        seeds = [list(range(1, options.workers + 1))[number::processes] for number in range(processes)]
+        began = time.monotonic() + load.warm_up
+        until = began + load.seconds
+        processes = load.processes if shards else load.workers
+        seeds = [list(range(1, load.workers + 1))[number::processes] for number in range(processes)]
+        starts = max(STARTS_LEAST, STARTS // load.workers) if shards else PEER_STARTS
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.scale", "--child", json.dumps({
                     "urls": [each.url for each in redises], "shards": shards, "seeds": mine,
-                    "away": options.away, "page_s": options.workers / options.rate,
-                    "begin": began, "until": until,
+                    "away": load.away, "page_s": load.workers / load.rate, "burst": load.burst,
+                    "starts": starts, "begin": began, "until": until,
                 })],
                 stdout=subprocess.PIPE, text=True,
             )
             for mine in seeds if mine
         ]  # fmt: skip
         time.sleep(max(0.0, began - time.monotonic()))
-        before = [_cpu_s(look) for look in looks]
+        before = [used_seconds(look) for look in looks]
         time.sleep(max(0.0, until - time.monotonic()))
-        used = [_cpu_s(look) - was for look, was in zip(looks, before, strict=True)]
+        used = [used_seconds(look) - was for look, was in zip(looks, before, strict=True)]
+        run.worker_bytes = sum(map(_bytes_of_workers, looks)) / load.workers
         reports = [json.loads(each.communicate()[0]) for each in children]
     pages = sum(each["pages"] for each in reports)
     taken = sorted(s for each in reports for s in each["s"])
-    run.pages_per_s = pages / options.seconds
-    run.redis_us = sum(used) / pages * 1e6
-    run.client_us = sum(each["cpu_s"] for each in reports) / pages * 1e6
-    run.busiest = max(used) / options.seconds
+    run.pages_per_s = pages / load.seconds
+    run.redis_us = sum(used) / max(1, pages) * 1e6
+    run.client_us = sum(each["cpu_s"] for each in reports) / max(1, pages) * 1e6
+    run.busiest = max(used) / load.seconds
+    run.idle_us = sum(used) / load.seconds / load.workers * 1e6
     run.batch = pages / max(1, len(taken))
     run.p99_ms = taken[int(len(taken) * 0.99)] * 1000 if taken else 0.0
     return run
 
 
-def _cpu_s(look: Any) -> float:
-    cpu = look.info("cpu")
-    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+def _bytes_of_workers(look: Any) -> int:
+    names: list[bytes] = []
+    for kind in ("worker", "in-flight"):
+        names += look.scan_iter(f"{PREFIX}*}}:{kind}:*", 1000)
+    of_keys = sum(look.memory_usage(name, samples=0) or 0 for name in names)
+    return int(of_keys + look.info("memory")["mem_clients_normal"])
 
 
-def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
+def table(runs: Sequence[Run], load: Load, repetitions: int) -> str:
     """Return the markdown table, with the conditions below it."""
     head = [
         "shards", "servers", "pages/s", "Redis µs/page", "workers µs/page", "pages/exchange",
@@ -319,47 +366,53 @@ def table(runs: Sequence[Run], options: argparse.Namespace) -> str:
             spread([run.p99_ms for run in of], 1),
         ])  # fmt: skip
     return (
-        f"{markdown(head, rows)}\n\nMedians (lowest–highest) of {options.repetitions} repetitions of "
-        f"{options.seconds:g} s; {options.workers} workers in {options.processes} processes, without Scrapy, "
-        f"{'as fast as they can' if options.rate == float('inf') else f'{options.rate:g} pages/s'}; "
-        f"{LINKS} links a page, {KNOWN:.0%} known, {options.away:.0%} to another "
+        f"{markdown(head, rows)}\n\nMedians (lowest–highest) of {repetitions} repetitions of "
+        f"{load.seconds:g} s; {load.workers} workers in {load.processes} processes, without Scrapy, "
+        f"{'as fast as they can' if load.rate == float('inf') else f'{load.rate:g} pages/s'}; "
+        f"{LINKS} links a page, {KNOWN:.0%} known, {load.away:.0%} to another "
         f"one of {HOSTS:,} sites.\n\n"
-        f"{measured_on(('redis',), 'AOF everysec', options.server)}."
+        f"{measured_on(('redis',), 'AOF everysec', load.server)}."
     )
 
 
 def main() -> None:
     """Run what the command line asks for."""
+    usual = Load._field_defaults
     parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4, 12], metavar="N")
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 1, 1, 1], metavar="N", help="for each")
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=usual["processes"])
     parser.add_argument(
-        "--rate", type=float, default=float("inf"), metavar="PAGES",
+        "--rate", type=float, default=usual["rate"], metavar="PAGES",
         help="a second, of all workers together: what a page costs Redis depends on how busy it is, too",
     )  # fmt: skip
+    parser.add_argument("--burst", type=int, default=usual["burst"], metavar="PAGES", help="at once")
     parser.add_argument(
-        "--away", type=float, default=0.1, metavar="SHARE", help="of the links, those to another site"
-    )
+        "--away", type=float, default=usual["away"], metavar="SHARE",
+        help="of the links, those to another site",
+    )  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--warm-up", type=float, default=15.0, help="longer than DQ_ROLLBACK_HORIZON")
+    parser.add_argument("--seconds", type=float, default=usual["seconds"])
+    parser.add_argument(
+        "--warm-up", type=float, default=usual["warm_up"], help="longer than DQ_ROLLBACK_HORIZON"
+    )
     parser.add_argument("--server", choices=found_kinds(), default=found_kinds()[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every single run there, too")
     options = parser.parse_args()
     if options.child:
         child(options.child)
         return
+    load = Load(*(getattr(options, name) for name in Load._fields))
     runs: list[Run] = []
     kinds = [(str(n), n, m) for n, m in zip(options.shards, options.servers, strict=True)]
     for repetition in range(options.repetitions):
         for what, shards, servers in (*kinds, ("scrapy-redis", 0, 1)):
-            runs.append(measure(what, shards, servers, repetition, options))
+            runs.append(measure(what, shards, servers, repetition, load))
             tell(f"{runs[-1]}")
             write_json(options.json, [asdict(run) for run in runs])
-    print(table(runs, options))
+    print(table(runs, load, options.repetitions))
 
 
 if __name__ == "__main__":

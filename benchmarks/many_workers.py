@@ -1,0 +1,128 @@
+"""Part `many_workers`: what 10 to 1,000 workers cost one Redis, and how many full ones a core of it feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar, NamedTuple
+
+from benchmarks.part import Bar, Part
+from benchmarks.redis_here import found_kinds, titled
+from benchmarks.scale import LINKS, Load, Run, measure
+from benchmarks.tables import markdown, spread
+
+FULL_RATE = 300
+"""Pages a second of a worker that has a core for itself: see the whole crawls."""
+FULL_BURST = 16
+"""Its pages for each exchange. In the whole crawls they are 24: its event loop is busy."""
+CORE = 0.8
+"""The share of Redis's core that may be used: more, and answers wait for each other."""
+WANTED_FULL = 100
+PEER = "scrapy-redis's commands"
+REPETITIONS = 3
+
+
+class Crew(NamedTuple):
+    """So many workers, and what each of them does."""
+
+    workers: int
+    rate: float
+    """Pages per second and worker."""
+    burst: int = 1
+    warm_up_s: float = 15.0
+    """Until all of them have started."""
+
+    @property
+    def title(self) -> str:
+        """What the table calls it."""
+        return f"{self.rate:g}, {self.burst} at once" if self.burst > 1 else f"{self.rate:g}"
+
+
+CREWS = {
+    "full": Crew(50, FULL_RATE, FULL_BURST), "10": Crew(10, 100), "100": Crew(100, 10),
+    "1,000": Crew(1_000, 1, warm_up_s=45.0), "idle": Crew(100, 1e-6),
+}  # fmt: skip
+PEERS = 2
+"""Processes, each as fast as it can."""
+
+
+class ManyWorkers(Part):
+    """Workers without Scrapy that speak the real protocol, on the newest Redis that is here."""
+
+    name: ClassVar[str] = "many_workers"
+    title: ClassVar[str] = "Many workers"
+
+    def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
+        """Let each crew crawl, in turn."""
+        kind = found_kinds()[-1]
+        runs = []
+        for repetition in range(REPETITIONS):
+            for name, crew in CREWS.items():
+                rate = crew.workers * crew.rate
+                load = Load(crew.workers, kind, rate, crew.burst, warm_up=crew.warm_up_s)
+                runs.append(measure(name, 1, 1, repetition, load))
+                tell(f"{runs[-1]}")
+            runs.append(measure(PEER, 0, 1, repetition, Load(PEERS, kind, warm_up=5.0)))
+            tell(f"{runs[-1]}")
+        return {"runs": [asdict(run) for run in runs], "redis": titled(kind)}
+
+    def bars(self, found: dict[str, Any]) -> list[Bar]:
+        """Return that of full workers."""
+        samples = [_fed(run) for run in _of(found, "full")]
+        return [Bar("full workers that one Redis core feeds", WANTED_FULL, False, samples)]
+
+    def section(self, found: dict[str, Any]) -> str:
+        """Return the table, and how it was measured."""
+        head = [
+            "workers", "pages/s of each", "pages/s", "Redis CPU, µs/page", "cores of Redis", "pages/exchange",
+            "p99 of an exchange, ms", "bytes of Redis per worker",
+        ]  # fmt: skip
+        rows = []
+        for name in (*CREWS, PEER):
+            runs = _of(found, name)
+            rows.append([
+                f"{runs[0].workers:,}" if name in CREWS else name,
+                (CREWS[name].title if name != "idle" else "none") if name in CREWS else "as fast as they can",
+                spread([run.pages_per_s for run in runs]),
+                spread([run.redis_us for run in runs], 1) if name != "idle" else "–",
+                spread([run.busiest for run in runs], 3),
+                spread([run.batch for run in runs], 1) if name in CREWS and name != "idle" else "–",
+                spread([run.p99_ms for run in runs], 1),
+                spread([run.worker_bytes for run in runs]) if name in CREWS else "–",
+            ])  # fmt: skip
+        full, idle, peer = _of(found, "full"), _of(found, "idle"), _of(found, PEER)
+        at_most = spread([CORE * 1e6 / run.redis_us for run in full])
+        of_peer = [CORE * 1e6 / run.redis_us / FULL_RATE for run in peer]
+        seconds = Load._field_defaults["seconds"]
+        return (
+            f"{markdown(head, rows)}\n\nWorkers without Scrapy that speak the real protocol, in 2 processes: "
+            f"a page is a number, and has its {LINKS} links at once, of which 1 is new. A full worker, which "
+            f"has a core for itself, does {FULL_RATE} pages a second; {FULL_BURST} of them come at once, "
+            f"because its event loop is busy between its turns: those of the whole crawls have more for each "
+            f"exchange. {CORE:.0%} of a core of Redis, computed from its CPU time per page, are {at_most} "
+            f"pages a second: **{spread([_fed(run) for run in full])} full workers**. What scrapy-redis asks "
+            f"of Redis for the same pages lets that feed {spread(of_peer, 1)}.\n\n"
+            f"An idle worker costs {spread([run.idle_us for run in idle])} µs of Redis's CPU per second: a "
+            f"heartbeat, and the question whether something has come. *Bytes per worker*: its keys, with its "
+            f"leases and what is kept of the last seconds, and its connections; "
+            f"{median([run.worker_bytes for run in idle]):,.0f} if it does nothing.\n\n"
+            f"Medians (lowest–highest) of {REPETITIONS} repetitions of {seconds:g} s, in turn. "
+            f"{found['redis']}, AOF everysec, on loopback; the workers share the cores with it."
+        )
+
+    def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
+        """Return nothing: the table is short."""
+        return []
+
+
+def _of(found: dict[str, Any], what: str) -> list[Run]:
+    return [run for run in (Run(**each) for each in found["runs"]) if run.what == what]
+
+
+def _fed(run: Run) -> float:
+    return CORE * 1e6 / run.redis_us / FULL_RATE
+
+
+PART = ManyWorkers()
