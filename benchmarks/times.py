@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +37,11 @@ LEASES = 100_000
 PENDING = [10, 1_000_000]
 REPETITIONS = 3
 MAX_ATTEMPTS = 3
+COMMANDS = ("version", "dq status")
+"""Of `scrapy`; the first is what the others are compared with."""
+COMMANDS_REPETITIONS = 10
+WANTED_STATUS = 1.15
+"""Seconds against those of `scrapy version`, at most."""
 
 
 class TimedFrontier(Frontier):
@@ -143,8 +150,33 @@ def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
     return found
 
 
+def commands(tell: Callable[[str], None]) -> dict[str, list[float]]:
+    """Return the seconds of CPU of each of COMMANDS, with a few requests that wait."""
+    found: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    with ExitStack() as stack:
+        site = stack.enter_context(TreeSite())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-times-")))
+        redis_url = stack.enter_context(start_redis()).url
+        project = Project(folder / "project", [site.start_url], redis_url=redis_url)
+        stack.callback(project.close)
+        asyncio.run(fill(redis_url, project, site, range(PENDING[0])))
+        environ = project.environ()
+        del environ["PYTHONDONTWRITEBYTECODE"]  # an installed package is compiled
+        for repetition in range(COMMANDS_REPETITIONS + 1):
+            for name in list(found)[:: -1 if repetition % 2 else 1]:
+                command = project.command(*name.split(), *[project.name] * (name != "version"))
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run(command, cwd=project.folder, env=environ, check=True, capture_output=True)
+                if repetition:
+                    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    cpu_s = used.ru_utime - before.ru_utime + used.ru_stime - before.ru_stime
+                    found[name].append(cpu_s)
+    tell(f"commands: {found}")
+    return found
+
+
 class Times(Part):
-    """Reclaim, and the start of a crawl."""
+    """Reclaim, and the start of a crawl and of commands."""
 
     name = "times"
     title = "Reclaim, and start"
@@ -155,11 +187,18 @@ class Times(Part):
         for _ in range(REPETITIONS):
             reclaims.append(asyncio.run(reclaim()))
             tell(f"reclaim: {reclaims[-1]}")
-        return {"reclaim": reclaims, "starts": starts(tell), "redis": titled()}
+        measured = {"starts": starts(tell), "commands": commands(tell)}
+        return {"reclaim": reclaims, **measured, "redis": titled()}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return none: nothing is wanted of these."""
-        return []
+        """Return that of `scrapy dq status`."""
+        version, *ours = COMMANDS
+        figure = "CPU of the process: `scrapy {}` / `scrapy {}`"
+        of = found["commands"]
+        return [
+            Bar(figure.format(name, version), WANTED_STATUS, True, ratios(of[name], of[version]))
+            for name in ours
+        ]
 
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
@@ -171,7 +210,10 @@ class Times(Part):
             f"{spread(longest, 1)} ms; others are served between them.",
             "From the start of `scrapy crawl` to the first request at the site:",
             _starts(found["starts"]),
-            f"Medians (lowest–highest) of {len(whole)} repetitions, in turn. {found['redis']}, no AOF.",
+            "CPU time of a command's process; `scrapy dq status` also waits for a second, and counts pages:",
+            _commands(found["commands"]),
+            f"Medians (lowest–highest) of {len(whole)} repetitions, of commands {COMMANDS_REPETITIONS}, in "
+            f"turn. {found['redis']}, no AOF.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
@@ -190,6 +232,15 @@ def _starts(found: dict[str, list[float]]) -> str:
         for name, seconds in found.items()
     ]
     return markdown(["scheduler", "seconds", "against Scrapy in memory"], rows)
+
+
+def _commands(found: dict[str, list[float]]) -> str:
+    version = found[COMMANDS[0]]
+    rows = [
+        [f"`scrapy {name}`", spread(seconds, 2), spread(ratios(seconds, version), 2)]
+        for name, seconds in found.items()
+    ]
+    return markdown(["command", "CPU, s", f"against `scrapy {COMMANDS[0]}`"], rows)
 
 
 PART = Times()
