@@ -24,7 +24,8 @@ DQ_WORKER_TTL = 5
 FEEDS = {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}}
 
 # The site is our own and on this machine. For any other, ask for its robots.txt and take your time:
-#   scrapy crawl books -a start=https://example.com/ -s ROBOTSTXT_OBEY=True -s DOWNLOAD_DELAY=1
+#   scrapy crawl books -a start=https://example.com/ -s DQ_CRAWL=example -s ROBOTSTXT_OBEY=True \
+#     -s DQ_DOMAIN_DELAY=1
 BOOKSHOP_URL = os.environ.get("BOOKSHOP_URL", "http://127.0.0.1:8000/")
 ROBOTSTXT_OBEY = False
 CONCURRENT_REQUESTS = 16

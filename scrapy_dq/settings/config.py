@@ -146,7 +146,7 @@ class Config:
         "SCHEDULER_IDLE_BEFORE_CLOSE", 0.0, number, "Idle time until any spider closes", "s", 0, 31_536_000
     )
     max_idle_time_s: float = setting_field(
-        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, number, "The same, of a `RedisSpider`", "s", 0, 31_536_000
+        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, number, "Idle time of a `RedisSpider`", "s", 0, 31_536_000
     )
     start_urls_key: str = setting_field(
         "REDIS_START_URLS_KEY", "%(name)s:start_urls", text, "The Redis key that start requests are read from"

@@ -18,6 +18,7 @@ import redis
 
 from support.project import Project
 from support.redis_server import RedisServer, find_binary
+from support.sentinels import RIGHTS
 from support.tree_site import TreeSite
 from support.waiting import free_port, wait_until
 from support.worker import Worker
@@ -123,6 +124,11 @@ def test_workers_of_the_compose_file(server: RedisServer, project: Project, site
     assert project.count() == dict.fromkeys(site.paths, 1)
     assert project.run_to_end(environ=environ).wait() == 0
     assert project.count() == dict.fromkeys(site.paths, 1)
+
+
+def test_the_users_of_sentinels_and_replicas_have_the_rights_that_tests_use() -> None:
+    for name, rights in RIGHTS.items():
+        assert f"\nuser {name} on >{PASSWORD} {rights}\n" in PAGE
 
 
 @pytest.mark.parametrize("server", ["kubernetes"], indirect=True)

@@ -19,6 +19,14 @@ from support.waiting import free_port, wait_until
 
 SERVICE = "crawls"
 SENTINEL, REPLICA = "sentinel", "replica"
+RIGHTS = {
+    SENTINEL: (
+        "allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish "
+        "+info +client|setname +client|kill +script|kill"
+    ),
+    REPLICA: "+psync +replconf +ping",
+}
+"""Of each user, as docs/deploying.md has them."""
 
 
 class Sentinels:
@@ -43,8 +51,8 @@ class Sentinels:
         # Sentinels and replicas have users of their own, so that a server can be separated from them.
         users = [
             word
-            for name in (SENTINEL, REPLICA)
-            for word in ("--user", name, "on", ">secret", "~*", "&*", "+@all")
+            for name, rights in RIGHTS.items()
+            for word in ("--user", name, "on", ">secret", *rights.split())
         ]
         login = [*users, "--masteruser", REPLICA, "--masterauth", "secret"]
         self.servers = [
