@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,10 +26,12 @@ from scrapy_dq.frontier.model import (
     Joined,
     Lease,
     Put,
+    Release,
     Status,
 )
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
+from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -374,3 +378,104 @@ async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(
             each.protocol.census = Census(dead=2)
             each._counting.answered(0.0, 70.0)
         assert worker.worker.elsewhere == (2 * (SHARDS - 1), 70.0)
+
+
+@contextmanager
+def cut_off(monkeypatch: pytest.MonkeyPatch, dialogue: Dialogue) -> Iterator[None]:
+    """No exchange of this dialogue gets through."""
+
+    async def refuse(*args: Any) -> None:
+        raise FrontierUnavailable("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dialogue._frontier, "exchange", refuse)
+        yield
+
+
+def stored(census: Census) -> int:
+    return census.waiting + census.in_flight
+
+
+def forget_member(client: Redis, crawl: Crawl, shard: int, worker_id: str, **meta: Any) -> None:
+    """Change what a shard says of its run; the worker is no member there any more."""
+    name = keys.Shard(crawl.name, shard)
+    client.hset(keys.meta(name), mapping=meta)
+    client.srem(keys.prefix(name) + "members", worker_id)
+
+
+async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may have been rolled back further than the log reaches: then only this worker can tell."""
+    async with engine(crawl) as worker:
+        worker.seed([of(0)])
+        dialogue = worker.worker.dialogues[2]
+        await until(lambda: stored(worker.worker.census) == 1, "the seed is stored")
+        with cut_off(monkeypatch, dialogue):
+            await until(lambda: dialogue.outage.reason, "the outage")
+            forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1)
+            forget_member(client, crawl, 0, worker.worker.home.id, run=1)
+            await until(lambda: worker.worker.over, "the end")
+            assert (worker.worker.pending, worker.told_finished) == (True, 0)
+            assert worker.worker.take() is None
+        await until(lambda: not worker.worker.pending, "the answer")
+        assert (worker.worker.ending, worker.told_finished) == ("run_over", 1)
+
+
+async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in_the_next_run(
+    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Home will not confirm the level that it needs."""
+    async with engine(crawl) as worker:
+        await fail_one(worker, of(2))
+        forget_member(client, crawl, 0, worker.worker.home.id, run=1)
+        added = of(1)
+        worker.put(added)
+        await until(lambda: not worker.worker.pending, "the end")
+        assert worker.worker.ending == "run_over"
+        assert [put.token for put in worker.worker.left_over] == [b"%d" % added]
+    assert "1 requests of start() or engine.crawl() that it could not store are dropped" in caplog.text
+
+
+async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There others may have declared this worker dead, and finished the run."""
+    async with engine(crawl) as worker:
+        worker.seed([of(1)])  # waits: the run stays open, and so does the level
+        shard = worker.worker.dialogues[2]
+        await until(lambda: stored(worker.worker.census) == 1, "the seed is stored")
+        with cut_off(monkeypatch, worker.worker.home):
+            await until(lambda: worker.worker.home.outage.reason, "the outage")
+            worker.put(of(2))
+            asked = shard.protocol.applied
+            await until(lambda: shard.protocol.applied > asked + 1, "exchanges")
+            assert (shard.protocol.outbox.parentless, stored(shard.protocol.census)) == (1, 0)
+        await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
+
+
+async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(crawl: Crawl) -> None:
+    """What it would put is dropped."""
+    async with engine(crawl) as worker:
+        worker.seed([of(0)])
+        lease: list[Lease] = []
+        await until(lambda: lease.extend(filter(None, [worker.worker.take()])) or lease, "lease")
+        home = worker.worker.home
+        home.protocol._finish(over=True)
+        worker.worker.ack(lease[0].entry_id)
+        assert [type(move) for move in home.protocol.outbox.prefix()] == [Release]
+
+
+async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(
+    crawl: Crawl, client: Redis
+) -> None:
+    """Home was rolled back: it is in the run before, and cannot end that without the shard."""
+    async with engine(crawl) as worker:
+        shard = worker.worker.dialogues[1]
+        await until(lambda: shard.protocol.applied, "an exchange")
+        forget_member(client, crawl, 1, shard.id, run=1)
+        await until(lambda: shard.protocol.finished, "the answer of the shard")
+        assert worker.worker.pending
+        worker.seed([])
+        await until(lambda: not worker.worker.pending, "the end")
+        assert worker.worker.ending == "run_over"

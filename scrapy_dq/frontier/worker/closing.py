@@ -30,20 +30,36 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
         since: number of exchanges that were composed when home said that the run is finished.
     """
     home = protocols[0]
-    if home.together.over:
+    if not home.together.over:
+        if home.start_broken and not works(protocols):
+            return not all(each.census.empty for each in protocols)
+        if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
+            return not outrun(protocols)
+        # Another shard was rolled back after the end: what it has handed out again is settled first.
+        if works(protocols[1:]):
+            return True
+    elif not home.finished:
         return False
-    if home.start_broken and not works(protocols):
-        return not all(each.census.empty for each in protocols)
-    if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
-        return True
-    # Another shard may have been rolled back. After the end: what it has handed out again is settled first.
-    # Before it, further than the log reaches: only who had stored what is gone can tell, from a later answer.
-    return works(protocols[1:]) or any(each.applied <= since and not each.finished for each in protocols[1:])
+    # Another shard may have been rolled back before the end, further than the log reaches: only who had
+    # stored what is gone can tell, from a later answer.
+    return any(each.applied <= since and not each.finished for each in protocols[1:])
+
+
+def outrun(protocols: Sequence[WorkerProtocol]) -> bool:
+    """Tell whether nothing is left at home, and another shard has gone on without this worker.
+
+    RACE: home was rolled back to before the end of the run, after the next one had begun in both. Those who
+    are no members there get no answer that could end the run at home.
+    """
+    home = protocols[0]
+    if home.finished or not any(at < home.applied for at in home.together.outrun.values()):
+        return False
+    return home.seeding != Seeding.ACTIVE and home.census.empty and not works(protocols)
 
 
 def reason(protocols: Sequence[WorkerProtocol]) -> str:
     """Return why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-    if any(each.left_behind for each in protocols):
+    if any(each.left_behind for each in protocols) or outrun(protocols):
         return "run_over"
     if any(each.census.gone for each in protocols):
         return "frontier_damaged"

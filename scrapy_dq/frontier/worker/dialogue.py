@@ -150,7 +150,7 @@ class Dialogue:
 
     def settled(self, move: Ending | Release) -> Ending | Release | None:
         """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
-        if self.leases.take_spoiled(move.entry_id) or self.protocol.together.dropped:
+        if self.leases.take_spoiled(move.entry_id) or self.protocol.together.over:
             move = Release(move.entry_id)
         return move if self.leases.settle(move) else None
 

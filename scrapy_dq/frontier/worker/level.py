@@ -7,7 +7,7 @@ could finish the run over it. docs/internals/shards.md has the rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -30,10 +30,15 @@ class Level:
 
     Args:
         protocols: of all its dialogues; the first one is that with home.
+        home_answers: whether home has answered the last call. Otherwise others may have declared this worker
+            dead there and finished the run, while its puts are still accepted in another shard.
     """
 
-    def __init__(self, protocols: Sequence[WorkerProtocol]) -> None:
+    def __init__(
+        self, protocols: Sequence[WorkerProtocol], home_answers: Callable[[], bool] = lambda: True
+    ) -> None:
         self._protocols = protocols
+        self._home_answers = home_answers
         self._last: dict[int, int] = {}
         """By shard, the number of the last put without a parent for which the level is needed."""
         protocols[0].stays_raised = self.needed
@@ -46,7 +51,7 @@ class Level:
 
     def is_raised(self) -> bool:
         """Tell whether home has confirmed it, and nothing that lowers it was sent since."""
-        return self._protocols[0].raised_at is not None
+        return self._protocols[0].raised_at is not None and self._home_answers()
 
     def needed(self) -> bool:
         """Tell whether it has to stay raised, even if start() is complete."""

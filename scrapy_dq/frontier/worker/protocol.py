@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.keys import HOME, Shard
@@ -130,16 +130,17 @@ class Together:
 
     def __init__(self) -> None:
         self.over = False
-        """The run is finished for good in one of them: no more puts are accepted."""
-        self.dropped = False
-        """Puts of a run that is over were dropped, or will be: no page may be acked on which they were found.
+        """The run is finished for good in one of them: puts are dropped, so that no page is acked.
 
-        RACE: its shard was rolled back, and is in the next run by now, where nobody else finds them.
+        RACE: the shard of a page was rolled back, and is in the next run by now, where nobody else finds what
+        it leads to.
         """
         self.lost = False
         """The frontier of one of them is gone."""
         self.composed = 0
         """Number of exchanges that were composed."""
+        self.outrun: dict[WorkerProtocol, int] = {}
+        """Those, not home, whose shard is in a later run without this worker; `composed` when it said so."""
         self._suspects: set[WorkerProtocol] = set()
         """Those that may have a suspect, or meet one."""
 
@@ -427,6 +428,8 @@ class WorkerProtocol:
             self.leases.keep(())
             # If the next run has started, the receipt does not describe this one: keep what is gone.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
+            if receipt.words is None and self._shard.number != HOME:
+                self.together.outrun.setdefault(self, self.together.composed)
             self._finish(over=_listened(sent))
             self._hear(receipt.words)
 
@@ -474,6 +477,7 @@ class WorkerProtocol:
     def _accept(self, sent: Exchange, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
+        self.together.outrun.pop(self, None)
         gone = self.census.gone  # somebody else may have deleted it from Redis since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
@@ -674,13 +678,16 @@ class WorkerProtocol:
         forgot, parentless = self._log.forgot(last_seq)
         # A put whose parent lived in another shard is lost with this one: the parent is done.
         forgotten = parentless or unknown or (forgot and bool(self.others))
-        dropped = self.outbox.parentless
-        if self.outbox.puts > dropped:
+        from_pages = self.outbox.puts - self.outbox.parentless
+        if from_pages:
             self._logger.info(
                 "The run is over: other workers finished it while this worker was absent. %d requests from "
                 "its pages are dropped; others have crawled these pages again and found them",
-                self.outbox.puts - dropped,
+                from_pages,
             )
+        # Those for other shards wait for a level that home will not confirm any more.
+        outboxes = [of.outbox for of in (self, *(self.others if self._shard.number == HOME else ()))]
+        dropped = sum(outbox.parentless for outbox in outboxes)
         if dropped:
             self._logger.error(
                 "The run is over: other workers finished it while this worker was absent. %d requests of "
@@ -698,10 +705,9 @@ class WorkerProtocol:
             )
             self.left_behind = True
         logged = self._log.take() if forgotten else []
-        left = (*logged, *self.outbox.puts_in_memory())
+        left = (*logged, *chain.from_iterable(outbox.puts_in_memory() for outbox in outboxes))
         self.left_over = [put for put in left if put.parent is None]
         self.outbox.clear()
-        self.together.dropped = True
         self._finish(over=True)
 
     def _lose(self, moved_into: str = "") -> None:

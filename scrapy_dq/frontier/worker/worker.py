@@ -112,7 +112,7 @@ class Worker:
         self._told_as = ""
         self._deferred = DeferredEnds(protocols)
         self._tokens = [ChildTokens(protocols, shard) for shard in range(len(protocols))]
-        self._level = Level(protocols)
+        self._level = Level(protocols, lambda: not self.home.outage.reason)
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
         spread(protocols)
 
@@ -298,6 +298,8 @@ class Worker:
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
+        if self._outlook[1]:
+            return None  # the run is over: it would be released, and leased again
         for _ in self.dialogues:
             shard = self._turns[0]
             self._turns.rotate(-1)
@@ -403,7 +405,7 @@ class Worker:
 
     def _share(self, shard: int) -> int:
         """Return how many leases of a shard can run here at once: a part of what is free, by what waits."""
-        capacity = self._capacity()
+        capacity = 0 if self.over else self._capacity()
         if capacity <= 0 or len(self._protocols) == 1:
             return capacity
         part = self._waiting[shard] / max(1, self._waits)
@@ -452,7 +454,7 @@ class Worker:
             self._end(shard, ending)
 
     def _end(self, shard: int, ending: Ending | Release) -> None:
-        if self.home.protocol.together.dropped:
+        if self.home.protocol.together.over:
             ending = Release(ending.entry_id)
         # Otherwise the lease was lost since.
         if self.dialogues[shard].leases.ends(ending.entry_id):
