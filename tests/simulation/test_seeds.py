@@ -62,6 +62,7 @@ FOUND = {
     "the next run has begun in all shards when a worker learns of the end": 1001200146,
     "leases are given up while a rejoin is under way that brings them back": 1001222408,
     "a page runs while its worker gives up an outbox that it cannot read back": 1001101448,
+    "a lease waits for a put to home, which is in the next run": 1001439729,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 

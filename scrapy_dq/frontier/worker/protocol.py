@@ -419,8 +419,9 @@ class WorkerProtocol:
     def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
         # Without words, this worker's run is an older one, and how it ended is not known: others may have
         # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
-        # Nor will home ever confirm the level that puts without a parent wait for.
-        waits = any(of.waits_to_seed for of in (self, *self.others))
+        # Nor will home ever confirm the level that puts without a parent wait for, or this shard that no
+        # roll-back takes back the puts in its log, for which leases in other shards wait.
+        waits = any(of.waits_to_seed for of in (self, *self.others)) or bool(self.others and self._log)
         if sent.prefix or (receipt.words is None and (self._unfinished or waits)):
             self._begin_rejoin()
         elif not self.outbox:
