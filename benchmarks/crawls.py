@@ -74,10 +74,10 @@ CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for each crawl, AOF eve
 counted by the site, from its first request to its last: the start of the processes is not included. *The
 processes* is the time from their start to their end. Each crawl was complete and requested no page twice;
 otherwise there would be no figures. A ratio is of one repetition. \\*: stopped ({stops}); such a rate leaves
-out the first {head} pages, whose links are all new. One worker of scrapy_dq makes an exchange, or a
-heartbeat, each {together} pages.
+out the first {head} pages, whose links are all new.{together}
 
 All processes share the cores: the site takes {site} ms of CPU per page"""
+TOGETHER = " One worker of scrapy_dq makes an exchange, or a heartbeat, each {} pages."
 FAR = """, and the proxy that
 makes Redis distant {proxy} ms, with one worker of scrapy_dq. A PING through it takes, in ms: {pings}."""
 
@@ -222,6 +222,7 @@ class _Found:
         pings = {
             ms: median([c.ping_ms for c in far if c.round_trip_ms == ms]) for _, ms, _ in self.kinds if ms
         }
+        together = [c.pages / c.calls for c in self.of(Kind(OURS, 0)) if c.calls]
         of_proxy = [c.proxy_s / c.pages * 1000 for c in far if c.contender == OURS]
         text = LEGEND.format(
             pages=self._pages,
@@ -234,7 +235,7 @@ class _Found:
                 f"{CONTENDERS[name].title} after {s:g} s" for name, s in self._stop_after_s.items()
             ),
             head=HEAD_PAGES,
-            together=spread([c.pages / c.calls for c in self.of(Kind(OURS, 0)) if c.calls] or [0]),
+            together=TOGETHER.format(spread(together)) if together else "",
             site=spread([c.site_s / c.pages * 1000 for c in near], 2),
         )
         if of_proxy:

@@ -194,7 +194,7 @@ class Times(Part):
         """Return that of `scrapy dq status`."""
         version, *ours = COMMANDS
         figure = "CPU of the process: `scrapy {}` / `scrapy {}`"
-        of = found["commands"]
+        of = found.get("commands", dict.fromkeys(COMMANDS, ()))  # not in samples of before 2026-11-27
         return [
             Bar(figure.format(name, version), WANTED_STATUS, True, ratios(of[name], of[version]))
             for name in ours
@@ -210,8 +210,7 @@ class Times(Part):
             f"{spread(longest, 1)} ms; others are served between them.",
             "From the start of `scrapy crawl` to the first request at the site:",
             _starts(found["starts"]),
-            "CPU time of a command's process; `scrapy dq status` also waits for a second, and counts pages:",
-            _commands(found["commands"]),
+            *_commands(found.get("commands", {})),
             f"Medians (lowest–highest) of {len(whole)} repetitions, of commands {COMMANDS_REPETITIONS}, in "
             f"turn. {found['redis']}, no AOF.",
         ])  # fmt: skip
@@ -234,13 +233,16 @@ def _starts(found: dict[str, list[float]]) -> str:
     return markdown(["scheduler", "seconds", "against Scrapy in memory"], rows)
 
 
-def _commands(found: dict[str, list[float]]) -> str:
+def _commands(found: dict[str, list[float]]) -> Iterator[str]:
+    if not found:
+        return
     version = found[COMMANDS[0]]
     rows = [
         [f"`scrapy {name}`", spread(seconds, 2), spread(ratios(seconds, version), 2)]
         for name, seconds in found.items()
     ]
-    return markdown(["command", "CPU, s", f"against `scrapy {COMMANDS[0]}`"], rows)
+    yield "CPU time of a command's process; `scrapy dq status` also waits for a second, and counts pages:"
+    yield markdown(["command", "CPU, s", f"against `scrapy {COMMANDS[0]}`"], rows)
 
 
 PART = Times()
