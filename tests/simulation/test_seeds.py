@@ -63,6 +63,7 @@ FOUND = {
     "leases are given up while a rejoin is under way that brings them back": 1001222408,
     "a page runs while its worker gives up an outbox that it cannot read back": 1001101448,
     "a lease waits for a put to home, which is in the next run": 1001439729,
+    "a late copy of a join takes a worker into the next run at home alone": 1001222511,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 

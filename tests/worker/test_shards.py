@@ -51,6 +51,18 @@ def engine(crawl: Crawl, **options: Any) -> Engine:
     return Engine(crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
 
 
+@contextmanager
+def cut_off(monkeypatch: pytest.MonkeyPatch, dialogue: Dialogue) -> Iterator[None]:
+    """No exchange of this dialogue gets through."""
+
+    async def refuse(*args: Any) -> None:
+        raise FrontierUnavailable("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dialogue._frontier, "exchange", refuse)
+        yield
+
+
 async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(crawl: Crawl, client: Redis) -> None:
     """And each shard has its beats."""
     before = threading.active_count()
@@ -88,7 +100,7 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
 ) -> None:
     """It begins nothing in a shard that is cleared, and leaves those that it has joined."""
     metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
-    async with engine(crawl), engine(crawl, join=False) as late:
+    async with engine(crawl) as early, engine(crawl, join=False) as late:
         join = late.worker.home.join
 
         async def join_late(new_epoch: str) -> Joined:
@@ -98,7 +110,9 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
             return joined
 
         monkeypatch.setattr(late.worker.home, "join", join_late)
-        joined = await late.join()
+        with cut_off(monkeypatch, early.worker.home):  # it is seeding, and would open the run again
+            await until(lambda: early.worker.home.outage.reason, "the outage")
+            joined = await late.join()
         assert (joined.status, joined.run, joined.ended_s) == (Status.FINISHED, 0, None)
         assert (late.worker.over, late.worker.pending) == (True, False)
         await late.stop()
@@ -380,18 +394,6 @@ async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(
         assert worker.worker.elsewhere == (2 * (SHARDS - 1), 70.0)
 
 
-@contextmanager
-def cut_off(monkeypatch: pytest.MonkeyPatch, dialogue: Dialogue) -> Iterator[None]:
-    """No exchange of this dialogue gets through."""
-
-    async def refuse(*args: Any) -> None:
-        raise FrontierUnavailable("cut off")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(dialogue._frontier, "exchange", refuse)
-        yield
-
-
 def stored(census: Census) -> int:
     return census.waiting + census.in_flight
 
@@ -466,16 +468,20 @@ async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(cra
         assert [type(move) for move in home.protocol.outbox.prefix()] == [Release]
 
 
-async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(
-    crawl: Crawl, client: Redis
+async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other_shards(
+    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Home was rolled back: it is in the run before, and cannot end that without the shard."""
+    """Else it gets no answer there by which it could find the end, and waits for ever."""
     async with engine(crawl) as worker:
+        await fail_one(worker, of(1))
+        worker.put(of(2))
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
         shard = worker.worker.dialogues[1]
-        await until(lambda: shard.protocol.applied, "an exchange")
-        forget_member(client, crawl, 1, shard.id, run=1)
+        before = shard.id
+        forget_member(client, crawl, 1, before, run=1)
         await until(lambda: shard.protocol.finished, "the answer of the shard")
-        assert worker.worker.pending
-        worker.seed([])
-        await until(lambda: not worker.worker.pending, "the end")
-        assert worker.worker.ending == "run_over"
+        client.hset(keys.meta(keys.Shard(crawl.name, 0)), "run", 1)
+        await until(lambda: worker.worker.run == 1, "the next run at home")
+        await until(lambda: shard.id != before, "the next run in the shard")
+        assert client.smembers(keys.prefix(keys.Shard(crawl.name, 1)) + "members") == {shard.id.encode()}
+    assert "rolled back further" not in caplog.text

@@ -34,7 +34,7 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
         if home.start_broken and not works(protocols):
             return not all(each.census.empty for each in protocols)
         if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
-            return not outrun(protocols)
+            return True
         # Another shard was rolled back after the end: what it has handed out again is settled first.
         if works(protocols[1:]):
             return True
@@ -45,21 +45,9 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
     return any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
-def outrun(protocols: Sequence[WorkerProtocol]) -> bool:
-    """Tell whether nothing is left at home, and another shard has gone on without this worker.
-
-    RACE: home was rolled back to before the end of the run, after the next one had begun in both. Those who
-    are no members there get no answer that could end the run at home.
-    """
-    home = protocols[0]
-    if home.finished or not any(at < home.applied for at in home.together.outrun.values()):
-        return False
-    return home.seeding != Seeding.ACTIVE and home.census.empty and not works(protocols)
-
-
 def reason(protocols: Sequence[WorkerProtocol]) -> str:
     """Return why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-    if any(each.left_behind for each in protocols) or outrun(protocols):
+    if any(each.left_behind for each in protocols):
         return "run_over"
     if any(each.census.gone for each in protocols):
         return "frontier_damaged"

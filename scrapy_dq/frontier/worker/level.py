@@ -18,6 +18,7 @@ def spread(protocols: Iterable[WorkerProtocol]) -> None:
     found = list(protocols)
     for each in found:
         each.others, each.together = [other for other in found if other is not each], found[0].together
+        each.home = found[0]
     if len(found) > 1:
         found[0].finish_at = UNFINISHED
     for each in found[1:]:

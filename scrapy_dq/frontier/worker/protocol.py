@@ -139,8 +139,6 @@ class Together:
         """The frontier of one of them is gone."""
         self.composed = 0
         """Number of exchanges that were composed."""
-        self.outrun: dict[WorkerProtocol, int] = {}
-        """Those, not home, whose shard is in a later run without this worker; `composed` when it said so."""
         self._suspects: set[WorkerProtocol] = set()
         """Those that may have a suspect, or meet one."""
 
@@ -217,6 +215,8 @@ class WorkerProtocol:
         """Whether another shard has, or is to get, puts that this level is needed for; see `level.py`."""
         self.may_seed: Callable[[], bool] = lambda: True
         """Whether puts without a parent may be sent now."""
+        self.home = self
+        """That of the dialogue with home."""
         self.others: Sequence[WorkerProtocol] = ()
         """Those of this worker's other dialogues."""
         self.finish_at: int | None = None
@@ -429,10 +429,20 @@ class WorkerProtocol:
             self.leases.keep(())
             # If the next run has started, the receipt does not describe this one: keep what is gone.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
-            if receipt.words is None and self._shard.number != HOME:
-                self.together.outrun.setdefault(self, self.together.composed)
             self._finish(over=_listened(sent))
             self._hear(receipt.words)
+            if receipt.words is None and self.home.run > self.run:
+                self._follow_home()
+
+    def _follow_home(self) -> None:
+        """Register in the run in which this worker is a member at home: nothing of the one before is left.
+
+        RACE: home was rolled back to before the end of that run, or has applied a late copy of a join, and
+        was brought into the next one with this worker. While that is no member here, it cannot find the end.
+        """
+        self._log.begin_run()
+        self.run, self.census, self.rolled_back = self.home.run, Census(), False
+        self._begin_rejoin()
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
@@ -478,7 +488,6 @@ class WorkerProtocol:
     def _accept(self, sent: Exchange, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
-        self.together.outrun.pop(self, None)
         gone = self.census.gone  # somebody else may have deleted it from Redis since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage

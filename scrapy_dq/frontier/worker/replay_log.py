@@ -102,6 +102,11 @@ class ReplayLog:
         """Note that the worker has a new id: its exchanges are counted from 1 again."""
         self._retired_seq = self._retired_parentless_seq = 0
 
+    def begin_run(self) -> None:
+        """Note that the run of all retired puts is over: none of them can be missed."""
+        self._retired = self._retired_parentless = False
+        self.begin_anew()
+
     def puts(self) -> Iterator[Put]:
         """Yield the puts, oldest first."""
         return (put for *_, put in self._puts)
