@@ -410,9 +410,10 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
 ) -> None:
     """One may have been rolled back further than the log reaches: then only this worker can tell."""
     async with engine(crawl) as worker:
-        worker.seed([of(0)])
+        worker.seed([of(1)])
+        leases = worker.worker.dialogues[1].protocol
         dialogue = worker.worker.dialogues[2]
-        await until(lambda: stored(worker.worker.census) == 1, "the seed is stored")
+        await until(lambda: leases.census.in_flight == 1, "the seed is in the buffer")
         with cut_off(monkeypatch, dialogue):
             await until(lambda: dialogue.outage.reason, "the outage")
             forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1)
@@ -420,8 +421,26 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
             await until(lambda: worker.worker.over, "the end")
             assert (worker.worker.pending, worker.told_finished) == (True, 0)
             assert worker.worker.take() is None
+            await until(lambda: leases.census.in_flight == 0 and leases.census.waiting == 1, "it goes back")
         await until(lambda: not worker.worker.pending, "the answer")
         assert (worker.worker.ending, worker.told_finished) == ("run_over", 1)
+
+
+async def test_what_waits_for_home_is_not_dropped_when_another_shard_is_in_the_next_run(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Home takes it when this worker leaves; a Queue must not put it again."""
+    async with engine(crawl) as worker:
+        worker.seed([of(1)])
+        lease: list[Lease] = []
+        await until(lambda: lease.extend(filter(None, [worker.worker.take()])) or lease, "lease")
+        with cut_off(monkeypatch, worker.worker.home):
+            await until(lambda: worker.worker.home.outage.reason, "the outage")
+            worker.put(of(0))
+            forget_member(client, crawl, 1, worker.worker.dialogues[1].id, run=1)
+            await until(lambda: worker.worker.over, "the end")
+            assert worker.worker.home.protocol.outbox.parentless == 1
+            assert b"%d" % of(0) not in [put.token for put in worker.worker.left_over]
 
 
 async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in_the_next_run(

@@ -39,7 +39,7 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
         if works(protocols[1:]):
             return True
     elif not home.finished:
-        return False
+        return False  # another shard is in a later run: this worker has no part in it
     # Another shard may have been rolled back before the end, further than the log reaches: only who had
     # stored what is gone can tell, from a later answer.
     return any(each.applied <= since and not each.finished for each in protocols[1:])

@@ -51,7 +51,7 @@ class Level:
         self._last[shard] = number
 
     def is_raised(self) -> bool:
-        """Tell whether home has confirmed it, and nothing that lowers it was sent since."""
+        """Tell whether home has confirmed it and answers, and nothing that lowers it was sent since."""
         return self._protocols[0].raised_at is not None and self._home_answers()
 
     def needed(self) -> bool:
