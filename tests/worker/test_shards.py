@@ -498,6 +498,7 @@ async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other
         shard = worker.worker.dialogues[1]
         before = shard.id
         forget_member(client, crawl, 1, before, run=1)
+        client.delete(keys.prefix(keys.Shard(crawl.name, 1)) + f"worker:{before}")
         await until(lambda: shard.protocol.finished, "the answer of the shard")
         client.hset(keys.meta(keys.Shard(crawl.name, 0)), "run", 1)
         await until(lambda: worker.worker.run == 1, "the next run at home")
