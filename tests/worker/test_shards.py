@@ -399,10 +399,15 @@ def stored(census: Census) -> int:
 
 
 def forget_member(client: Redis, crawl: Crawl, shard: int, worker_id: str, **meta: Any) -> None:
-    """Change what a shard says of its run; the worker is no member there any more."""
+    """Change what a shard says of its run; the worker is no member there any more.
+
+    At once: an exchange that saw half of it would be answered otherwise.
+    """
     name = keys.Shard(crawl.name, shard)
-    client.hset(keys.meta(name), mapping=meta)
-    client.srem(keys.prefix(name) + "members", worker_id)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.hset(keys.meta(name), mapping=meta)
+        pipe.srem(keys.prefix(name) + "members", worker_id)
+        pipe.execute()
 
 
 async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
@@ -416,8 +421,7 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
         await until(lambda: leases.census.in_flight == 1, "the seed is in the buffer")
         with cut_off(monkeypatch, dialogue):
             await until(lambda: dialogue.outage.reason, "the outage")
-            forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1)
-            forget_member(client, crawl, 0, worker.worker.home.id, run=1)
+            forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1, run=1)
             await until(lambda: worker.worker.over, "the end")
             assert (worker.worker.pending, worker.told_finished) == (True, 0)
             assert worker.worker.take() is None
