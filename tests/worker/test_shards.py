@@ -415,10 +415,11 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
 ) -> None:
     """One may have been rolled back further than the log reaches: then only this worker can tell."""
     async with engine(crawl) as worker:
-        worker.seed([of(1)])
-        leases = worker.worker.dialogues[1].protocol
+        # While something is left at home, a finished run there is over for this worker.
+        worker.seed([of(0), of(1)])
+        home, leases = (each.protocol for each in worker.worker.dialogues[:2])
         dialogue = worker.worker.dialogues[2]
-        await until(lambda: leases.census.in_flight == 1, "the seed is in the buffer")
+        await until(lambda: home.census.in_flight == leases.census.in_flight == 1, "the seeds in the buffer")
         with cut_off(monkeypatch, dialogue):
             await until(lambda: dialogue.outage.reason, "the outage")
             forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1, run=1)
