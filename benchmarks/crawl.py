@@ -56,13 +56,14 @@ SCRAPY_REDIS = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
 }
 MEMORY, DISK, PEER, OURS, OURS_TWICE = "memory", "disk", "scrapy-redis", "ours", "ours-2"
-OURS_TUNED, OURS_UVLOOP = "ours-tuned", "ours-uvloop"
+OURS_TUNED, OURS_UNTUNED, OURS_UVLOOP = "ours-tuned", "ours-untuned", "ours-uvloop"
 CONTENDERS = {
     MEMORY: Contender("Scrapy in memory", 1, PLAIN, needs_redis=False),
     DISK: Contender("Scrapy with JOBDIR", 1, {**PLAIN, "JOBDIR": "job"}, needs_redis=False),
     PEER: Contender("scrapy-redis", 1, SCRAPY_REDIS),
     OURS: Contender("scrapy_dq", 1, {}),
     OURS_TUNED: Contender("scrapy_dq, by `scrapy dq crawl -w 1`", 1, {}, command=("dq", "crawl", "-w", "1")),
+    OURS_UNTUNED: Contender("scrapy_dq, `DQ_TUNE_GC = False`", 1, {"DQ_TUNE_GC": False}),
     OURS_UVLOOP: Contender("scrapy_dq, with uvloop", 1, {"ASYNCIO_EVENT_LOOP": "uvloop.Loop"}),
     OURS_TWICE: Contender("scrapy_dq", 2, {}),
 }

@@ -18,6 +18,7 @@ from benchmarks.crawl import (
     OURS,
     OURS_TUNED,
     OURS_TWICE,
+    OURS_UNTUNED,
     OURS_UVLOOP,
     PAGES,
     PEER,
@@ -41,8 +42,8 @@ class Kind(NamedTuple):
 
 
 EACH_TIME = [
-    Kind(OURS, 0), Kind(MEMORY, 0), Kind(OURS_TUNED, 0), Kind(OURS, 2), Kind(PEER, 0), Kind(PEER, 2),
-    Kind(OURS, 10), Kind(OURS, 50),
+    Kind(OURS, 0), Kind(MEMORY, 0), Kind(OURS_TUNED, 0), Kind(OURS_UNTUNED, 0), Kind(PEER, 0),
+    Kind(OURS, 2), Kind(PEER, 2), Kind(OURS, 10), Kind(OURS, 50),
     Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), Kind(OURS, 10, FEW_LINKS), Kind(OURS_UVLOOP, 0),
 ]  # fmt: skip
 """Crawled in each repetition, there and back."""

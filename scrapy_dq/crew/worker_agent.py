@@ -74,8 +74,6 @@ class WorkerAgent:
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
         if tune_gc:
-            gc.collect()
-            gc.freeze()  # modules and classes stay: no collection has to look at them
             gc.set_threshold(*THRESHOLDS)
 
     def joined(self, epoch: str, run: int, over: bool) -> None:

@@ -22,6 +22,7 @@ from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
 from scrapy_dq.revisits.revisits import Revisits
+from scrapy_dq.scheduling.collector import freeze_start
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
@@ -204,6 +205,8 @@ class Session(Listener):
         self.dupefilter.open()
         if not self.left_out:
             self._listen()
+        if config.tune_gc:
+            freeze_start()
         log_join(self._crawler, config, self._connection.target, joined, crawl)
         self._side_tasks = SideTasks(
             self._crawler,

@@ -227,7 +227,7 @@ class Config:
         "DQ_TRACE", 0.0, number, "The share of start requests that OpenTelemetry traces", "", 0, 1
     )
     tune_gc: bool = setting_field(
-        "DQ_TUNE_GC", True, boolean, "Have workers of `scrapy dq crawl` collect garbage rarely"
+        "DQ_TUNE_GC", True, boolean, "Collect less garbage: not what was loaded before the crawl"
     )
     redis_timeout_s: float = setting_field(
         "DQ_REDIS_TIMEOUT", 2.0, number, "How long one reply of Redis may take", "s", 0.1, 60

@@ -1,0 +1,60 @@
+"""Python's garbage collector, in a worker of `scrapy crawl`: `DQ_TUNE_GC`."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from support.project import Project
+from support.redis_server import RedisServer
+from support.tree_site import TreeSite
+
+TELLS = """\
+import gc
+
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class TellingSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    def parse(self, response):
+        self.logger.info("The collector: %s, %s", gc.get_threshold(), gc.get_freeze_count() > 10_000)
+"""
+ONCE = """\
+import gc
+
+from scrapy_dq.scheduling.collector import freeze_start
+
+freeze_start()
+frozen = gc.get_freeze_count()
+more = [[] for _ in range(1000)]
+freeze_start()
+assert 1000 < gc.get_freeze_count() <= frozen
+"""
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_what_was_loaded_before_the_crawl_is_not_collected(
+    start_redis: Callable[..., RedisServer],
+    start_site: Callable[..., TreeSite],
+    make_project: Callable[..., Project],
+    tuned: bool,
+) -> None:
+    """Unless DQ_TUNE_GC = False; Python's thresholds stay."""
+    site, settings = start_site(pages=1), {"DQ_TUNE_GC": tuned}
+    project = make_project([site.start_url], redis_url=start_redis().url, settings=settings, spider=TELLS)
+    # With an environment of its own it is no fork of a process that has frozen its objects.
+    worker = project.run_to_end(environ={"PYTHONUNBUFFERED": "1"})
+    assert f"The collector: {gc.get_threshold()}, {tuned}" in worker.text
+
+
+@pytest.mark.unit
+def test_a_process_of_several_crawls_freezes_once() -> None:
+    """Else what an earlier crawl has left in cycles would stay for ever."""
+    subprocess.run([sys.executable, "-c", ONCE], check=True, timeout=60)
