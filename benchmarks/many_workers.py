@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.part import Bar, Part
 from benchmarks.redis_here import found_kinds, titled
-from benchmarks.scale import LINKS, Load, Run, measure
+from benchmarks.scale import Load, Run, measure
+from benchmarks.scale_worker import LINKS
 from benchmarks.tables import markdown, spread
 
 FULL_RATE = 300
