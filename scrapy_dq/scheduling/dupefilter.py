@@ -10,9 +10,12 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq.settings import peers
+from scrapy_dq.stats import names as stats
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from collections.abc import Callable
+
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import BaseDupeFilter
     from typing_extensions import Self
@@ -29,6 +32,8 @@ class DupeFilter(RFPDupeFilter):
 
     alone = True
     """It filters by itself: the project's scheduler is not ours."""
+    count: Callable[[str], None] | None = None
+    """Counts a stat at less cost than Scrapy's collector: 12 of 13 links of a page are duplicates."""
 
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
@@ -54,6 +59,13 @@ class DupeFilter(RFPDupeFilter):
                 "only, as by Scrapy's RFPDupeFilter. Set SCHEDULER = 'scrapy_dq.Scheduler' to share them"
             )
         return super().open()
+
+    # Source: scrapy/dupefilters.py::RFPDupeFilter.log
+    def log(self, request: Request, spider: Spider) -> None:
+        if self.count is None or self.debug or self.logdupes:
+            super().log(request, spider)
+        else:
+            self.count(stats.SCRAPY_FILTERED)
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the bytes that identify requests equivalent to *request*."""

@@ -97,6 +97,8 @@ class Scheduler(BaseScheduler):
         self._start_hosts = StartHosts(config.start_hosts)
         self._fed = Payloads(spider, session.codec, self._start_hosts)
         await session.open(self)
+        if isinstance(session.dupefilter, DupeFilter):
+            session.dupefilter.count = self._count
         self._storing = Intake(
             self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
             self._start_hosts, session.worker, session.settlement, self._work, session.revisits, self._count,

@@ -58,3 +58,4 @@ FEED_WRITES_FAILED = PREFIX + "feeds/failed"
 
 SCRAPY_ENQUEUED = "scheduler/enqueued"
 SCRAPY_DEQUEUED = "scheduler/dequeued"
+SCRAPY_FILTERED = "dupefilter/filtered"
