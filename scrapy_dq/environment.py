@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.project import data_path
 
+from scrapy_dq import collector
 from scrapy_dq.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def spider_args(crawler: Crawler) -> dict[str, str]:
     those of its command line (`-a NAME=VALUE`).
     """
     made_with = _made_with(crawler)
+    if made_with is None and collector.thaw():  # another crawl of this process has joined before
+        made_with = _made_with(crawler)
     if made_with is not None:
         pairs = [(name, _text(value)) for name, value in made_with.items()]
     else:

@@ -52,7 +52,7 @@ LAYERS = (
     "frontier.resharding",
     "frontier.admin",
     "frontier.worker",
-    "frontier embedded filesystem hostnames refusal scrapy_redis signals text",
+    "frontier embedded collector filesystem hostnames refusal scrapy_redis signals text",
 )
 
 

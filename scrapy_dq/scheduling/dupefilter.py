@@ -32,7 +32,7 @@ class DupeFilter(RFPDupeFilter):
 
     alone = True
     """It filters by itself: the project's scheduler is not ours."""
-    count: Callable[[str], None] | None = None
+    dq_count: Callable[[str], None] | None = None
     """Counts a stat at less cost than Scrapy's collector: 12 of 13 links of a page are duplicates."""
 
     @classmethod
@@ -62,10 +62,10 @@ class DupeFilter(RFPDupeFilter):
 
     # Source: scrapy/dupefilters.py::RFPDupeFilter.log
     def log(self, request: Request, spider: Spider) -> None:
-        if self.count is None or self.debug or self.logdupes:
+        if self.dq_count is None or self.debug or self.logdupes:
             super().log(request, spider)
         else:
-            self.count(stats.SCRAPY_FILTERED)
+            self.dq_count(stats.SCRAPY_FILTERED)
 
     def fingerprint(self, request: Request) -> bytes:
         """Return the bytes that identify requests equivalent to *request*."""

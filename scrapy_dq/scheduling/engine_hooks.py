@@ -70,8 +70,9 @@ class _InProgress(set[Request]):
 class _Start:
     """The engine's iterator over `start()`; notes whether that raised, which Scrapy reports since 2.18."""
 
-    def __init__(self, start: AsyncIterator[Any]) -> None:
+    def __init__(self, start: AsyncIterator[Any], engine: Any) -> None:
         self._start = start
+        self._engine = engine
         self.failed = False
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -83,6 +84,13 @@ class _Start:
             return await self._start.__anext__()
         except StopAsyncIteration:
             raise
+        except asyncio.CancelledError as error:
+            failure = _as_failure(error)
+            if failure is error or not self._engine.running:
+                raise
+            self.failed = True
+            # Scrapy would take it for a stop of the engine, and wait for the rest of start() for ever.
+            raise failure from error
         except Exception:
             self.failed = True
             raise
@@ -98,6 +106,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "_slot.nextcall.schedule": callable,
     "_slot.closing": _any,
     "_start": lambda part: isinstance(part, AsyncIterator),
+    "running": _any,
     "paused": _any,
     "close_spider": callable,
     "_handle_downloader_output": callable,
@@ -146,7 +155,7 @@ class Settlement:
         self._engine = engine
         slot = self._slot = engine._slot
         scraper = engine.scraper
-        self._start = engine._start = _Start(engine._start)
+        self._start = engine._start = _Start(engine._start, engine)
         slot.inprogress = _InProgress(slot.inprogress, self._left)
         self._wrap_errors(scraper)
         crawler.signals.connect(self._item_failed, signals.item_error)
@@ -385,11 +394,11 @@ class _AsyncMarked(_Marked):
 
 
 class AwaitedCancelled(RuntimeError):
-    """What a callback or an item pipeline has awaited was cancelled by something else."""
+    """What start(), a callback or an item pipeline has awaited was cancelled by something else."""
 
 
 def _as_failure(error: asyncio.CancelledError) -> BaseException:
-    """Return what Scrapy handles as a failure of a callback or pipeline.
+    """Return what Scrapy handles as a failure of start(), of a callback or of a pipeline.
 
     A CancelledError ends the task that processes the response instead, without a word: its request would
     stay in flight for ever, or count as done without its items. Only if that task itself is cancelled, as at
@@ -401,17 +410,20 @@ def _as_failure(error: asyncio.CancelledError) -> BaseException:
 
 
 def _wrap_pipelines(manager: Any) -> None:
-    original = getattr(manager, "process_item_async", None)
-    if original is None:  # Scrapy 2.13: its Deferreds handle a cancellation as any error
-        return
+    for name in ("process_item_async", "close_spider_async"):
+        original = getattr(manager, name, None)
+        if original is not None:  # Scrapy 2.13: its Deferreds handle a cancellation as any error
+            setattr(manager, name, _uncancelled(original))
 
-    async def process_item_async(*args: Any, **kwargs: Any) -> Any:
+
+def _uncancelled(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return await original(*args, **kwargs)
         except asyncio.CancelledError as error:
             raise _as_failure(error) from error
 
-    manager.process_item_async = process_item_async
+    return call
 
 
 def is_one_off(crawler: Crawler) -> bool:

@@ -312,7 +312,10 @@ class Intake:
         """Count *request* as a duplicate, and log it through the dupefilter."""
         self._count(stats.DUPLICATES)
         assert self._crawler.spider is not None
-        self._dupefilter.log(request, self._crawler.spider)
+        try:
+            self._dupefilter.log(request, self._crawler.spider)
+        except Exception:  # of a project's own: the request is a duplicate nevertheless
+            logger.exception("The dupefilter could not log a duplicate: %s", shown(request))
 
     def warn_dead(self, what: str, reason: str) -> None:
         """Log that *what* becomes a dead letter: once for each reason, unless SCHEDULER_DEBUG is set."""

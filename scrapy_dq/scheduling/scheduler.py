@@ -98,7 +98,7 @@ class Scheduler(BaseScheduler):
         self._fed = Payloads(spider, session.codec, self._start_hosts)
         await session.open(self)
         if isinstance(session.dupefilter, DupeFilter):
-            session.dupefilter.count = self._count
+            session.dupefilter.dq_count = self._count
         self._storing = Intake(
             self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
             self._start_hosts, session.worker, session.settlement, self._work, session.revisits, self._count,
@@ -231,6 +231,8 @@ class Scheduler(BaseScheduler):
             refused = str(error)
         if refused:
             self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", refused)
+            self._storing.admissions.settled(lease.entry_id)
+            self._work.settled(lease.entry_id)
             self._session.worker.bury(lease.entry_id, refused)
         else:
             self._work.end(lease.entry_id, DONE)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 
+from scrapy_dq import collector
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.environment import compared, data_dir, need_asyncio
 from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
@@ -22,7 +23,6 @@ from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
 from scrapy_dq.revisits.revisits import Revisits
-from scrapy_dq.scheduling.collector import freeze_start
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
@@ -108,6 +108,7 @@ class Session(Listener):
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
+        self._froze = False
         self._side_tasks: SideTasks | None = None
         self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
@@ -206,7 +207,8 @@ class Session(Listener):
         if not self.left_out:
             self._listen()
         if config.tune_gc:
-            freeze_start()
+            collector.freeze()
+            self._froze = True
         log_join(self._crawler, config, self._connection.target, joined, crawl)
         self._side_tasks = SideTasks(
             self._crawler,
@@ -245,6 +247,9 @@ class Session(Listener):
 
     async def close(self, reason: str) -> None:
         """Leave the crawl and disconnect from Redis; safe at any stage of `open`."""
+        if self._froze:
+            collector.release()
+            self._froze = False
         if self._grace is not None:
             self._grace.cancel()
         if self._side_tasks is not None:

@@ -184,6 +184,9 @@ class Pipeline:
     async def process_item(self, item, spider=None):
         await cancelled()
 
+    async def close_spider(self, spider=None):
+        await cancelled()
+
 
 class ProjectSpider(TreeSpider):
     name = SPIDER_NAME
@@ -192,6 +195,8 @@ class ProjectSpider(TreeSpider):
         yield scrapy.Request(SITE + "/item?s=0", self.parse_item)
         yield scrapy.Request(SITE + "/coroutine?s=0", self.parse_coroutine)
         yield scrapy.Request(SITE + "/generator?s=0", self.parse_generator)
+        if self.settings.getbool("IN_START"):
+            await cancelled()
 
     def parse_item(self, response):
         yield {"path": "/an-item"}
@@ -223,6 +228,17 @@ def test_what_awaits_something_cancelled_has_failed(
         "/generator": "callback",
     }
     assert all("AwaitedCancelled: what it awaited was cancelled" in one.reason for one in kept)
+
+
+def test_a_start_that_awaits_something_cancelled_has_failed(
+    redis_url: str, start_site: StartSite, make_project: MakeProject
+) -> None:
+    """Scrapy takes it for the end of the engine: no worker of the crawl would ever finish."""
+    settings = {"SITE": start_site(pages=1).url(""), "IN_START": True}
+    project = make_project([], redis_url=redis_url, spider=CANCELLED, settings=settings)
+    worker = project.run_worker()
+    assert worker.close_reason == "start_error", worker.text
+    assert "AwaitedCancelled: what it awaited was cancelled" in worker.text
 
 
 LOGINS = """\

@@ -334,8 +334,15 @@ def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
 
 
 TWICE = """\
+from scrapy_dq import DupeFilter
 from support.tree_spider import TreeSpider, page_path
 from tree_project.settings import SPIDER_NAME
+
+
+class Raising(DupeFilter):
+    def log(self, request, spider):
+        raise ValueError("it cannot be logged")
+
 
 class ProjectSpider(TreeSpider):
     name = SPIDER_NAME
@@ -356,12 +363,14 @@ def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
 ) -> None:
     """Two workers each: ours and the default share `seen`; BaseDupeFilter filters nothing, and it is said.
 
+    One that cannot log a duplicate filters as well.
     Ours alone, under Scrapy's scheduler, filters in its process and says so.
     """
     ours = "scrapy_dq.Scheduler"
     cases = {
         "ours": (ours, "scrapy_dq.DupeFilter"),
         "default": (ours, "scrapy.dupefilters.RFPDupeFilter"),
+        "raising": (ours, "tree_project.spiders.spider.Raising"),
         "none": (ours, "scrapy.dupefilters.BaseDupeFilter"),
         "alone": (PLAIN["SCHEDULER"], "scrapy_dq.DupeFilter"),
     }
@@ -376,7 +385,7 @@ def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
     )
     script = start_script(project, CRAWLERS.format(changed=changed))
     assert script.wait(30) == 0
-    for case in ("ours", "default", "alone"):
+    for case in ("ours", "default", "raising", "alone"):
         assert project.count(case) == dict.fromkeys(site.paths | {"/linked-by-all"}, 1), case
     unfiltered = {f"/p/{k}": 1 if k == 0 else 2 if k < 4 else 4 for k in range(13)}
     assert project.count("none") == unfiltered | {"/linked-by-all": 2 * sum(unfiltered.values())}

@@ -376,6 +376,7 @@ BROKEN_ENGINES = {
     "engine._slot.remove_request": {"_slot.remove_request": ...},
     "engine._slot.nextcall.schedule": {"_slot.nextcall": SimpleNamespace()},
     "engine._slot.closing": {"_slot.closing": ...},
+    "engine.running": {"running": ...},
     "engine.paused": {"paused": ...},
     "engine.scraper.handle_spider_error": {"scraper.handle_spider_error": ...},
     "engine.scraper.handle_spider_output_async": {"scraper.handle_spider_output_async": ...},
@@ -400,6 +401,7 @@ def make_engine() -> SimpleNamespace:
         scraper=SimpleNamespace(
             handle_spider_error=call, handle_spider_output_async=call, call_spider_async=call
         ),
+        running=True,
         paused=False,
         _start=start(),
         close_spider=call,

@@ -11,7 +11,7 @@ import scrapy.utils.project
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
-from scrapy_dq import environment
+from scrapy_dq import collector, environment
 
 
 def test_two_workers_may_make_the_data_directory_at_once(
@@ -53,7 +53,7 @@ def test_scrapyd_names_its_job(
     assert environment.names_of(crawler, Spider(name="books", **arguments)).get("job") == job
 
 
-def opened_with(*args: object, **kwargs: object) -> dict[str, str]:
+def opened_with(*args: object, frozen: bool = False, **kwargs: object) -> dict[str, str]:
     """Return what is known of a spider's arguments while its `crawl()` is under way."""
 
     class Opening(Crawler):
@@ -63,7 +63,13 @@ def opened_with(*args: object, **kwargs: object) -> dict[str, str]:
     crawler = Opening(Spider)
     crawling = crawler.crawl(*args, **kwargs)
     next(crawling)
-    return environment.spider_args(crawler)
+    if frozen:
+        collector.freeze()
+    try:
+        return environment.spider_args(crawler)
+    finally:
+        if frozen:
+            collector.release()
 
 
 def test_the_arguments_are_what_a_spider_is_made_with() -> None:
@@ -102,6 +108,11 @@ def test_plain_data_is_the_same_in_whichever_order_it_is_written() -> None:
     endless: list[Any] = []
     endless.append(endless)
     assert not environment.told_apart(opened_with(given=endless))
+
+
+def test_they_are_found_when_another_crawl_of_the_process_has_joined() -> None:
+    """It has exempted them from garbage collection, and the collector finds nothing of that."""
+    assert opened_with(category=1, frozen=True) == opened_with(category=1)
 
 
 def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -842,7 +842,7 @@ def test_the_docs_list_scrapy_settings_without_effect() -> None:
 def test_the_docs_list_every_stat() -> None:
     """And none that is not written."""
     names = {value for name, value in vars(stats).items() if name.isupper() and name != "PREFIX"}
-    documented = set(re.findall(r"`((?:dq|scheduler)/[\w/]+)`", DOCS))
+    documented = set(re.findall(r"`((?:dq|scheduler|dupefilter)/[\w/]+)`", DOCS))
     assert documented == names
     for name in names:
         if name.startswith(stats.PREFIX):
