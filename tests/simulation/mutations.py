@@ -208,7 +208,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "their versions are not compared", (
         (WORKER + "termination.py",
-         "return shard > 0 and self._stage", "return False and self._stage"),
+         "(shard > 0 and of.census", "(False and of.census"),
     )),
     Mutation(SHARDS, "home finishes although it has changed", (
         (LUA + "moves/finish.lua",

@@ -332,6 +332,7 @@ class Answered:
     looks = 0
 
     def __init__(self, number: int) -> None:
+        self.id = str(number)
         self.outbox, self.leases, self.lost, self.finished, self.finish_at = [], [], False, False, 0  # type: ignore[var-annotated]
         self.composed, self.applied, self.version, self.left = 1, 1, number, 1
 
@@ -399,7 +400,7 @@ def stored(census: Census) -> int:
 
 
 def forget_member(client: Redis, crawl: Crawl, shard: int, worker_id: str, **meta: Any) -> None:
-    """Change what a shard says of its run; the worker is no member there any more.
+    """Change what a shard says of its run; it has no record of the worker any more.
 
     At once: an exchange that saw half of it would be answered otherwise.
     """
@@ -407,6 +408,7 @@ def forget_member(client: Redis, crawl: Crawl, shard: int, worker_id: str, **met
     with client.pipeline(transaction=True) as pipe:
         pipe.hset(keys.meta(name), mapping=meta)
         pipe.srem(keys.prefix(name) + "members", worker_id)
+        pipe.delete(keys.prefix(name) + f"worker:{worker_id}")
         pipe.execute()
 
 
@@ -460,7 +462,84 @@ async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in
         await until(lambda: not worker.worker.pending, "the end")
         assert worker.worker.ending == "run_over"
         assert [put.token for put in worker.worker.left_over] == [b"%d" % added]
+        before = worker.counts[Count.EXCHANGE]
+        await worker.stop()
+        assert worker.counts[Count.EXCHANGE] - before < 20
+    assert not client.exists(keys.prefix(keys.Shard(crawl.name, 1)) + "members")
     assert "1 requests of start() or engine.crawl() that it could not store are dropped" in caplog.text
+
+
+async def test_requests_of_other_shards_are_missing_when_home_has_no_record_of_their_worker(
+    crawl: Crawl, client: Redis
+) -> None:
+    """It was rolled back to before that one joined, and others have finished the run."""
+    async with Engine(crawl, identity=SPREAD) as worker:
+        worker.seed([of(1)])
+        shard = worker.worker.dialogues[1].protocol
+        await until(lambda: shard.census.in_flight == 1, "the seed is in the buffer")
+        forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1)
+        await until(lambda: worker.worker.over, "the end")
+        assert worker.worker.ending == "run_over"
+        assert [put.token for put in worker.worker.left_over] == [b"%d" % of(1)]
+
+
+async def test_what_home_has_not_confirmed_is_missing_when_another_shard_is_in_the_next_run(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner closes at once, with the reason of that moment."""
+    async with engine(crawl) as worker:
+        await fail_one(worker, of(1))
+        with cut_off(monkeypatch, worker.worker.home):
+            await until(lambda: worker.worker.home.outage.reason, "the outage")
+            worker.put(of(2))
+            forget_member(client, crawl, 1, worker.worker.dialogues[1].id, run=1)
+            await until(lambda: worker.worker.over, "the end")
+            assert (worker.worker.pending, worker.worker.ending) == (False, "run_over")
+
+
+async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(crawl: Crawl) -> None:
+    """It makes no more exchanges with home, so it would take the retry for what is left of its run."""
+    async with engine(crawl, concurrency=0) as worker:
+        worker.seed([of(1)])
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        worker.worker.home.protocol._finish(over=True)
+        await worker.stop()
+    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+
+
+async def test_a_run_is_not_over_because_another_shard_has_ended_it(crawl: Crawl, client: Redis) -> None:
+    """A retry has opened it again at home: the page there goes on, and what it leads to is stored."""
+    async with engine(crawl) as worker:
+        worker.seed([of(0)])
+        lease: list[Lease] = []
+        await until(lambda: lease.extend(filter(None, [worker.worker.take()])) or lease, "lease")
+        shard = worker.worker.dialogues[2]
+        await until(lambda: not worker.worker.home.protocol.vouches, "the seed is certain")
+        forget_member(client, crawl, 2, shard.id, phase="finished")
+        worker.put(of(2), lease[0].entry_id)
+        await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
+        assert not worker.worker.over
+
+
+async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one for another shard: home was asked as if there were none."""
+    async with engine(crawl) as worker:
+        await fail_one(worker, of(1))
+        home = worker.worker.home
+        rejoin = home._frontier.rejoin
+
+        async def meanwhile(*args: Any) -> Any:
+            monkeypatch.undo()
+            worker.put(of(2))
+            return await rejoin(*args)
+
+        monkeypatch.setattr(home._frontier, "rejoin", meanwhile)
+        forget_member(client, crawl, 0, home.id, phase="finished")
+        worker.worker._ask(0)
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        assert not worker.worker.over
 
 
 async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(
@@ -503,10 +582,24 @@ async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other
         shard = worker.worker.dialogues[1]
         before = shard.id
         forget_member(client, crawl, 1, before, run=1)
-        client.delete(keys.prefix(keys.Shard(crawl.name, 1)) + f"worker:{before}")
         await until(lambda: shard.protocol.finished, "the answer of the shard")
         client.hset(keys.meta(keys.Shard(crawl.name, 0)), "run", 1)
         await until(lambda: worker.worker.run == 1, "the next run at home")
         await until(lambda: shard.id != before, "the next run in the shard")
         assert client.smembers(keys.prefix(keys.Shard(crawl.name, 1)) + "members") == {shard.id.encode()}
     assert "rolled back further" not in caplog.text
+
+
+async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(
+    crawl: Crawl, client: Redis
+) -> None:
+    """Home was rolled back: it is in the run before, and cannot end that without the shard."""
+    async with engine(crawl) as worker:
+        shard = worker.worker.dialogues[1]
+        await until(lambda: shard.protocol.applied, "an exchange")
+        forget_member(client, crawl, 1, shard.id, run=1)
+        await until(lambda: shard.protocol.finished, "the answer of the shard")
+        assert worker.worker.pending
+        worker.seed([])
+        await until(lambda: not worker.worker.pending, "the end")
+        assert worker.worker.ending == "run_over"

@@ -169,8 +169,15 @@ class Producer(Listener):
             FrontierError: the crawl is another one now, or Redis does not answer.
         """
         for part in self._parts:
-            while part.protocol.outbox or part.protocol.under_way:
-                await self._hand_in(part)
+            await self._hand_in_all(part)
+        if len(self._parts) > 1:
+            # If it has taken this process for dead, others may have finished the run over what is elsewhere.
+            await self._hand_in(self._parts[HOME])
+            await self._hand_in_all(self._parts[HOME])
+
+    async def _hand_in_all(self, part: _Part) -> None:
+        while part.protocol.outbox or part.protocol.under_way:
+            await self._hand_in(part)
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of *call*; while Redis does not answer, repeat it for at most PATIENCE_S."""

@@ -34,7 +34,7 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
         if home.start_broken and not works(protocols):
             return not all(each.census.empty for each in protocols)
         if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
-            return True
+            return not outrun(protocols)
         # Another shard was rolled back after the end: what it has handed out again is settled first.
         if works(protocols[1:]):
             return True
@@ -45,10 +45,31 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
     return any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
+def outrun(protocols: Sequence[WorkerProtocol]) -> bool:
+    """Tell whether nothing is left at home, and another shard has gone on without this worker.
+
+    RACE: home was rolled back to before the end of the run, after the next one had begun in both. Who is no
+    member there gets no answer that could end the run at home. One that home has taken into the next run
+    follows it: see `WorkerProtocol`.
+    """
+    home = protocols[0]
+    if home.finished or home.seeding == Seeding.ACTIVE or not home.census.empty or works(protocols):
+        return False
+    return any(
+        each.outrun_at is not None and each.outrun_at < home.applied and home.run <= each.run
+        for each in protocols[1:]
+    )
+
+
 def reason(protocols: Sequence[WorkerProtocol]) -> str:
     """Return why this worker closes when nothing is left to do: `finished`, unless something is missing."""
-    if any(each.left_behind for each in protocols):
+    home = protocols[0]
+    if any(each.left_behind for each in protocols) or outrun(protocols):
+        return "run_over"
+    # Another shard was the first to say so: what home has not confirmed is dropped.
+    unsaid = home.seeding == Seeding.ACTIVE or any(each.outbox.parentless for each in protocols)
+    if home.together.over and not home.finished and unsaid:
         return "run_over"
     if any(each.census.gone for each in protocols):
         return "frontier_damaged"
-    return "start_incomplete" if protocols[0].census.incomplete else "finished"
+    return "start_incomplete" if home.census.incomplete else "finished"

@@ -315,7 +315,9 @@ class Dialogue:
         protocol.empty_buffer()
         while protocol.unsaid and not self.done:
             await self._until(deadline, self._exchange)
-            if protocol.waits_to_seed:  # for the dialogue with home
+            if protocol.waits_to_seed and protocol.home.over and not protocol.under_way:
+                protocol.outbox.drop_parentless()  # home has counted them
+            elif protocol.waits_to_seed:  # for the dialogue with home
                 await asyncio.sleep(IDLE_FIRST_S)
             if protocol.unsaid and time.monotonic() >= deadline:
                 raise FrontierUnavailable("Redis takes too long to store what this worker has found")

@@ -234,6 +234,10 @@ class Outbox:
         """Yield the puts in memory, in order."""
         return (move for move in self._queue.in_memory() if isinstance(move, Put))
 
+    def drop_parentless(self) -> None:
+        """Drop the puts without a parent: no exchange that has some may be under way."""
+        self._queue.rebuild((), lambda move: not (isinstance(move, Put) and move.parent is None))
+
     def clear(self) -> None:
         """Drop everything, because the run is over or the worker leaves."""
         self._queue.clear()

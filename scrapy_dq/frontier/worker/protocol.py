@@ -242,6 +242,8 @@ class WorkerProtocol:
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
         """The run is finished for good: no more puts are accepted."""
+        self.outrun_at: int | None = None
+        """Number of exchanges composed when its shard said that it is in a later run, without this worker."""
         self.lost = False
         """The frontier is gone."""
         self.damage = ""
@@ -433,6 +435,8 @@ class WorkerProtocol:
             self._hear(receipt.words)
             if receipt.words is None and self.home.run > self.run:
                 self._follow_home()
+            elif receipt.words is None and self.outrun_at is None:
+                self.outrun_at = self.together.composed
 
     def _follow_home(self) -> None:
         """Register in the run in which this worker is a member at home: nothing of the one before is left.
@@ -442,6 +446,7 @@ class WorkerProtocol:
         """
         self._log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
+        self.outrun_at = None
         self._begin_rejoin()
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
@@ -488,6 +493,7 @@ class WorkerProtocol:
     def _accept(self, sent: Exchange, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
+        self.outrun_at = None
         gone = self.census.gone  # somebody else may have deleted it from Redis since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
@@ -605,9 +611,11 @@ class WorkerProtocol:
         self._lower()
         self._forfeited = False
         parentless, everywhere = Parentless.NONE, (self, *self.others)
+        # That a run is finished is home's word alone: a retry may have opened it since another shard ended.
+        is_open = self is not self.home and not self.home.finished
         if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
             parentless = Parentless.WAITING
-        elif any(of.vouches for of in everywhere):
+        elif is_open or any(of.vouches for of in everywhere):
             parentless = Parentless.LOGGED
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._call = Rejoin(
@@ -636,7 +644,8 @@ class WorkerProtocol:
                 self._give_up_leases(parentless)
                 return
         if answer.status is Status.FINISHED:
-            if self.outbox.parentless and rejoin.parentless is not Parentless.WAITING:
+            waiting = any(of.outbox.parentless for of in self._closes)
+            if waiting and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # that put was added during this rejoin
             else:
                 self._close_run(answer.last_seq, unfinished)
@@ -651,6 +660,12 @@ class WorkerProtocol:
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
+        self.outrun_at = None
+
+    @property
+    def _closes(self) -> tuple[WorkerProtocol, ...]:
+        """Those whose puts are not stored any more when the run is over here: at home, all."""
+        return (self, *(self.others if self._shard.number == HOME else ()))
 
     def _give_up_leases(self, parentless: bool) -> None:
         """Release everything that this worker holds: Redis was rolled back further than the log reaches.
@@ -684,7 +699,7 @@ class WorkerProtocol:
         # If the next run has begun, nothing shows whether that was so, or how its run has ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None:
-            unknown = self.seeding == Seeding.ACTIVE or bool(self._log.parentless)
+            unknown = self.seeding == Seeding.ACTIVE or any(of.vouches for of in self._closes)
         forgot, parentless = self._log.forgot(last_seq)
         # A put whose parent lived in another shard is lost with this one: the parent is done.
         forgotten = parentless or unknown or (forgot and bool(self.others))
@@ -696,7 +711,7 @@ class WorkerProtocol:
                 from_pages,
             )
         # Those for other shards wait for a level that home will not confirm any more.
-        outboxes = [of.outbox for of in (self, *(self.others if self._shard.number == HOME else ()))]
+        outboxes = [of.outbox for of in self._closes]
         dropped = sum(outbox.parentless for outbox in outboxes)
         if dropped:
             self._logger.error(
@@ -714,7 +729,7 @@ class WorkerProtocol:
                 _LEFT_BEHIND,
             )
             self.left_behind = True
-        logged = self._log.take() if forgotten else []
+        logged = chain.from_iterable(of._log.take() for of in self._closes) if forgotten else ()
         left = (*logged, *chain.from_iterable(outbox.puts_in_memory() for outbox in outboxes))
         self.left_over = [put for put in left if put.parent is None]
         self.outbox.clear()

@@ -38,6 +38,8 @@ class TerminationDetector:
         self._ask = ask
         self._stage = _Stage.WORKING
         self._versions: list[int] = []
+        self._ids: list[str] = []
+        """Under which this worker was registered in each shard when it began to ask."""
         self._left = set(range(len(protocols)))
         """The shards that are lost, or that were not empty when they answered last."""
         self._asked: dict[int, int] = {}
@@ -57,6 +59,7 @@ class TerminationDetector:
             self._begin_anew()
         elif self._stage is _Stage.WORKING:
             self._versions = [each.census.version for each in self._protocols]
+            self._ids = [each.id for each in self._protocols]
             self._next(_Stage.HOME, 0)
         elif self._stage is _Stage.HOME:
             self._versions[0] = home.census.version
@@ -68,8 +71,11 @@ class TerminationDetector:
             self._begin_anew()  # home has changed meanwhile, or somebody listens
 
     def _has_changed(self, shard: int) -> bool:
-        version = self._protocols[shard].census.version
-        return shard > 0 and self._stage is not _Stage.WORKING and version != self._versions[shard]
+        of = self._protocols[shard]
+        if self._stage is _Stage.WORKING:
+            return False
+        # A rejoin may bring back the version that a roll-back has taken.
+        return of.id != self._ids[shard] or (shard > 0 and of.census.version != self._versions[shard])
 
     def _begin_anew(self) -> None:
         self._stage, self._protocols[0].finish_at = _Stage.WORKING, UNFINISHED

@@ -538,7 +538,7 @@ class Worker:
                 # What it knows of them may be older than the end. Home after them: a retry opens it first.
                 await asyncio.gather(*(each.attempt(each.look, deadline) for each in others))
                 await self.home.attempt(self.home.look, deadline)
-            over, census = self.home.protocol.finished, self.census
+            over, census = await self._is_finished(), self.census
             kept = bool(others) and census.failed + census.dead > 0
             leaves = [
                 (each, partial(each.leave, version=each.protocol.census.version if over else -1, kept=kept))
@@ -549,6 +549,17 @@ class Worker:
             await self.home.attempt(partial(self.home.leave, kept=kept), deadline)
         finally:
             self._end_all()
+
+    async def _is_finished(self) -> bool:
+        """Tell whether nothing is left of the run: what is stored of it may go with its last worker."""
+        home = self.home.protocol
+        if not home.over or len(self.dialogues) == 1:
+            return home.finished
+        try:  # it makes no more exchanges, and a retry may have opened the run since
+            now = await self._frontier.standing()
+        except FrontierError:
+            return False
+        return now.run > home.run or not now.open
 
     def _end_all(self) -> None:
         self._leaving = True
