@@ -13,15 +13,18 @@ from typing import Any, cast
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.model import (
     Ack,
     Admission,
     Census,
+    FrontierRefused,
     FrontierUnavailable,
     Joined,
     Lease,
@@ -39,7 +42,7 @@ from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.pace import OnDemand
-from worker.engine import IDENTITY, Crawl, Engine, until
+from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
 
 SHARDS = 3
 SPREAD = replace(IDENTITY, shards=SHARDS)
@@ -364,6 +367,22 @@ def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
     assert Answered.looks < 10 * len(shards)
 
 
+def test_the_questions_are_asked_anew_when_the_worker_has_registered_again() -> None:
+    """A shard was rolled back: its version may be the same by chance, and what was put is missing."""
+    shards = [Answered(number) for number in range(2)]
+    asked: list[int] = []
+    detector = TerminationDetector(cast("Any", shards), asked.append)
+    for number, each in enumerate(shards):
+        each.left = 0
+        detector.step(number, quiet=True)
+    assert asked == [0]
+    shards[1].id = "another"
+    detector.step(1, quiet=True)
+    shards[0].applied += 1
+    detector.step(0, quiet=True)
+    assert asked == [0, 0]  # from the beginning: 1 was not asked again
+
+
 def test_only_what_is_over_budgets_is_left_when_each_shard_has_said_so_twice() -> None:
     """A page may move to a shard that has answered from one that answers later: then the first differs."""
     shards = [
@@ -603,3 +622,26 @@ async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answe
         worker.seed([])
         await until(lambda: not worker.worker.pending, "the end")
         assert worker.worker.ending == "run_over"
+
+
+async def test_what_a_push_has_put_elsewhere_is_missing_when_home_has_taken_it_for_dead(
+    crawl: Crawl, client: Redis
+) -> None:
+    """Others have finished the run, so that the next one deletes what it has put: it says so."""
+    redis = AsyncRedis.from_url(crawl.url)
+    producer = Producer(
+        [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
+        connect=lambda shard: AsyncRedis.from_url(crawl.url), ttl_s=60.0, rollback_horizon_s=HORIZON_S,
+        dropped=lambda put: None, durable=False,
+    )  # fmt: skip
+
+    async def push() -> None:
+        async with producer.joined():
+            forget_member(client, crawl, 0, producer.members[0][1], phase="finished", cleared=1)
+            token = b"%d" % of(2)
+            await producer.put(Put(b"%012d" % 1, Admission.SEEN, token, 0, False, token, None))
+            await producer.hand_in()
+
+    with pytest.raises(FrontierRefused, match="the crawl was deleted meanwhile"):
+        await push()
+    await redis.aclose()
