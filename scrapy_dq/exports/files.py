@@ -81,9 +81,18 @@ class ExportWriter:
     """Writes an export."""
 
     def __init__(self, file: IO[bytes], header: Header) -> None:
+        """
+        Raises:
+            BadExport: what the crawl has stored of its settings could not be read again.
+        """
         self._file, self._header, self._digest = file, header, sha256()
         self.lines = self.entries = self.tokens = self.skipped = 0
-        self._write(header_line(header, version("scrapy_dq")))
+        line = header_line(header, version("scrapy_dq"))
+        try:
+            header_of(json.loads(line))
+        except BadLine as error:
+            raise BadExport(f"crawl {header.crawl!r} cannot be exported: {error}") from None
+        self._write(line)
 
     def write(self, part: Part) -> None:
         """Add a part, without items that could not be read again: somebody else has written them."""

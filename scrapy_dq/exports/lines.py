@@ -31,7 +31,7 @@ _MOST_KEPT = 262_144
 _CLAIMED = b"\1"
 """The partition of start payloads that were claimed. Source: frontier/lua/lib/state.lua"""
 _is_member = re.compile(rb"-?[1-8]\d{18}").fullmatch
-_is_limits = re.compile(r"\d{0,12}:\d{0,12}").fullmatch
+_is_limits = re.compile(r"\d{0,12}:\d{0,12}(:\d{0,12})?").fullmatch
 
 
 class BadLine(ValueError):
@@ -232,10 +232,14 @@ def _check_kept(kept: dict[str, bytes]) -> None:
     if kept.get("keep_seen", b"1") not in (b"0", b"1"):
         raise ValueError("keep_seen is neither 0 nor 1")
     if limits := kept.get("limits_set"):
-        delay_ms, concurrency, own = msgpack.unpackb(limits, raw=True)
-        if False in (type(delay_ms) is int, type(concurrency) is int):
+        # Source: scrapy_dq/frontier/wire.py::pack_limits
+        delay_ms, concurrency, own, *budgets = msgpack.unpackb(limits, raw=True)
+        budget, period, own_budgets = budgets or (0, 1, {})
+        if not all(type(number) is int for number in (delay_ms, concurrency, budget)) or period not in (1, 2):
             raise ValueError("limits_set has no numbers")
-        numbers = [delay_ms, concurrency, *own[1::3], *own[2::3]]
+        numbers = [delay_ms, concurrency, budget, *own[1::3], *own[2::3], *own_budgets.values()]
+        if not all(type(name) is bytes for name in own_budgets):
+            raise ValueError("limits_set has no names of partitions")
         if len(own) % 3 or not all(type(name) is bytes for name in own[::3]):
             raise ValueError("limits_set has no names of partitions")
         if not all(number is False or (type(number) is int and 0 <= number < 2**40) for number in numbers):

@@ -471,7 +471,15 @@ class Frontier:
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
-        reply = await self._call("flush", packed, int(force))
+        try:
+            epoch = await self.client.hget(keys.meta(self.name), "epoch")
+        except RedisError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise unavailable(error) from error
+            epoch = None
+        reply = await self._call("flush", packed, int(force), epoch or b"")
+        if reply[0] == b"CHANGED":
+            raise FrontierRefused(f"crawl {self.crawl!r} was begun anew meanwhile. Nothing was deleted")
         if reply[0] == b"LIVE":
             return Flushed(id_text(reply[1]), Census())
         left = False

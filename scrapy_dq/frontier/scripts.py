@@ -51,7 +51,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "convert": ("half_moved",),
     "drop": ("messages", "journal", "half_moved"),
     "reshard": ("shared", "starts", "member", "limits"),
-    "arrive": ("messages", "shared", "limits", "resharding"),
+    "arrive": ("messages", "shared", "limits", "put_back", "resharding"),
     "depart": ("messages", "shared", "resharding"),
     "sweep": (),
     "audit": ("starts", "limits", "recount", "journal"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.parts import Header, Part
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Limits, Order, Seen
+from scrapy_dq.frontier.wire import pack_limits
 
 HEADER = Header(
     id="0123456789abcdef" * 2, crawl="books", at_ms=1_700_000_000_000, order=Order.LIFO, seen=Seen.EXACT,
@@ -33,7 +35,7 @@ ITEMS = {
     parts.SEEDS: st.tuples(payloads),
     parts.ADMITTED: st.tuples(payloads),
     parts.ADOPTED: st.tuples(payloads),
-    parts.LIMITS: st.tuples(names, st.sampled_from(["500:2", ":1", "0:"])),
+    parts.LIMITS: st.tuples(names, st.sampled_from(["500:2", ":1", "0:", "5:1:7", "::9"])),
     parts.BLOCKED: st.tuples(sizes, names),
     parts.WAITING: st.tuples(ranks, sizes, ids, payloads),
     parts.RETURNED: st.tuples(names, ranks, sizes, ids, attempts, payloads),
@@ -67,6 +69,31 @@ def test_a_part_is_read_as_it_was_written(data: st.DataObject, kind: str, seen: 
 
 def test_a_header_is_read_as_it_was_written() -> None:
     assert header_of(json.loads(header_line(HEADER, "1.2"))) == (HEADER, "1.2")
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(), Limits(delay_s=1.5, concurrency=3, own={"a": (None, 2), "b": (0.5, None)}),
+        Limits(budget=10), Limits(budget=10, daily=True), Limits(own_budgets={"a": 7}), Limits(daily=True),
+    ],
+)  # fmt: skip
+def test_limits_and_budgets_of_the_settings_are_read_as_they_were_written(limits: Limits) -> None:
+    kept = {"limits_set": pack_limits(limits)}
+    header = Header(**{**vars(HEADER), "kept": kept})
+    assert header_of(json.loads(header_line(header, "1.2"))) == (header, "1.2")
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [[5], [5, 3, {}], [5, 1, {b"a": -1}], [5, 1, {1: 1}], [-5, 1, {}]],
+)  # fmt: skip
+def test_budgets_that_no_script_could_read_are_refused(packed: list[Any]) -> None:
+    line = header_line(
+        Header(**{**vars(HEADER), "kept": {"limits_set": msgpack.packb([0, 0, [], *packed])}}), "1"
+    )
+    with pytest.raises(BadLine, match="its first line was edited"):
+        header_of(json.loads(line))
 
 
 def test_a_file_of_a_later_format_is_refused_with_its_version() -> None:
@@ -113,7 +140,7 @@ WAITS = ["AAAAAAAAAAAAAAAA", "cGF5"]
         {"waiting": [[0, 1, WAITS[0], "?"]], "partition": "h"},
         {"waiting": [[0, 1, *WAITS]], "partition": "h", "shard": 3}, {"seen": [5]}, {"seen": ["*"]},
         {"returned": [["h", 0, 1, WAITS[0], 128, "cGF5"]]}, {"limits": [["h", "x"]]},
-        {"limits": [["h", "1:2:3"]]},
+        {"limits": [["h", "1:2:3:4"]]},
         {"blocked": [["h", 5]]}, {"dead": [[WAITS[0], 5, 0, "w", 0, 0, 1, "cGF5", "h"]]},
     ],
 )  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.frontier import peek, retry
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.model import Defer, Limits, Move
+from scrapy_dq.frontier.model import Defer, Limits, Move, Status
 from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,
@@ -103,6 +104,19 @@ def test_the_next_run_begins_with_nothing_spent(live: LiveFrontier) -> None:
     second = HandWorker(live, "second", budgeted(1))
     second.exchange(*puts(A, 1))
     assert second.take(1) == [0]
+
+
+def test_a_retry_after_the_end_spends_of_the_same_budget(live: LiveFrontier) -> None:
+    """The run goes on under its number, also if nobody was a member at its end."""
+    worker = HandWorker(live, "worker", budgeted(3))
+    worker.exchange(*puts(A, 3), seeding=1)
+    worker.take(3)
+    assert worker.exchange(ack(0), fail(1), ack(2)).status is Status.FINISHED
+    worker.leave()
+    overview = peek(live.redis, live.crawl)
+    assert retry(live.redis, live.crawl, overview, failed=lambda record: True).failed == 1
+    HandWorker(live, "another", budgeted(3))
+    assert live.call("limit", A)[3:] == (3, 3)
 
 
 def test_a_budget_of_a_day_is_new_at_midnight(live: LiveFrontier) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import msgpack
 import pytest
 
 from scrapy_dq.frontier import frontier, keys, peek
 from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.flush import flush, flush_under_workers, purge
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Seen
-from support.live_frontier import FOREIGN, HandWorker, LiveFrontier, limited, put, puts
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Limits, Order, Seen
+from support.live_frontier import FOREIGN, IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
 
 KINDS_OF_SEEN = [kind.value for kind in Seen]
 ODD = [
@@ -120,6 +122,27 @@ def test_a_flush_deletes_what_nothing_leads_to(live: LiveFrontier, worker: HandW
     live.run(flush_under_workers(live.frontier))
     assert not live.key_names()
     assert live.redis.delete(*others) == 3
+
+
+def test_a_flush_deletes_what_was_spent_today(live: LiveFrontier) -> None:
+    """A run that ends keeps it, for the next one."""
+    worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=5, daily=True)))
+    worker.exchange(put(0, partition=b"a"), want=1, seeding=1)
+    worker.exchange(ack(0), seeding=1)
+    assert "spent" in live.key_names()
+    live.run(flush_under_workers(live.frontier))
+    assert not live.key_names()
+
+
+def test_a_late_copy_of_a_flush_deletes_nothing_of_a_crawl_that_has_begun_since(live: LiveFrontier) -> None:
+    """Of one whose answer was lost: it was repeated, and then there is another crawl."""
+    HandWorker(live, "worker")
+    epoch = live.redis.hget(live.key("meta"), "epoch")
+    live.run(flush_under_workers(live.frontier))
+    HandWorker(live, "another").exchange(put(0), seeding=1)
+    before = live.dump()
+    assert live.call("_call", "flush", msgpack.packb([]), 1, epoch) == [b"CHANGED"]
+    assert live.dump() == before
 
 
 @pytest.mark.parametrize("kind", Seen)

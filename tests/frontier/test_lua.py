@@ -147,6 +147,9 @@ class _NoReply:
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
 
+    async def hget(self, *args: Any) -> None:
+        """Have nothing."""
+
     async def evalsha(self, *args: Any) -> None:
         self.sent.append(args)
         raise redis.ConnectionError("the reply is lost")

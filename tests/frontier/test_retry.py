@@ -403,6 +403,17 @@ def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, k
     assert live.key_names() == ({"meta", "seen"} if keep_seen else {"meta"})
 
 
+def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
+    """Its worker has crawled alone, and has left: the next run would delete what a retry needs."""
+    worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
+    worker.exchange(put(1), want=1, seeding=1)
+    worker.exchange(fail(1), seeding=0)
+    worker.leave()
+    late = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
+    assert late.joined.status is Status.FINISHED
+    assert retry_all(live) == Retried(1)
+
+
 @pytest.mark.parametrize(
     ("persisted", "persists"), [(False, False), (False, True), (True, False), (True, True)]
 )

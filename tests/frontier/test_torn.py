@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,10 @@ from scrapy_dq.frontier import forget, keys, peek, scripts
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.header import header_of
+from scrapy_dq.frontier.archive.load import Loaded, Target, load
+from scrapy_dq.frontier.archive.parts import Part
 from scrapy_dq.frontier.model import (
     Admission,
     Claim,
@@ -313,6 +317,57 @@ def test_a_leave_that_is_not_repeated_loses_nothing(each_stop: Callable[..., Any
         stop(worker.leave)
         other, served = HandWorker(live, "other"), Counter[int]()
         finish(live, other, served)
+        assert served == Counter(range(12))
+
+
+def test_what_an_exchange_that_was_stopped_has_spent_is_counted_once(each_stop: Callable[..., Any]) -> None:
+    for live, stop in each_stop("exchange", least=5):
+        worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=100)))
+        worker.exchange(*(put(n, partition=b"a") for n in range(6)), seeding=1)
+        held = worker.take(6)
+        moves = [*(ack(n) for n in held[:3]), fail(held[3]), release(held[4])]
+        stop(lambda w=worker, m=moves: w.exchange(*m, want=1, seeding=1)) or repeat(worker, moves)
+        assert live.call("limit", b"a")[3:] == (100, 4)
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("transition", ["reshard", "arrive"])
+def test_an_import_that_was_stopped_is_completed_by_the_repeat(
+    each_stop: Callable[..., Any], transition: str, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """Nobody can join meanwhile, and nothing is there twice."""
+    budgets = replace(IDENTITY, limits=Limits(concurrency=3, own_budgets={"b": 7}))
+    with closing(LiveFrontier(redis_server.url, f"{crawl_name} old", Order.PRIORITY_LIFO)) as old:
+        worker = HandWorker(old, "worker", budgets)
+        worker.exchange(*(put(n, n % 3, partition=b"ab"[n % 2 :][:1]) for n in range(12)), seeding=1)
+
+        async def read() -> Any:
+            header = await header_of([old.frontier])
+            return header, [part async for part in dump([old.frontier], header, Skipped())]
+
+        header, found = old.run(read())
+
+    async def given() -> AsyncIterator[Part]:
+        for part in found:
+            yield part
+
+    for live, stop in each_stop(transition, least=3):
+
+        def store(live: LiveFrontier = live) -> Loaded:
+            target = Target(live.order, Seen.EXACT, "no")
+            return live.run(load([live.frontier], header, given(), target, priority_of=int))  # type: ignore[no-any-return]
+
+        if stop(store) is None:
+            if live.redis.exists(live.key("meta")):
+                with pytest.raises(FrontierRefused, match="half imported"):
+                    HandWorker(live, "early", budgets)
+            done = store()
+            assert not done.before
+        assert store().before
+        worker = HandWorker(live, "worker", budgets)
+        assert live.call("limit", b"b")[3:] == (7, 0)
+        served: Counter[int] = Counter()
+        finish(live, worker, served)
         assert served == Counter(range(12))
 
 

@@ -505,7 +505,7 @@ async def test_requests_of_other_shards_are_missing_when_home_has_no_record_of_t
 async def test_what_home_has_not_confirmed_is_missing_when_another_shard_is_in_the_next_run(
     crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner closes at once, with the reason of that moment."""
+    """The owner closes with the reason of that moment: it waits until home has said what it knows."""
     async with engine(crawl) as worker:
         await fail_one(worker, of(1))
         with cut_off(monkeypatch, worker.worker.home):
@@ -513,7 +513,9 @@ async def test_what_home_has_not_confirmed_is_missing_when_another_shard_is_in_t
             worker.put(of(2))
             forget_member(client, crawl, 1, worker.worker.dialogues[1].id, run=1)
             await until(lambda: worker.worker.over, "the end")
-            assert (worker.worker.pending, worker.worker.ending) == (False, "run_over")
+            assert worker.worker.pending
+        await until(lambda: not worker.worker.pending, "the answer of home")
+        assert worker.worker.ending == "run_over"
 
 
 async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(crawl: Crawl) -> None:
@@ -524,6 +526,64 @@ async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(
         worker.worker.home.protocol._finish(over=True)
         await worker.stop()
     assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+
+
+async def test_a_worker_that_leaves_keeps_what_the_next_run_has_in_a_shard(
+    crawl: Crawl, client: Redis
+) -> None:
+    """The shard was rolled back, and another worker has taken it, with this one, into the run after."""
+    async with engine(crawl, concurrency=0) as worker:
+        worker.seed([of(1)])
+        home, shard = (each.protocol for each in worker.worker.dialogues[:2])
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        await until(lambda: not worker.worker._level.needed(), "it is certain")
+        client.hset(keys.meta(keys.Shard(crawl.name, 1)), "run", 1)
+        await until(lambda: shard.run == 1, "the next run in the shard")
+        forget_member(client, crawl, 0, home.id, run=1)
+        await until(lambda: home.finished, "the end at home")
+        await worker.stop()
+    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+
+
+async def test_a_worker_that_is_over_at_home_keeps_what_a_retry_needs(crawl: Crawl, client: Redis) -> None:
+    """A page may have failed there since: what was seen elsewhere is known to nobody else."""
+    async with engine(crawl) as worker:
+        await fail_one(worker, of(0))
+        home = worker.worker.home.protocol
+        home.census = Census()
+        home._finish(over=True)
+        await worker.stop()
+    assert client.hget(keys.meta(keys.Shard(crawl.name, 1)), "cleared") != b"1"
+
+
+async def test_a_request_of_a_worker_that_listens_opens_the_run_that_has_ended(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others took it for dead. The request, for another shard, came after what hears of the end."""
+    async with engine(crawl) as worker:
+        worker.worker.listen(True)
+        worker.seed([])
+        home, shard = (each.protocol for each in worker.worker.dialogues[:2])
+        await until(lambda: home.raised_at is None, "the level is lowered")
+        with cut_off(monkeypatch, worker.worker.home):
+            await until(lambda: worker.worker.home.outage.reason, "the outage")
+            worker.put(of(1))
+            client.hset(keys.meta(crawl.name), "phase", "finished")
+        await until(lambda: stored(shard.census) == 1, "it is stored")
+        assert not worker.worker.over
+        worker.worker.listen(False)
+
+
+async def test_a_worker_that_leaves_opens_the_run_of_what_it_has_put_elsewhere(
+    crawl: Crawl, client: Redis
+) -> None:
+    """Others took it for dead, and have finished the run: the next one would delete it."""
+    async with Engine(crawl, identity=SPREAD, concurrency=0) as worker:
+        worker.seed([of(1)])
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        forget_member(client, crawl, 0, worker.worker.home.id, phase="finished")
+        await worker.worker.stop(10, durable=False)
+    assert client.hget(keys.meta(crawl.name), "phase") == b"open"
 
 
 async def test_a_run_is_not_over_because_another_shard_has_ended_it(crawl: Crawl, client: Redis) -> None:
@@ -624,24 +684,31 @@ async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answe
         assert worker.worker.ending == "run_over"
 
 
-async def test_what_a_push_has_put_elsewhere_is_missing_when_home_has_taken_it_for_dead(
-    crawl: Crawl, client: Redis
-) -> None:
-    """Others have finished the run, so that the next one deletes what it has put: it says so."""
+async def push_when_home_has_ended(crawl: Crawl, client: Redis, **meta: Any) -> None:
+    """Push a request of another shard. Others have taken the push for dead, and have finished the run."""
     redis = AsyncRedis.from_url(crawl.url)
     producer = Producer(
         [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
         connect=lambda shard: AsyncRedis.from_url(crawl.url), ttl_s=60.0, rollback_horizon_s=HORIZON_S,
         dropped=lambda put: None, durable=False,
     )  # fmt: skip
-
-    async def push() -> None:
-        async with producer.joined():
-            forget_member(client, crawl, 0, producer.members[0][1], phase="finished", cleared=1)
-            token = b"%d" % of(2)
-            await producer.put(Put(b"%012d" % 1, Admission.SEEN, token, 0, False, token, None))
-            await producer.hand_in()
-
-    with pytest.raises(FrontierRefused, match="the crawl was deleted meanwhile"):
-        await push()
+    async with producer.joined():
+        forget_member(client, crawl, 0, producer.members[0][1], phase="finished", **meta)
+        token = b"%d" % of(2)
+        await producer.put(Put(b"%012d" % 1, Admission.SEEN, token, 0, False, token, None))
+        await producer.hand_in()
+        assert client.hget(keys.meta(crawl.name), "phase") == b"open"
     await redis.aclose()
+
+
+async def test_a_push_opens_the_run_of_what_it_has_put_elsewhere(crawl: Crawl, client: Redis) -> None:
+    """Else the next run would delete it."""
+    await push_when_home_has_ended(crawl, client)
+
+
+async def test_what_a_push_has_put_elsewhere_is_missing_when_the_run_was_cleared(
+    crawl: Crawl, client: Redis
+) -> None:
+    """The next run deletes it: it says so."""
+    with pytest.raises(FrontierRefused, match="the crawl was deleted meanwhile"):
+        await push_when_home_has_ended(crawl, client, cleared=1)

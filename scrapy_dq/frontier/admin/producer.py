@@ -174,6 +174,8 @@ class Producer(Listener):
             # If it has taken this process for dead, others may have finished the run over what is elsewhere.
             await self._hand_in(self._parts[HOME])
             await self._hand_in_all(self._parts[HOME])
+            while not self._level.is_raised():  # it has registered again: the run has to be open
+                await self._hand_in(self._parts[HOME])
 
     async def _hand_in_all(self, part: _Part) -> None:
         while part.protocol.outbox or part.protocol.under_way:

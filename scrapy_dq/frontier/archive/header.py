@@ -32,6 +32,10 @@ async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
         found.append(
             [*(meta.get(name) for name in (b"epoch", b"run", b"phase")), *(counts[n] for n in _MARKED)]
         )
+        # Who comes and goes may have moved entries, though all counts are as before.
+        with as_unavailable():
+            members = await frontier.client.smembers(keys.prefix(frontier.name) + "members")
+        found[-1] += [meta.get(b"events"), sorted(members)]
     return found
 
 

@@ -39,7 +39,10 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
         if works(protocols[1:]):
             return True
     elif not home.finished:
-        return False  # another shard is in a later run: this worker has no part in it
+        # Another shard is in a later run. What is missing, home may know, or others that were rolled back.
+        since = home.together.over_at
+        if home.applied <= since:
+            return True
     # Another shard may have been rolled back before the end, further than the log reaches: only who had
     # stored what is gone can tell, from a later answer.
     return any(each.applied <= since and not each.finished for each in protocols[1:])
@@ -66,9 +69,9 @@ def reason(protocols: Sequence[WorkerProtocol]) -> str:
     home = protocols[0]
     if any(each.left_behind for each in protocols) or outrun(protocols):
         return "run_over"
-    # Another shard was the first to say so: what home has not confirmed is dropped.
+    # Another shard is in a later run: what waits is dropped, and what is left at home, which was rolled back.
     unsaid = home.seeding == Seeding.ACTIVE or any(each.outbox.parentless for each in protocols)
-    if home.together.over and not home.finished and unsaid:
+    if home.together.over and not home.over and (unsaid or not home.finished):
         return "run_over"
     if any(each.census.gone for each in protocols):
         return "frontier_damaged"

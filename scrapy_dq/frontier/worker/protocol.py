@@ -137,6 +137,8 @@ class Together:
         """
         self.lost = False
         """The frontier of one of them is gone."""
+        self.over_at = -1
+        """Number of exchanges that were composed when that was found."""
         self.composed = 0
         """Number of exchanges that were composed."""
         self._suspects: set[WorkerProtocol] = set()
@@ -146,6 +148,11 @@ class Together:
         """Count an exchange that is composed; return its number."""
         self.composed += 1
         return self.composed
+
+    def end(self) -> None:
+        """Note that the run is finished for good."""
+        if not self.over:
+            self.over, self.over_at = True, self.composed
 
     def may_meet_suspects(self, asks: WorkerProtocol) -> bool:
         """Note that *asks* may meet a suspect from now on; return False, and do not, if another one may."""
@@ -311,9 +318,9 @@ class WorkerProtocol:
         self.words = joined.words
         self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
-        self.together.over |= self.over
         self.raised_at = now
         if self.over:
+            self.together.end()
             self.census = Census()  # this worker does not take part
 
     @property
@@ -405,7 +412,7 @@ class WorkerProtocol:
             self._accept(sent, receipt, now)
             self._hear(receipt.words)
             if receipt.status is Status.FINISHED and not self.outbox:
-                self._finish(over=_listened(sent))
+                self._finish(over=self._ended_listening(sent))
             return sent.want, len(receipt.leases)
         else:
             # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
@@ -431,12 +438,19 @@ class WorkerProtocol:
             self.leases.keep(())
             # If the next run has started, the receipt does not describe this one: keep what is gone.
             self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
-            self._finish(over=_listened(sent))
+            self._finish(over=self._ended_listening(sent))
             self._hear(receipt.words)
             if receipt.words is None and self.home.run > self.run:
                 self._follow_home()
             elif receipt.words is None and self.outrun_at is None:
                 self.outrun_at = self.together.composed
+
+    def _ended_listening(self, sent: Exchange) -> bool:
+        """Tell whether this worker only listened: then it has no part in what comes after the end.
+
+        RACE: it was declared dead, and a put for another shard came after *sent*, and waits for the level.
+        """
+        return _listened(sent) and not self.stays_raised()
 
     def _follow_home(self) -> None:
         """Register in the run in which this worker is a member at home: nothing of the one before is left.
@@ -579,7 +593,8 @@ class WorkerProtocol:
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
         before = self.finished, self.over
         self.finished, self.over = True, self.over or over
-        self.together.over |= over
+        if over:
+            self.together.end()
         if (self.finished, self.over) != before:
             self._listener.run_finished()
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from scrapy_dq.frontier.frontier import Frontier, Home, Identity
+from scrapy_dq.frontier.frontier import Frontier, Home, Identity, Standing
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
@@ -45,6 +45,7 @@ from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
 
@@ -100,6 +101,8 @@ class Worker:
         """`pending` and `over`, as the owner knows them."""
         self._ended_at = -1
         """Number of exchanges that were composed when home said that the run is finished; -1: it has not."""
+        self._ends = False
+        """The run is over, and all shards were asked once more."""
         self._leased: dict[bytes, int] = {}
         """The shard of each lease that was taken and not settled."""
         self._waiting = [0] * len(frontiers)
@@ -426,6 +429,10 @@ class Worker:
                 self._ended_at = self.composed if home.finished else -1
                 for other in range(1, len(self._protocols)):
                     self._ask(other)
+            if self.over and not self._ends:
+                self._ends = True
+                for each in range(len(self._protocols)):
+                    self._ask(each)
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
             self._termination.step(shard, quiet)
         before, self._outlook = self._outlook, (self.pending, self.over)
@@ -523,6 +530,8 @@ class Worker:
         await asyncio.gather(*(each.cease() for each in everywhere))
         try:
             await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
+            if self._level.needed():
+                await self.home.attempt(self._raise_level, deadline)
             if durable is None:
                 durable = bool(self._deferred) or any(each.vouches for each in self._protocols)
             if durable:
@@ -538,10 +547,12 @@ class Worker:
                 # What it knows of them may be older than the end. Home after them: a retry opens it first.
                 await asyncio.gather(*(each.attempt(each.look, deadline) for each in others))
                 await self.home.attempt(self.home.look, deadline)
-            over, census = await self._is_finished(), self.census
-            kept = bool(others) and census.failed + census.dead > 0
+            # One that is over at home knows no longer what has failed.
+            blind = any(each.protocol.over for each in everywhere)
+            kept = bool(others) and (blind or self.census.failed + self.census.dead > 0)
+            now = await self._standing() if others and self.home.protocol.finished else None
             leaves = [
-                (each, partial(each.leave, version=each.protocol.census.version if over else -1, kept=kept))
+                (each, partial(each.leave, version=_version_of(each.protocol, now), kept=kept))
                 for each in others
             ]
             # Home last: while this worker is a member there, no other run begins.
@@ -550,16 +561,18 @@ class Worker:
         finally:
             self._end_all()
 
-    async def _is_finished(self) -> bool:
-        """Tell whether nothing is left of the run: what is stored of it may go with its last worker."""
-        home = self.home.protocol
-        if not home.over or len(self.dialogues) == 1:
-            return home.finished
-        try:  # it makes no more exchanges, and a retry may have opened the run since
-            now = await self._frontier.standing()
+    async def _raise_level(self, deadline: float) -> None:
+        """Ask home, which may have taken this worker for dead, and be finished, until the level is raised."""
+        await self.home.look(deadline)
+        while not (self._level.is_raised() or self.home.done):
+            await self.home.look(deadline)
+
+    async def _standing(self) -> Standing | None:
+        """Return where home stands, also for a worker whose exchanges it answers no more; None: unknown."""
+        try:
+            return await self._frontier.standing()
         except FrontierError:
-            return False
-        return now.run > home.run or not now.open
+            return None
 
     def _end_all(self) -> None:
         self._leaving = True
@@ -571,6 +584,18 @@ class Worker:
         """See `durability.py`."""
         doubts = [await each.wait_until_durable(verify, deadline) for each in self.dialogues]
         return next(filter(None, doubts), "")
+
+
+def _version_of(shard: WorkerProtocol, home: Standing | None) -> int:
+    """Return the version with which its last worker clears a shard; -1: not, its run is not known to be over.
+
+    RACE: the shard was rolled back, and another worker has taken it into the next run with this one. Or a
+    retry has opened the run again since home said that it is finished.
+    """
+    if home is None or home.epoch != shard.epoch:
+        return -1
+    over = home.run > shard.run or (home.run == shard.run and not home.open)
+    return shard.census.version if over else -1
 
 
 class _Gathered(Listener):

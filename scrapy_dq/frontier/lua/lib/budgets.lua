@@ -1,6 +1,6 @@
 -- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
 --   spent     HASH  partition -> "<run or day> <requests that are done or failed>"
--- USES     keys.key, politeness.DAY_MS, politeness.DEFERRED, politeness.busy_change, politeness.busy_of,
+-- USES     keys.key, midway, politeness.DAY_MS, politeness.DEFERRED, politeness.busy_change, politeness.busy_of,
 --          politeness.limits_of, state, state.wall_ms
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
 local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
@@ -12,7 +12,10 @@ end
 -- Only where there is a budget: else each host that a crawl meets would leave a field.
 local function count_spent(partition)
   local _, _, budget = limits_of(partition)
-  if budget > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
+  if budget > 0 then
+    spent_change[partition] = (spent_change[partition] or 0) + 1
+    midway.spent = spent_change
+  end
 end
 -- Whether a partition gets nothing more in this run, or on this day.
 local function is_spent(partition)

@@ -20,6 +20,6 @@ local function follow_home(epoch, run, exists, replaces)
   if not state.epoch then return end
   if state.epoch ~= replaces then return 'OTHER' end
   clear_run(false)
-  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits)
+  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.spent)
   load_state()
 end

@@ -43,7 +43,7 @@ local function clear_run(keep_seen, keep_admitted)
   redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
     key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent, key.earliest,
     key.blocked, key.messages)
-  if state.budget_period ~= 2 then redis.call('UNLINK', key.spent) end
+  if not keep_admitted and state.budget_period ~= 2 then redis.call('UNLINK', key.spent) end
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
   state.seen = 0 -- so that no damage is found: the present size is the right one from now on

@@ -14,5 +14,6 @@ local popped, popped_head, popped_taken = nil -- EACH CALL
 --   seen_kind      the new value in meta (convert.lua)
 --   registering    a worker whose record may exist, though it is not a member
 --   removing       a worker that is being removed: its leases are stored elsewhere
+--   spent          by partition, what is to be added to its spent budget (budgets.lua)
 --   deltas, at     what is being added to the sums of all workers (sums.lua), and the position of the next one
 local midway = {} -- EACH CALL

@@ -1,5 +1,5 @@
 -- resharding: what arrive.lua and depart.lua share.
--- USES     shared.stored_field, state
+-- USES     keys.key, shared.stored_field, state
 -- Whether this shard takes part in that reshard, and that process owns it (reshard.lua).
 local function is_owned(epoch, change, owner)
   return state.epoch == epoch and stored_field('shards') == change and stored_field('reshard:owner') == owner
@@ -12,4 +12,30 @@ local function in_parts(command, name, items, first)
     sum = sum + redis.call(command, name, unpack(items, i, math.min(i + PART - 1, #items)))
   end
   return sum
+end
+-- How many elements of lists have arrived from a shard is counted. Returns a function that adds to a list those that
+-- are not there yet, and returns how many these are; and one to call at the end. Nothing: elements are missing that
+-- had arrived. Before each list its length is noted: if this script is stopped midway, the repeat finds what arrived.
+local function appender(from, first)
+  local field, mark = 'reshard:from ' .. from, 'reshard:list ' .. from
+  local had = tonumber(stored_field(field)) or 0
+  if had < first then return end
+  local known = had - first
+  local torn_list, torn_length = string.match(stored_field(mark), '^(.*) (%d+)$')
+  local function note(list) redis.call('HSET', key.meta, field, string.format('%.0f', had), mark, list) end
+  local function append(list, elements)
+    local length = redis.call('LLEN', list)
+    if list == torn_list then
+      had, known, torn_list = had + length - torn_length, known + length - torn_length, nil
+    end
+    local skipped = math.min(known, #elements)
+    known = known - skipped
+    if skipped < #elements then
+      note(list .. ' ' .. length)
+      in_parts('RPUSH', list, elements, skipped + 1)
+      had = had + #elements - skipped
+    end
+    return #elements - skipped
+  end
+  return append, function() note('') end
 end

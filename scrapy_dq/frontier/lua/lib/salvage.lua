@@ -20,6 +20,7 @@ note('granted', granted[1] and granted)
 note('pending', pending[1] and pending)
 note('seen', midway.seen and midway.seen())
 note('deltas', midway.deltas)
+note('spent', midway.spent and next(midway.spent) and midway.spent)
 for _, name in ipairs({ 'seen_kind', 'registering', 'removing', 'remembered', 'at' }) do note(name, midway[name]) end
 local partitions = {}
 for partition in pairs(touched) do partitions[#partitions + 1] = partition end

@@ -11,10 +11,10 @@
 --          missing that had arrived: this shard was rolled back) | WRONG_TYPE, key, actual, expected
 -- COST     O(items)
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
--- USES     bands.add_band, bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit,
---          messages.count_message, messages.of_message, partition.classify_touched, resharding.in_parts,
---          resharding.is_owned, shared.stored_field, state, state.CLAIMED, state.save_state, state.touched,
---          types.polite, types.wrong_type
+-- USES     bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit, messages.count_message,
+--          messages.of_message, partition.classify_touched, put_back.note_band, resharding.appender,
+--          resharding.in_parts, resharding.is_owned, shared.stored_field, state, state.CLAIMED, state.save_state,
+--          state.touched, types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local first, items = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7])
 local wrong = wrong_type()
@@ -22,33 +22,19 @@ if wrong then return wrong end
 if not is_owned(epoch, change, owner) then return { 'CHANGED' } end
 local function touch(member) touched[string.match(member, '^[^%z]*')] = true end
 if label == 'backlog' or label == 'failed' then
-  local field = 'reshard:from ' .. from
-  local had = tonumber(stored_field(field)) or 0
-  if had < first then return { 'GAP' } end
-  local known = had - first
-  -- Adds those elements that are not there yet, and returns how many they are.
-  local function append(list, elements)
-    local skipped = math.min(known, #elements)
-    known = known - skipped
-    in_parts('RPUSH', list, elements, skipped + 1)
-    had = had + #elements - skipped
-    return #elements - skipped
-  end
+  local append, note = appender(from, first)
+  if not append then return { 'GAP' } end
   if label == 'failed' then
     state.failed = state.failed + append(key.failed, items)
   else
     for i = 1, #items, 3 do
       local rank, partition = items[i], items[i + 1]
-      local list = list_of(rank, partition)
-      local is_new = redis.call('EXISTS', list) == 0
-      local added = append(list, items[i + 2])
-      if added > 0 then
-        state.waiting, touched[partition] = state.waiting + added, true
-        if is_new then add_band(partition, rank) end
-      end
+      state.waiting = state.waiting + append(list_of(rank, partition), items[i + 2])
+      touched[partition] = true
+      note_band(partition, rank)
     end
   end
-  redis.call('HSET', key.meta, field, string.format('%.0f', had))
+  note()
 elseif label == 'returned' or label == 'quarantine' then
   local scored = {}
   for _, member in ipairs(items) do

@@ -45,7 +45,10 @@ if not state.epoch then
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
 elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  local ended_ms = of_run < 0 and over_for(ours, restart_ms)
+  -- A late copy of the first call of a worker that has crawled it, and has left: the next run would delete what a
+  -- retry needs.
+  local was_its_own = of_run < 0 and stored_field('crawled') == worker_id and -1
+  local ended_ms = was_its_own or of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0, 0 }
   end

@@ -4,10 +4,10 @@
 -- RETURNS  OK (also if nothing was torn) | WRONG_TYPE, key, actual, expected
 -- COST     O(partitions + workers + entries that were being moved), 0.2 s for 100,000 partitions
 -- CRASH    before, or stopped midway: the next caller mends it; after: nothing to do
--- USES     keys.in_flight_key, keys.key, keys.worker_key, kinds.opened, kinds.stored_kinds, kinds.tidy_seen,
---          member.remove_member, put_back.give_back, put_back.note_band, put_back.put_back_record,
---          put_back.remove_token, recount, state, state.save_state, state.touched, state.wrong_seen, sums.add_up,
---          torn.stored_torn, types.only_looks, types.wrong_type, words.tell
+-- USES     budgets.save_partitions, budgets.spent_change, keys.in_flight_key, keys.key, keys.worker_key, kinds.opened,
+--          kinds.stored_kinds, kinds.tidy_seen, member.remove_member, put_back.give_back, put_back.note_band,
+--          put_back.put_back_record, put_back.remove_token, recount, state, state.save_state, state.touched,
+--          state.wrong_seen, sums.add_up, torn.stored_torn, types.only_looks, types.wrong_type, words.tell
 local MOST_TOUCHED = 10000 -- no script of ours touches more partitions
 only_looks = true
 local wrong = wrong_type()
@@ -82,9 +82,13 @@ if state.epoch then
         string.format('%.0f %.0f ', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))) .. torn.nonce)
     end
   end) end
+  for partition, count in pairs(state.run == was.run and type(torn.spent) == 'table' and torn.spent or {}) do
+    if type(partition) == 'string' and type(count) == 'number' then spent_change[partition] = count end
+  end
   if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end
   tell() -- wake idle workers: something may be waiting
   save_state()
+  save_partitions() -- last: a repeat would count again what was spent
 end
 redis.call('UNLINK', key.torn)
 return { 'OK' }

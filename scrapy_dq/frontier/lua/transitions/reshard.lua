@@ -12,8 +12,9 @@
 --          number, or another process owns it) | WRONG_TYPE, key, actual, expected
 -- COST     O(fields of meta); O(lists) if what is there is of another crawl, or of an older run
 -- CRASH    before, after: repeating it changes nothing; a crawl stays closed until a reshard is complete
--- USES     keys.key, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run, shared.stored_field,
---          shared.stored_shards, state, state.load_state, state.now_ms, state.save_state, types.wrong_type
+-- USES     keys.key, kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run,
+--          shared.stored_field, shared.stored_shards, state, state.load_state, state.now_ms, state.save_state,
+--          types.wrong_type
 local epoch, change, owner, id, home, step = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
 local begins = step == 'begin'
 local added, run, open, sequence = ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9] == '1', tonumber(ARGV[10])
@@ -37,21 +38,26 @@ if step == 'tidy' then
   return { 'OK', now_ms(), id }
 end
 if not is_new and state.run > run then return { 'LATER' } end
-local fresh = false
+local unfit_seen = begins and not is_new and unfit() -- else neither this nor the conversion could be completed
+if unfit_seen then return unfit_seen end
 if is_new then -- what is left of another crawl, or of another reshard
   clear_run(false)
-  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.stats, key.samples, key.minutes, key.journal)
-  fresh = true
+  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.stats, key.samples, key.minutes, key.journal,
+    key.spent)
+  -- With the marks at once: if this script is stopped after it, no worker takes what there is for the crawl.
+  redis.call('HSET', key.meta, 'cleared', 0, 'shards', change, 'reshard:id', id, 'reshard:owner', owner,
+    'reshard:fresh', 1, unpack(described))
 elseif state.run < run or open and stored_field('cleared') == '1' then -- as join.lua, when a worker comes from home
+  redis.call('HSET', key.meta, 'reshard:fresh', 1)
   next_run(keeps_seen(''))
   save_state()
-  fresh = true
 end
-if fresh then
+if stored_field('reshard:fresh') == '1' then -- also if a call before was stopped in here
   redis.call('HSET', key.meta, 'cleared', 0, unpack(described))
   load_state()
   if stored_field('limits_set') ~= '' then set_limits(stored_field('limits_set')) end
   if from == '0' then redis.call('UNLINK', key.limits) end -- those that were in force arrive
+  redis.call('HDEL', key.meta, 'reshard:fresh')
 end
 local live = redis.call('SRANDMEMBER', key.members)
 if live then return { 'LIVE', live } end

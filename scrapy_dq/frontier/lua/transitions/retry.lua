@@ -58,6 +58,10 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   end
 end
 if from_failed + from_dead > 0 or open == '1' then
+  if state.phase == 'finished' then -- a hold lasts until the run is finished
+    redis.call('HDEL', key.meta, 'hold')
+    state.hold = ''
+  end
   state.phase, state.sequence = 'open', state.sequence + 1 -- the version of a shard changes (exchange.lua)
   tell() -- wake workers that are idle because nothing was waiting
 end
