@@ -29,7 +29,7 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from support import sharded_crawl, stored
-from support.live_frontier import put
+from support.live_frontier import HandWorker, put
 from support.sharded_crawl import HOSTS, Crawl, filled
 
 pytestmark = pytest.mark.usefixtures("_quick_disks")
@@ -317,6 +317,22 @@ def test_limits_and_blocks_travel(crawl_of: Callable[..., Crawl], crawl_name: st
         delay_s, concurrency, blocked_s, budget, spent = new.worker_of(host, b"").live.call("limit", host)
         assert (delay_s, concurrency, budget, spent) == (5.0 + n, 1, 7, 0)
         assert 400 < blocked_s <= 500
+
+
+def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Crawl]) -> None:
+    """It may have moved entries to where they were read already, and back: all counts are as before."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+
+    async def stands(frontiers: list[Frontier]) -> list[Any]:
+        return await standing(frontiers[:1])
+
+    before = crawl.with_frontiers(stands)
+    assert crawl.with_frontiers(stands) == before
+    visitor = HandWorker(crawl.workers[0].live, "visitor", crawl.workers[0].crawl)
+    joined = crawl.with_frontiers(stands)
+    visitor.leave()
+    assert before not in (joined, crawl.with_frontiers(stands))
 
 
 def test_expired_fingerprints_do_not_travel(crawl_of: Callable[..., Crawl], crawl_name: str) -> None:

@@ -322,6 +322,28 @@ def test_what_cannot_be_done_meanwhile_is_refused(
 
 
 @pytest.mark.usefixtures("_quick_disks")
+def test_a_conversion_that_begins_at_the_same_moment_is_completed_first(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else neither of the two could be completed."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    home, call = Shard(crawl.name, 0), Script.call
+
+    async def after_a_step_of_the_other(*args: Any) -> Any:
+        monkeypatch.setattr(Script, "call", call)
+        monkeypatch.setattr("scrapy_dq.frontier.admin.convert.STEP", 1)
+        assert convert_some(crawl.redis, home, Seen.COMPACT, ["worker"])
+        return await call(*args)
+
+    monkeypatch.setattr(Script, "call", after_a_step_of_the_other)
+    with pytest.raises(FrontierRefused, match="half converted"):
+        crawl.reshard(2)
+    while convert_some(crawl.redis, home, Seen.COMPACT, []):
+        pass
+
+
+@pytest.mark.usefixtures("_quick_disks")
 def test_a_worker_that_was_away_is_told_that_its_crawl_was_moved(crawl_of: Callable[..., Crawl]) -> None:
     """It would take entries for those of other shards."""
     crawl = crawl_of(Seen.EXACT, True)
