@@ -31,7 +31,7 @@ HELD = 100_000
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 WANTED = {Seen.EXACT: 75, Seen.COMPACT: 7}
 """Bytes per fingerprint, at most."""
-WANTED_PENDING, WANTED_COMPRESSED = 170, 60
+WANTED_PENDING, WANTED_COMPRESSED = 130, 60
 """Bytes per request that waits, at most."""
 IN_ORDER = "compressed"
 DOCUMENTATION_ROWS = (
