@@ -468,12 +468,14 @@ class Frontier:
 
         Args:
             force: even if workers are live.
+        Raises:
+            FrontierRefused: meanwhile it was deleted, and begun anew; nothing was deleted by this call.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
         try:
             epoch = await self.client.hget(keys.meta(self.name), "epoch")
-        except RedisError as error:
+        except (RedisError, OSError, TimeoutError) as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise unavailable(error) from error
             epoch = None

@@ -129,6 +129,13 @@ def of(shard: int) -> int:
     return next(n for n in range(1000, 2000) if shard_of(b"", b"%d" % n, SHARDS) == shard)
 
 
+async def leased(worker: Engine) -> Lease:
+    """Wait for a lease, and take it."""
+    found: list[Lease] = []
+    await until(lambda: found.extend(filter(None, [worker.worker.take()])) or found, "lease")
+    return found[0]
+
+
 async def fail_one(worker: Engine, number: int) -> None:
     """Seed one request, and let it fail; then nothing is left."""
     worker.seed([number])
@@ -458,8 +465,7 @@ async def test_what_waits_for_home_is_not_dropped_when_another_shard_is_in_the_n
     """Home takes it when this worker leaves; a Queue must not put it again."""
     async with engine(crawl) as worker:
         worker.seed([of(1)])
-        lease: list[Lease] = []
-        await until(lambda: lease.extend(filter(None, [worker.worker.take()])) or lease, "lease")
+        await leased(worker)
         with cut_off(monkeypatch, worker.worker.home):
             await until(lambda: worker.worker.home.outage.reason, "the outage")
             worker.put(of(0))
@@ -586,16 +592,30 @@ async def test_a_worker_that_leaves_opens_the_run_of_what_it_has_put_elsewhere(
     assert client.hget(keys.meta(crawl.name), "phase") == b"open"
 
 
+async def test_a_worker_leaves_if_its_puts_become_certain_meanwhile(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then its exchange lowers the level, which is never raised again."""
+    async with engine(crawl, concurrency=0) as worker:
+        worker.seed([of(1)])
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        level = worker.worker._level
+        await until(lambda: not level.needed(), "it is certain")
+        answers = iter([True])
+        monkeypatch.setattr(level, "needed", lambda: next(answers, False))
+        stopping = asyncio.create_task(worker.worker.stop(10, durable=False))
+        await until(stopping.done, "the end")
+
+
 async def test_a_run_is_not_over_because_another_shard_has_ended_it(crawl: Crawl, client: Redis) -> None:
     """A retry has opened it again at home: the page there goes on, and what it leads to is stored."""
     async with engine(crawl) as worker:
         worker.seed([of(0)])
-        lease: list[Lease] = []
-        await until(lambda: lease.extend(filter(None, [worker.worker.take()])) or lease, "lease")
+        lease = await leased(worker)
         shard = worker.worker.dialogues[2]
         await until(lambda: not worker.worker.home.protocol.vouches, "the seed is certain")
         forget_member(client, crawl, 2, shard.id, phase="finished")
-        worker.put(of(2), lease[0].entry_id)
+        worker.put(of(2), lease.entry_id)
         await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
         assert not worker.worker.over
 
@@ -642,11 +662,10 @@ async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(cra
     """What it would put is dropped."""
     async with engine(crawl) as worker:
         worker.seed([of(0)])
-        lease: list[Lease] = []
-        await until(lambda: lease.extend(filter(None, [worker.worker.take()])) or lease, "lease")
+        lease = await leased(worker)
         home = worker.worker.home
         home.protocol._finish(over=True)
-        worker.worker.ack(lease[0].entry_id)
+        worker.worker.ack(lease.entry_id)
         assert [type(move) for move in home.protocol.outbox.prefix()] == [Release]
 
 

@@ -564,7 +564,8 @@ class Worker:
     async def _raise_level(self, deadline: float) -> None:
         """Ask home, which may have taken this worker for dead, and be finished, until the level is raised."""
         await self.home.look(deadline)
-        while not (self._level.is_raised() or self.home.done):
+        # Not for ever: as soon as the puts are certain, an exchange lowers it.
+        while self._level.needed() and not (self._level.is_raised() or self.home.done):
             await self.home.look(deadline)
 
     async def _standing(self) -> Standing | None:

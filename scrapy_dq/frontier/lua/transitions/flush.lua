@@ -14,7 +14,7 @@ local MOST_SHARDS = 1024
 local dead, force = {}, ARGV[2] == '1'
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
 local epoch = redis.pcall('HGET', key.meta, 'epoch')
-if (type(epoch) == 'string' and epoch or '') ~= ARGV[3] then return { 'CHANGED' } end
+if type(epoch) == 'string' and epoch ~= ARGV[3] then return { 'CHANGED' } end
 there = { members = size_of(key.members, 'set') or 0 }
 local crowded = too_many(2 * MOST_MEMBERS)
 if crowded and not force then return crowded end

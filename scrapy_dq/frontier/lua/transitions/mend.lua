@@ -82,8 +82,8 @@ if state.epoch then
         string.format('%.0f %.0f ', torn.seq, redis.call('HLEN', in_flight_key(torn.worker))) .. torn.nonce)
     end
   end) end
-  for partition, count in pairs(state.run == was.run and type(torn.spent) == 'table' and torn.spent or {}) do
-    if type(partition) == 'string' and type(count) == 'number' then spent_change[partition] = count end
+  for name, n in pairs(state.run == was.run and type(torn.spent) == 'table' and torn.spent or {}) do
+    if type(name) == 'string' and type(n) == 'number' and n > 0 and n < 2 ^ 53 then spent_change[name] = n end
   end
   if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end
   tell() -- wake idle workers: something may be waiting
