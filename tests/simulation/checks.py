@@ -26,7 +26,7 @@ KEPT = {
     b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
 }  # fmt: skip
 """Keys of a crawl that may be left when its run is finished."""
-IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", *faults.LOSSES}
+IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", "shard_apart", *faults.LOSSES}
 """Faults after which a worker may download what was given to another one meanwhile."""
 CLAIMED = b"\x01"
 """The partition of start payloads."""
@@ -267,7 +267,8 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
 
 def dead_letters(schedule: Schedule) -> None:
     """Check that only a page that kills its workers is given up."""
-    kills = sum(schedule.report.faults[name] for name in ("kill", "sigterm_kill", "freeze", "block", "stall"))
+    deadly = ("kill", "sigterm_kill", "freeze", "block", "stall", "shard_apart")
+    kills = sum(schedule.report.faults[name] for name in deadly)
     # The first time that an entry kills its worker, it is not the suspect; another one may be.
     kills += len({each.killer for each in schedule.crawlers if each.killer})
     # A Redis that was rolled back has ids of workers that have left, or got new ones: they look dead.

@@ -147,6 +147,15 @@ def shard_redis_frozen(schedule: Schedule, random: Random, victim: Crawler | Non
     _freeze(schedule, shard, seconds)
 
 
+def shard_apart(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """One worker has no way to one shard, which others may reach: it is declared dead there alone."""
+    if victim is not None:
+        seconds = random.uniform(0.1, 3 * schedule.plan.setup.ttl_s)
+        shard = random.choice((0, random.randrange(schedule.setup.shards)))
+        schedule.struck("shard_apart", f"{victim.process.name} {shard} {seconds:.2f} s")
+        schedule.network.part(victim.process, shard, seconds)
+
+
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """A replica that lags takes the place of Redis at once."""
     _lose(schedule, random, "fail_over", 0.0)
@@ -214,7 +223,8 @@ BY_NAME = {
     )
 }  # fmt: skip
 BY_NAME_OVER_SHARDS = BY_NAME | {
-    each.__name__: each for each in (shard_roll_back, shard_fail_over, shard_away, shard_redis_frozen)
+    each.__name__: each
+    for each in (shard_roll_back, shard_fail_over, shard_away, shard_redis_frozen, shard_apart)
 }
 OF_A_SHARD = ("away", "redis_frozen", "roll_back", "fail_over")
 """Faults that can strike one shard of several: their names begin with `shard_` then."""

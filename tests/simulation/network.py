@@ -51,6 +51,7 @@ class Network:
         self.rates = rates
         self.timeout_s = timeout_s
         self.away_until: defaultdict[int, float] = defaultdict(float)
+        self._apart_until: defaultdict[tuple[Process, int], float] = defaultdict(float)
         self.calls = 0
         self.generations: Counter[int] = Counter()
         """The number of times that all connections to a shard were cut."""
@@ -73,11 +74,16 @@ class Network:
             self.generations[each] += 1
             self.away_until[each] = max(self.away_until[each], self.world.now + away_s)
 
-    def begins(self, transition: str, shard: int) -> tuple[int, str]:
+    def part(self, process: Process, shard: int, away_s: float) -> None:
+        """Let no call of a process reach a shard for a while."""
+        at = process, shard
+        self._apart_until[at] = max(self._apart_until[at], self.world.now + away_s)
+
+    def begins(self, process: Process, transition: str, shard: int) -> tuple[int, str]:
         """Count a call; return its number among those of its transition, and the fault that strikes it."""
         self.calls += 1
         self._numbers[transition] += 1
-        away = self.world.now < self.away_until[shard]
+        away = self.world.now < max(self.away_until[shard], self._apart_until[process, shard])
         fault = "lost" if away else self.rates.drawn(self.world.random.random())
         if fault:
             self.met[fault, transition] += 1
@@ -120,7 +126,7 @@ class Client:
         network, process = self._network, self._process
         world, thread = network.world, process.main
         transition, shard = transition_of(name, args), shard_called(name, args)
-        number, fault = network.begins(transition, shard)
+        number, fault = network.begins(process, transition, shard)
         generation = network.generations[shard]
         answer: asyncio.Future[Any] = process.loop.create_future()
         network.under_way[transition] += 1
@@ -189,7 +195,7 @@ class BlockingClient:
         network, process = self._network, self._process
         assert network.world.running is not process.main, "the event loop waits for Redis"
         transition, shard = transition_of(name, args), shard_called(name, args)
-        number, fault = network.begins(transition, shard)
+        number, fault = network.begins(process, transition, shard)
         if fault == "lost" or network.world.now < network.store.frozen[shard]:
             raise Cut("simulated")
         outcome = network.store.call(name, *args, **options)

@@ -19,6 +19,8 @@ SAME_SCRIPTS = 100
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
 SHARDED = 1_000_000_000
 """The first seed of a crawl of several shards."""
+APART = 1_002_000_000
+"""The first seed of one in which a worker may lose its way to a single shard."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
     "exchange": 40,
@@ -180,6 +182,11 @@ def _over_shards(seed: int) -> Plan:
         else each
         for each in plan.strikes
     )
+    random = Random(f"{seed} apart")
+    apart = random.choice((0, 1, 1, 2)) if seed >= APART else 0
+    strikes += tuple(each for _ in range(apart) for each in _strikes(random, "shard_apart"))
+    if apart and setup.ttl_s > (ttl_s := random.choice((0.4, 0.8))):
+        setup = replace(setup, ttl_s=ttl_s, stall_s=random.choice((1.0, 2.0)) * ttl_s)
     return replace(plan, setup=setup, strikes=strikes)
 
 

@@ -535,7 +535,7 @@ async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(
 
 
 async def test_a_worker_that_leaves_keeps_what_the_next_run_has_in_a_shard(
-    crawl: Crawl, client: Redis
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shard was rolled back, and another worker has taken it, with this one, into the run after."""
     async with engine(crawl, concurrency=0) as worker:
@@ -543,9 +543,10 @@ async def test_a_worker_that_leaves_keeps_what_the_next_run_has_in_a_shard(
         home, shard = (each.protocol for each in worker.worker.dialogues[:2])
         await until(lambda: stored(worker.worker.census) == 1, "it is stored")
         await until(lambda: not worker.worker._level.needed(), "it is certain")
-        client.hset(keys.meta(keys.Shard(crawl.name, 1)), "run", 1)
-        await until(lambda: shard.run == 1, "the next run in the shard")
-        forget_member(client, crawl, 0, home.id, run=1)
+        with cut_off(monkeypatch, worker.worker.home):
+            client.hset(keys.meta(keys.Shard(crawl.name, 1)), "run", 1)
+            await until(lambda: shard.run == 1, "the next run in the shard")
+            forget_member(client, crawl, 0, home.id, run=1)
         await until(lambda: home.finished, "the end at home")
         await worker.stop()
     assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
@@ -686,6 +687,25 @@ async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other
         await until(lambda: shard.id != before, "the next run in the shard")
         assert client.smembers(keys.prefix(keys.Shard(crawl.name, 1)) + "members") == {shard.id.encode()}
     assert "rolled back further" not in caplog.text
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_worker_brings_all_shards_into_the_latest_run_in_which_it_is(
+    crawl: Crawl, client: Redis, ahead: int
+) -> None:
+    """All were rolled back, and who has taken one into its run died: the others follow."""
+    crawl.size = 60
+    async with engine(crawl, concurrency=0) as worker:
+        worker.seed(range(20, 60))  # without children: their shards forget what was seen in the run before
+        await until(lambda: stored(worker.worker.census) == 40, "the seeds")
+        client.hset(keys.meta(keys.Shard(crawl.name, ahead)), "run", 1)
+        metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
+        await until(lambda: all(client.hget(meta, "run") == b"1" for meta in metas), "one run")
+        worker.slots = worker.capacity = 4
+        worker.worker.kick()
+        await worker.run()
+        assert crawl.done == dict.fromkeys(range(20, 60), 1)
+        assert worker.worker.ending == "finished"
 
 
 async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(

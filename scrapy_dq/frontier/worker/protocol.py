@@ -141,6 +141,10 @@ class Together:
         """Number of exchanges that were composed when that was found."""
         self.composed = 0
         """Number of exchanges that were composed."""
+        self.run = 0
+        """The latest run in which any of them has registered."""
+        self.run_at = 0
+        """Number of exchanges that were composed by then."""
         self._suspects: set[WorkerProtocol] = set()
         """Those that may have a suspect, or meet one."""
 
@@ -148,6 +152,11 @@ class Together:
         """Count an exchange that is composed; return its number."""
         self.composed += 1
         return self.composed
+
+    def registered_in(self, run: int) -> None:
+        """Note that one of them has registered in a run."""
+        if run > self.run:
+            self.run, self.run_at = run, self.composed
 
     def end(self) -> None:
         """Note that the run is finished for good."""
@@ -319,6 +328,7 @@ class WorkerProtocol:
         self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
         self.raised_at = now
+        self.together.registered_in(self.run)
         if self.over:
             self.together.end()
             self.census = Census()  # this worker does not take part
@@ -413,6 +423,8 @@ class WorkerProtocol:
             self._hear(receipt.words)
             if receipt.status is Status.FINISHED and not self.outbox:
                 self._finish(over=self._ended_listening(sent))
+            elif receipt.status is Status.OK:
+                self._catch_up()
             return sent.want, len(receipt.leases)
         else:
             # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
@@ -462,6 +474,16 @@ class WorkerProtocol:
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
         self.outrun_at = None
         self._begin_rejoin()
+
+    def _catch_up(self) -> None:
+        """Take this shard, with what it has, into the run of another one where this worker has registered.
+
+        RACE: all were rolled back to the run before, and who has taken the other one into its run was killed
+        before it came here. The next worker to join would delete what this shard has.
+        """
+        newest = self.together
+        if self.run < newest.run and newest.run_at < self.composed and not newest.over:
+            self._begin_rejoin(newest.run)
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
@@ -622,7 +644,8 @@ class WorkerProtocol:
         self._forfeited = self._forfeited or bool(self.leases)
         self.leases.forfeit()
 
-    def _begin_rejoin(self) -> None:
+    def _begin_rejoin(self, run: int | None = None) -> None:
+        """Register again with the next call, in a run if the shard is in an earlier one."""
         self._lower()
         self._forfeited = False
         parentless, everywhere = Parentless.NONE, (self, *self.others)
@@ -634,7 +657,13 @@ class WorkerProtocol:
             parentless = Parentless.LOGGED
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._call = Rejoin(
-            self._new_id(), self.id, self.epoch, self.run, self.leases.held(), parentless, seeding
+            self._new_id(),
+            self.id,
+            self.epoch,
+            self.run if run is None else run,
+            self.leases.held(),
+            parentless,
+            seeding,
         )
 
     def rejoined(self, answer: Rejoined) -> None:
@@ -676,6 +705,7 @@ class WorkerProtocol:
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
         self.outrun_at = None
+        self.together.registered_in(self.run)
 
     @property
     def _closes(self) -> tuple[WorkerProtocol, ...]:
