@@ -11,7 +11,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.environment import names_of, spider_args, told_apart
-from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_under_workers
+from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_others
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import MAX_LEASES, Census, StartKeys
@@ -92,12 +92,18 @@ async def flush_crawl(config: Config, connection: Connection) -> Census:
         FrontierRefused: a worker is live; nothing was deleted.
     """
     home = frontier_of(config, await connection.client_of(HOME))
+    others = [
+        frontier_of(config, await connection.client_of(shard), shard=shard)
+        for shard in range(1, config.shards)
+    ]
+    epochs = [await each.epoch() for each in others]
     flushed = await flush(home, config.worker_ttl_s)
-    deleted = flushed.deleted
-    for shard in range(1, max(config.shards, flushed.shards)):
-        other = frontier_of(config, await connection.client_of(shard), shard=shard)
-        deleted += (await flush_under_workers(other, PURGE_S)).deleted
-    return deleted
+    others += [
+        frontier_of(config, await connection.client_of(shard), shard=shard)
+        for shard in range(config.shards, flushed.shards)
+    ]
+    deleted = [each.deleted for each in await flush_others(others, epochs, PURGE_S)]
+    return sum(deleted, flushed.deleted)
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

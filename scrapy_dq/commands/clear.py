@@ -43,7 +43,7 @@ class Clear(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.frontier.admin.flush import flush, flush_under_workers, need_nobody
+        from scrapy_dq.frontier.admin.flush import flush, flush_others, flush_under_workers, need_nobody
         from scrapy_dq.frontier.keys import HOME
 
         with looking.place_of(settings, options) as place:
@@ -63,12 +63,12 @@ class Clear(Subcommand):
 
             async def delete(frontiers: list[Frontier]) -> list[Flushed]:
                 home, *others = frontiers
+                epochs = [await other.epoch() for other in others]
                 if options.force:
                     first = await flush_under_workers(home)
                 else:
                     first = await flush(home, ttl_s, "clear", refused, math.inf, dead)
-                # Without home, they belong to no crawl: a worker that is alive there only was left behind.
-                return [first, *[await flush_under_workers(other) for other in others]]
+                return [first, *await flush_others(others, epochs)]
 
             if not options.force:
                 asyncio.run(alone.with_frontiers(place, check))

@@ -463,23 +463,28 @@ class Frontier:
         args = audit_args(epoch, run, lists, worker_ids, last, repair)
         return parse_audit(await self._call("audit", *args))
 
-    async def flush(self, dead: Sequence[str], force: bool = False) -> Flushed:
+    async def epoch(self) -> bytes:
+        """Return the epoch that is stored; empty: none that can be read."""
+        try:
+            return await self.client.hget(keys.meta(self.name), "epoch") or b""
+        except (RedisError, OSError, TimeoutError) as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise unavailable(error) from error
+            return b""
+
+    async def flush(self, dead: Sequence[str], force: bool = False, epoch: bytes | None = None) -> Flushed:
         """Delete the crawl, whatever is stored, unless a member is not among *dead*.
 
         Args:
             force: even if workers are live.
+            epoch: of the crawl; None: of the present one.
         Raises:
             FrontierRefused: meanwhile it was deleted, and begun anew; nothing was deleted by this call.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
-        try:
-            epoch = await self.client.hget(keys.meta(self.name), "epoch")
-        except (RedisError, OSError, TimeoutError) as error:
-            if not str(error).startswith("WRONGTYPE"):
-                raise unavailable(error) from error
-            epoch = None
-        reply = await self._call("flush", packed, int(force), epoch or b"")
+        epoch = await self.epoch() if epoch is None else epoch
+        reply = await self._call("flush", packed, int(force), epoch)
         if reply[0] == b"CHANGED":
             raise FrontierRefused(f"crawl {self.crawl!r} was begun anew meanwhile. Nothing was deleted")
         if reply[0] == b"LIVE":

@@ -282,6 +282,22 @@ def test_records_of_others_are_left_out_and_counted(crawl_of: Callable[..., Craw
     assert all(kinds[each] for each in ("waiting", "returned", "delayed", "dead", "failed", "seen"))
 
 
+def test_a_list_that_begins_with_records_of_others_is_read_on(crawl_of: Callable[..., Crawl]) -> None:
+    """Also beside others of its partition, of which only the first elements are read at once."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+
+    async def read(frontiers: list[Frontier]) -> int:
+        header = await header_of(frontiers[:1])
+        parts = dump(frontiers[:1], header, Skipped(), ["waiting"])
+        return sum([len(part.items) async for part in parts])
+
+    before = crawl.with_frontiers(read)
+    for name in list(crawl.redis.scan_iter(keys.prefix(crawl.name) + "backlog:*", count=1000)):
+        crawl.redis.lpush(name, *["short"] * 20)
+    assert crawl.with_frontiers(read) == before > 100
+
+
 @pytest.mark.parametrize("number", ["?", "-1", "²", "9" * 5000], ids=["text", "negative", "digit", "long"])
 def test_numbers_of_others_in_the_header_count_as_none(crawl_of: Callable[..., Crawl], number: str) -> None:
     crawl = crawl_of(Seen.EXACT, True)

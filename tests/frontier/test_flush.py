@@ -10,9 +10,12 @@ import pytest
 
 from scrapy_dq.frontier import frontier, keys, peek
 from scrapy_dq.frontier.admin.convert import convert_some
-from scrapy_dq.frontier.admin.flush import flush, flush_under_workers, purge
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Limits, Order, Seen
+from scrapy_dq.frontier.admin.flush import flush, flush_others, flush_under_workers, purge
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Admission, Flushed, FrontierRefused, Limits, Order, Seen
+from support import sharded_crawl
 from support.live_frontier import FOREIGN, IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
+from support.sharded_crawl import Crawl
 
 KINDS_OF_SEEN = [kind.value for kind in Seen]
 ODD = [
@@ -144,6 +147,22 @@ def test_a_late_copy_of_a_flush_deletes_nothing_of_a_crawl_that_has_begun_since(
     before = live.dump()
     assert live.call("_call", "flush", msgpack.packb([]), 1, epoch) == [b"CHANGED"]
     assert live.dump() == before
+
+
+def test_a_flush_leaves_other_shards_to_a_crawl_that_has_begun_since(crawl_of: Callable[..., Crawl]) -> None:
+    """Between the flush of home and theirs."""
+    crawl = crawl_of(Seen.EXACT, True)
+    sharded_crawl.filled(crawl, 3)
+
+    async def flush_late(frontiers: list[Frontier]) -> list[Flushed]:
+        others = frontiers[1:3]
+        epochs = [await each.epoch() for each in others]
+        crawl.redis.hset(keys.meta(keys.Shard(crawl.name, 1)), "epoch", "another")
+        return await flush_others(others, epochs)
+
+    assert [each.deleted.waiting > 0 for each in crawl.with_frontiers(flush_late)] == [True]
+    assert crawl.redis.exists(keys.meta(keys.Shard(crawl.name, 1)))
+    assert not crawl.redis.exists(keys.meta(keys.Shard(crawl.name, 2)))
 
 
 @pytest.mark.parametrize("kind", Seen)

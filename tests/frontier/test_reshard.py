@@ -26,7 +26,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.resharding import transfer
+from scrapy_dq.frontier.resharding import shard_reader, transfer
 from scrapy_dq.frontier.resharding.reshard import reshard
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.scripts import Script
@@ -341,6 +341,75 @@ def test_a_conversion_that_begins_at_the_same_moment_is_completed_first(
         crawl.reshard(2)
     while convert_some(crawl.redis, home, Seen.COMPACT, []):
         pass
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_another_shard_that_is_half_converted_is_completed_first(crawl_of: Callable[..., Crawl]) -> None:
+    """It is home where a conversion begins: that one says nothing of the others."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    crawl.redis.hset(keys.meta(Shard(crawl.name, 1)), "seen_kind", "exact>compact")
+    with pytest.raises(FrontierRefused, match="half converted"):
+        crawl.reshard(3)
+    assert crawl.redis.hget(keys.meta(crawl.name), "shards") == b"2"
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("since", ["it is complete", "another crawl has begun"])
+def test_a_late_copy_of_the_first_step_empties_no_shard(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    """Of a new shard: there was nothing then."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    call, late = Script.call, []
+
+    async def noted(script: Script, client: Any, names: Any, *args: Any) -> Any:
+        if args[4:6] == (0, "begin"):
+            late.append((script, names, args))
+        return await call(script, client, names, *args)
+
+    monkeypatch.setattr(Script, "call", noted)
+    crawl.reshard(2)
+    if since == "another crawl has begun":
+        for number in range(2):
+            stored.roll_back(crawl.redis, Shard(crawl.name, number), {})
+        filled(crawl, 2)
+    entries = crawl.entries()
+    assert len(late) == 1
+
+    async def once_more(frontiers: list[Frontier]) -> Any:
+        script, names, args = late[0]
+        return await call(script, frontiers[0].client, names, *args)
+
+    assert crawl.with_frontiers(once_more)[0] == b"CHANGED"
+    assert crawl.entries() == entries
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_what_several_shards_have_seen_is_forgotten_once(crawl_of: Callable[..., Crawl]) -> None:
+    """Each new shard has a copy of what the old one had seen."""
+    crawl = crawl_of(Seen.EXACT, True)
+    crawl.join(1)
+    _, token = crawl.put(admission=Admission.SEEN)
+    crawl.leave()
+    crawl.reshard(3)
+    assert forget(crawl.redis, crawl.name, [(token, b"-"), (b"another", b"-")]) == 1
+
+
+@pytest.mark.usefixtures("_quick_disks")
+@pytest.mark.parametrize("buckets", [b"abc", b"3", b"99999999999999"])
+def test_a_number_of_buckets_that_somebody_else_wrote_is_read_as_the_scripts_do(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, buckets: bytes
+) -> None:
+    monkeypatch.setattr(shard_reader, "MOST_BUCKETS", 2048)
+    crawl = crawl_of(Seen.COMPACT, True)
+    crawl.join(1)
+    tokens = [crawl.put(admission=Admission.SEEN)[1] for _ in range(9)]
+    crawl.leave()
+    crawl.redis.hset(keys.prefix(crawl.name) + "seen", "buckets", buckets)
+    crawl.reshard(2)
+    assert forget(crawl.redis, crawl.name, [(each, b"-") for each in tokens]) == len(tokens)
 
 
 @pytest.mark.usefixtures("_quick_disks")

@@ -11,6 +11,7 @@ import pytest
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.admin.overview import _of_all
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
@@ -19,6 +20,7 @@ from scrapy_dq.frontier.model import (
     FrontierRefused,
     Gone,
     Joined,
+    Member,
     Release,
     RunOver,
     Seeding,
@@ -38,6 +40,14 @@ from support.live_frontier import (
 )
 
 SPREAD = replace(IDENTITY, shards=3)
+
+
+def test_what_workers_of_one_process_have_in_another_shard_counts_once() -> None:
+    """Under their ids there nothing tells which is which."""
+    here, there = ([Member(name, {"pid": 1}, False, n, done=10 * n) for name in "ab"] for n in (1, 2))
+    other = Member("c", {"pid": 2}, False, 5)
+    found = _of_all([*here, other], there)
+    assert [(each.in_flight, each.done) for each in found] == [(5, 50), (1, 10), (5, 0)]
 THERE = Terms(finish_at=ELSEWHERE)
 
 

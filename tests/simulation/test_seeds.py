@@ -64,6 +64,7 @@ FOUND = {
     "a page runs while its worker gives up an outbox that it cannot read back": 1001101448,
     "a lease waits for a put to home, which is in the next run": 1001439729,
     "a late copy of a join takes a worker into the next run at home alone": 1001222511,
+    "a worker leaves whose level home does not confirm, which is in the next run": 1002005198,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""
 

@@ -21,6 +21,7 @@ from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.model import (
+    MAX_MOVES,
     Ack,
     Admission,
     Census,
@@ -30,6 +31,7 @@ from scrapy_dq.frontier.model import (
     Lease,
     Put,
     Release,
+    Seeding,
     Status,
 )
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
@@ -42,6 +44,7 @@ from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.pace import OnDemand
+from support.waiting import patience
 from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
 
 SHARDS = 3
@@ -159,6 +162,25 @@ async def test_a_retry_while_the_last_worker_leaves_loses_nothing(crawl: Crawl, 
         await worker.stop()
     left = peek(raw, crawl.name)
     assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
+
+
+async def test_a_retry_opens_the_run_for_each_part(crawl: Crawl, client: Redis) -> None:
+    """What it has moved before may be done meanwhile, and the run finished again."""
+    async with engine(crawl) as worker:
+        for shard in (1, 2):
+            worker.seed([of(shard)])
+            lease = await leased(worker)
+            worker.worker.fail(lease.entry_id, "no", "url")
+        await until(lambda: not worker.worker.pending, "end")
+        await worker.stop()
+    raw, phase = Redis.from_url(crawl.url), keys.meta(crawl.name)
+
+    def finish(count: int) -> None:
+        assert client.hget(phase, "phase") == b"open"
+        client.hset(phase, "phase", "finished")
+
+    done = retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True, moved=finish)
+    assert done.failed == 2
 
 
 async def test_what_a_retry_needs_stays_in_all_shards(crawl: Crawl, client: Redis) -> None:
@@ -657,6 +679,100 @@ async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(
             await until(lambda: shard.protocol.applied > asked + 1, "exchanges")
             assert (shard.protocol.outbox.parentless, stored(shard.protocol.census)) == (1, 0)
         await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
+
+
+async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_waits_for_home(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if that fills an exchange; it is sent when home is back."""
+    full = [n for n in range(9000) if shard_of(b"", b"%d" % n, SHARDS) == 2][:MAX_MOVES]
+    crawl.size = 0
+    async with engine(crawl, concurrency=0) as worker:
+        shard, dues = worker.worker.dialogues[2], []
+        due_at = shard.pace.due_at
+
+        def noted(want: int, moves: int, full: bool, *rest: Any) -> float:
+            if shard.protocol.held_back and shard.protocol.waits_to_seed:
+                dues.append((moves, full))
+            return due_at(want, moves, full, *rest)
+
+        monkeypatch.setattr(shard.pace, "due_at", noted)
+        with cut_off(monkeypatch, worker.worker.home):
+            await until(lambda: worker.worker.home.outage.reason, "the outage")
+            worker.seed(full)
+            assert shard.protocol.outbox.full
+            await until(lambda: dues, "an exchange without moves")
+            assert set(dues) == {(0, False)}
+        await until(lambda: stored(shard.protocol.census) == len(full), "all is stored")
+
+
+async def test_a_worker_leaves_though_home_is_in_the_next_run_and_has_not_confirmed_its_level(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start() has failed, so that nothing of the run before is left: home never confirms it."""
+    async with Engine(crawl, identity=SPREAD) as worker:
+        worker.seed([of(1)])
+        shard = worker.worker.dialogues[1]
+        worker.worker.ack((await leased(worker)).entry_id)
+        await until(lambda: shard.protocol.census.done == 1, "the request is done")
+        with cut_off(monkeypatch, worker.worker.home):
+            await until(lambda: worker.worker.home.outage.reason, "the outage")
+            worker.worker.home.protocol.seeding = Seeding.FAILED
+            forget_member(client, crawl, 0, worker.worker.home.id, run=1)
+            worker.worker.home.protocol.census = Census()
+        await until(lambda: worker.worker.home.protocol.finished, "the answer of home")
+        leaving = asyncio.create_task(worker.worker.stop(30, durable=False))
+        await until(leaving.done, "it has left")
+        assert worker.worker.home.protocol.over
+
+
+async def test_a_worker_that_is_stopped_while_all_shards_register_it_leaves_in_all(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another shard may have to get its puts again: home confirms the level for them first."""
+    async with Engine(crawl, identity=SPREAD, concurrency=0) as worker:
+        worker.seed([of(1)])
+        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        home, shard = worker.worker.dialogues[:2]
+        rejoin = type(home._frontier).rejoin
+
+        async def when_leaving(*args: Any) -> Any:
+            if not worker.worker._leaving:
+                raise FrontierUnavailable("later")
+            return await rejoin(home._frontier, *args)
+
+        async def after_home(*args: Any) -> Any:
+            if not home.handed_in:
+                raise FrontierUnavailable("later")
+            return await rejoin(shard._frontier, *args)
+
+        monkeypatch.setattr(home._frontier, "rejoin", when_leaving)
+        monkeypatch.setattr(shard._frontier, "rejoin", after_home)
+        for number, each in enumerate((home, shard)):
+            name = keys.prefix(keys.Shard(crawl.name, number))
+            client.hset(f"{name}worker:{each.id}", "fenced", 1)
+            client.delete(f"{name}in-flight:{each.id}")
+        await until(lambda: home.outage.reason and shard.outage.reason, "both register it")
+        await worker.worker.stop(patience(5), durable=False)
+        assert not any(each._gave_up for each in worker.worker.dialogues)
+
+
+async def test_a_start_is_complete_if_all_that_it_has_put_elsewhere_is_on_the_disks(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run waits for another worker with the same arguments, although nothing is missing."""
+    started = replace(SPREAD, starts="*one")
+    async with Engine(crawl, identity=SPREAD, concurrency=0) as other:
+        async with Engine(crawl, identity=started, concurrency=0) as worker:
+            worker.seed([of(1)])
+            await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+
+            async def on_disk(*args: Any) -> str:
+                return ""
+
+            monkeypatch.setattr(Dialogue, "wait_until_durable", on_disk)
+            await worker.worker.stop(10, durable=True)
+        assert await other.worker.home._frontier.interrupted_starts() == []
 
 
 async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(crawl: Crawl) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from scrapy_dq.frontier.admin.liveness import find_alive
 from scrapy_dq.frontier.frontier import Frontier
@@ -67,12 +68,37 @@ async def need_nobody(
         raise FrontierRefused(refused(frontier.crawl, alive))
 
 
-async def flush_under_workers(frontier: Frontier, most_s: float = math.inf) -> Flushed:
+async def flush_under_workers(
+    frontier: Frontier, most_s: float = math.inf, epoch: bytes | None = None
+) -> Flushed:
     """Delete everything of the crawl, or of a shard, even if workers are live, and return what was deleted.
 
     Live workers find the frontier gone, and close with reason frontier_lost.
+
+    Args:
+        epoch: see `Frontier.flush`.
     """
-    return await _purged(frontier, await frontier.flush([], force=True), most_s)
+    return await _purged(frontier, await frontier.flush([], force=True, epoch=epoch), most_s)
+
+
+async def flush_others(
+    others: Sequence[Frontier], epochs: Sequence[bytes], most_s: float = math.inf
+) -> list[Flushed]:
+    """Delete the other shards of a crawl whose home was deleted, and return what was deleted.
+
+    Without home, they belong to no crawl: a worker that is alive there only was left behind. One that belongs
+    to a crawl that has begun since stays.
+
+    Args:
+        epochs: what they had before home was deleted; of those beyond, what they have is deleted.
+    """
+    found = []
+    for other, epoch in zip_longest(others, epochs):
+        try:
+            found.append(await flush_under_workers(other, most_s, epoch))
+        except FrontierRefused:
+            logger.warning("Crawl %r was begun anew meanwhile: a shard of it was not deleted", other.crawl)
+    return found
 
 
 async def _purged(frontier: Frontier, flushed: Flushed, most_s: float) -> Flushed:

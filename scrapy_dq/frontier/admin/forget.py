@@ -36,11 +36,12 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
     """
     args = [msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1)]
 
-    def forget_in_shard(client: Any, shard: keys.Shard) -> int | None:
+    def forget_in_shard(client: Any, shard: keys.Shard) -> set[int] | None:
         reply = Script("forget", Order.FIFO).call_blocking(client, keys.fixed(shard), *args, by_bytes(by))
         refuse(reply)
-        return int(reply[1]) if reply[0] == b"OK" else None
+        return set(reply[1]) if reply[0] == b"OK" else None
 
-    # Where one was put depends on its partition, which its fingerprint does not tell.
+    # Where one was put depends on its partition, which its fingerprint does not tell. After a reshard,
+    # several shards may have it.
     known, *others = shards_of(client, crawl).each(forget_in_shard, strict=True)
-    return None if known is None else known + sum(filter(None, others))
+    return None if known is None else len(known.union(*filter(None, others)))

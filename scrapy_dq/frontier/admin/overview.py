@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -263,15 +264,19 @@ async def order_of(client: Any, crawl: str) -> Order | None:
 
 
 def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
-    """Add to each worker what it has in another shard, where it is registered under another id."""
-    there = {_process_of(each): each for each in others}
+    """Add to each worker what it has in another shard, where it is registered under another id.
+
+    Of several in one process nothing tells which is which there: the first one gets it all.
+    """
+    there: defaultdict[Any, list[Member]] = defaultdict(list)
+    for other in others:
+        there[_process_of(other)].append(other)
     found = []
     for member in members:
-        other = there.get(_process_of(member))
-        if other is not None:
-            in_flight, done = member.in_flight + other.in_flight, member.done + other.done
-            member = replace(member, in_flight=in_flight, done=done)
-        found.append(member)
+        of_it = there.pop(_process_of(member), ())
+        in_flight = member.in_flight + sum(other.in_flight for other in of_it)
+        done = member.done + sum(other.done for other in of_it)
+        found.append(replace(member, in_flight=in_flight, done=done))
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha1
 from typing import Any, TypeVar
 
@@ -75,9 +74,9 @@ def retry(
     shards, found = shards_of(client, crawl), Retried()
     home = next(iter(shards))
 
-    @cache
     def open_home() -> None:
-        # A shard that is open in a finished crawl would be cleared by the next run.
+        # A shard that is open in a finished crawl would be cleared by the next run. Before each batch: what
+        # was moved before may be done, and the run finished again.
         with as_unavailable():  # not taken for an error of the other shard
             retry_records(*home, overview, by=by, reopen=True)
 

@@ -155,10 +155,7 @@ class _Shard:
             async for elements in pages[0]:
                 yield self._elements(lists[0][0].rank, elements)
             return
-        heads = [
-            self._elements(chain.rank, await _next(each))
-            for (chain, _), each in zip(lists, pages, strict=True)
-        ]
+        heads = [await self._next(chain.rank, each) for (chain, _), each in zip(lists, pages, strict=True)]
         while any(heads):
             # As far as the list whose page ends first: what is read next of it may be older than the others.
             ends = min(head[-1][1] for head in heads if head)
@@ -167,7 +164,14 @@ class _Shard:
                 was_read = bool(heads[n])
                 heads[n] = [e for e in heads[n] if e[1] > ends]
                 if was_read and not heads[n]:
-                    heads[n] = self._elements(chain.rank, await _next(pages[n]))
+                    heads[n] = await self._next(chain.rank, pages[n])
+
+    async def _next(self, rank: int, pages: AsyncIterator[list[bytes]]) -> list[Item]:
+        """Return the next ones of a list; empty: it has no more."""
+        async for elements in pages:
+            if items := self._elements(rank, elements):
+                return items
+        return []
 
     def _elements(self, rank: int, elements: list[bytes]) -> list[Item]:
         whole = [waiting_item(rank, each) for each in elements if len(each) >= 20]
@@ -203,7 +207,3 @@ def _sliced(items: list[Item]) -> Iterator[list[Item]]:
             begin, size = at + 1, 0
     if begin < len(items):
         yield items[begin:]
-
-
-async def _next(pages: AsyncIterator[list[bytes]]) -> list[bytes]:
-    return await anext(pages, [])

@@ -76,7 +76,8 @@ async def reshard(
     if before == to:
         await end_again(frontiers, metas)
         return Resharded(before)
-    if b">" in home.get(b"seen_kind", b""):
+    # Of any shard: neither this nor the conversion could be completed.
+    if any(b">" in meta.get(b"seen_kind", b"") for meta in metas if meta.get(b"epoch") == home[b"epoch"]):
         raise FrontierRefused(f"the seen set of crawl {crawl!r} is half converted: finish that first")
     _refuse_if_one_is_lost(crawl, metas, before)
     change = ShardChange(frontiers, before, to, home, _OF_HOME)

@@ -59,7 +59,7 @@ class ShardChange:
                 described = self._described + (self._at_home if number == HOME else [])
                 now_ms = await self.transfer.change(
                     number, self._after, "begin", added=number >= self._before, sequence=sequence,
-                    described=[*described, b"phase", b"open"],
+                    described=[*described, b"phase", b"open"], replaces=meta.get(b"epoch", b""),
                 )  # fmt: skip
                 clocks[number] = now_ms - sent * 1000
         await self._refuse_if_one_was_rolled_back()

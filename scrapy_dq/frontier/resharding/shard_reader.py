@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ PART = 1_000
 """Most elements, members or tokens in one part."""
 TIMED = ("delayed", "earliest", "blocked")
 """Sorted sets whose scores are times, in ms of the crawl's clock."""
-FIRST_BUCKETS = 1024
+FIRST_BUCKETS, MOST_BUCKETS = 1024, 2**26
 _HASHES = ("limits", "spent", "dead", "messages")
 _RANK_BIAS = 2**52
 Found = list[tuple[bytes, list[Any]]]
@@ -77,8 +78,10 @@ class ShardReader:
         with as_unavailable():
             name = self._prefix + "seen"
             generation, buckets = await self._client.hmget(name, "generation", "buckets")
+        # As the scripts read it (lua/seen/seen_compact.lua): somebody else may have written it.
+        count = int(buckets) if buckets and re.fullmatch(rb"\d{1,9}", buckets) else FIRST_BUCKETS
         found: Found = []
-        for n in range(int(buckets or 0)):
+        for n in range(min(max(FIRST_BUCKETS, count), MOST_BUCKETS) if generation else 0):
             with as_unavailable():
                 members = await self._client.smembers(b"%s:%s:%d" % (name.encode(), generation, n))
             found += ((member, [n % FIRST_BUCKETS, member]) for member in members)

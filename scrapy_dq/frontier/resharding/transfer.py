@@ -94,7 +94,7 @@ class Transfer:
 
     async def change(
         self, number: int, after: int, step: str, *, added: bool = False, sequence: int = 0,
-        described: Sequence[bytes] = (), on: Frontier | None = None,
+        described: Sequence[bytes] = (), replaces: bytes = b"", on: Frontier | None = None,
     ) -> int:  # fmt: skip
         """Take a step of the reshard in one shard, and return its time in ms.
 
@@ -102,13 +102,13 @@ class Transfer:
             after: how many shards there will be.
             step: begin, end or tidy.
             added: there was no such shard before.
-            sequence, described: see transitions/reshard.lua.
+            sequence, described, replaces: see transitions/reshard.lua.
             on: the frontier to use.
         """
         frontier = on or self.frontiers[number]
         reply = await self.call(
             frontier, "reshard", self._id, int(number == HOME), step, int(added), self._run,
-            int(self._is_open), sequence, schema_of(after), list(described),
+            int(self._is_open), sequence, schema_of(after), list(described), replaces,
         )  # fmt: skip
         if reply[0] == b"LIVE":
             raise FrontierRefused(

@@ -337,6 +337,7 @@ class Dialogue:
             self._logger.warning("%s", doubt)
         else:
             self.protocol.retire_log()
+            self.protocol.raise_retired = self.protocol.raised_at is not None
 
     async def look(self, deadline: float) -> None:
         """Make an exchange for its census."""
@@ -426,7 +427,10 @@ class Dialogue:
         outbox = self.protocol.outbox
         while not self._closing.is_set():
             notes, waiting = len(self.protocol.notes), self.protocol.census.waiting
-            due = self.pace.due_at(self._wants(), len(outbox) + notes, outbox.full, waiting, notes)
+            # What waits for home is not sent sooner if this shard is asked more often.
+            held_back = self.protocol.held_back and self.protocol.waits_to_seed
+            moves, full = (0, False) if held_back else (len(outbox), outbox.full)
+            due = self.pace.due_at(self._wants(), moves + notes, full, waiting, notes)
             pause = due - time.monotonic()
             if pause <= 0:
                 return

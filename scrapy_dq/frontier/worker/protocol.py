@@ -231,6 +231,8 @@ class WorkerProtocol:
         """Whether another shard has, or is to get, puts that this level is needed for; see `level.py`."""
         self.may_seed: Callable[[], bool] = lambda: True
         """Whether puts without a parent may be sent now."""
+        self.held_back = False
+        """Because they may not, the last exchange had no moves."""
         self.home = self
         """That of the dialogue with home."""
         self.others: Sequence[WorkerProtocol] = ()
@@ -281,7 +283,9 @@ class WorkerProtocol:
 
     @property
     def unsaid(self) -> bool:
-        """There are moves or notes to send, or an answer is pending; or, at home, others wait to seed."""
+        """There are moves or notes to send, or an answer is pending; or home has to confirm the level."""
+        if self.raised_at is None and self.stays_raised():
+            return True
         if self._shard.number == HOME and any(each.waits_to_seed for each in self.others):
             return True
         return bool(self.outbox or self.notes) or self.under_way
@@ -440,9 +444,10 @@ class WorkerProtocol:
     def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
         # Without words, this worker's run is an older one, and how it ended is not known: others may have
         # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
-        # Nor will home ever confirm the level that puts without a parent wait for, or this shard that no
+        # Nor will home ever confirm the level that puts without a parent need, or this shard that no
         # roll-back takes back the puts in its log, for which leases in other shards wait.
-        waits = any(of.waits_to_seed for of in (self, *self.others)) or bool(self.others and self._log)
+        waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
+        waits = waits or bool(self.others and self._log)
         if sent.prefix or (receipt.words is None and (self._unfinished or waits)):
             self._begin_rejoin()
         elif not self.outbox:
@@ -487,8 +492,10 @@ class WorkerProtocol:
 
     def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
         prefix = self.outbox.prefix(until)
-        if self.waits_to_seed:
+        self.held_back = False
+        if self.waits_to_seed and prefix:
             prefix = list(takewhile(lambda move: not _is_parentless(move), prefix))
+            self.held_back = not prefix
         seeding = self.seeding
         if seeding == Seeding.DONE:
             # Only this worker has those beyond the prefix: it counts as seeding until they are stored.

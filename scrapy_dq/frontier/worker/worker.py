@@ -23,6 +23,7 @@ from scrapy_dq.frontier.model import (
     Ending,
     Fail,
     FrontierError,
+    FrontierUnavailable,
     Gone,
     Hold,
     Joined,
@@ -530,12 +531,16 @@ class Worker:
         await asyncio.gather(*(each.cease() for each in everywhere))
         try:
             await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
-            if self._level.needed():
+            if raised := self._level.needed():
                 await self.home.attempt(self._raise_level, deadline)
             if durable is None:
                 durable = bool(self._deferred) or any(each.vouches for each in self._protocols)
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
+                if raised and not self._level.needed():
+                    await self.home.attempt(
+                        self.home.look, deadline
+                    )  # its start() is complete: home notes it
             if self._deferred:
                 for shard in range(len(everywhere)):
                     self._let_pass(shard)
@@ -566,6 +571,8 @@ class Worker:
         await self.home.look(deadline)
         # Not for ever: as soon as the puts are certain, an exchange lowers it.
         while self._level.needed() and not (self._level.is_raised() or self.home.done):
+            if time.monotonic() >= deadline:
+                raise FrontierUnavailable("home does not confirm that this worker has put requests elsewhere")
             await self.home.look(deadline)
 
     async def _standing(self) -> Standing | None:

@@ -1,7 +1,7 @@
 -- forget: remove fingerprints from the seen set, so that their requests are new again.
 -- ARGS     fingerprints (msgpack array), known_as (msgpack array: the fingerprint of each in another scheduler),
 --          by (who has them forgotten, for the journal)
--- RETURNS  OK, number of fingerprints that were seen | ABSENT | WRONG_TYPE, key, actual, expected
+-- RETURNS  OK, positions (from 0) of fingerprints that were seen | ABSENT | WRONG_TYPE, key, actual, expected
 --          | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
@@ -15,14 +15,14 @@ local function remove_seen(fingerprint)
   local remove = seen().remove
   return type(remove) == 'string' and redis.call(remove, key.seen, fingerprint) or remove(fingerprint)
 end
-local others, known = cmsgpack.unpack(known_as), 0
+local others, known = cmsgpack.unpack(known_as), {}
 for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
   local known_here = remove_seen(fingerprint)
   local adopted = redis.call('SREM', key.adopted, others[i])
-  known = known + math.max(known_here, adopted)
+  if known_here + adopted > 0 then known[#known + 1] = i - 1 end
 end
 tidy_seen()
 save_state()
 tell('forgets') -- workers cache the fingerprints that they sent recently
-if known > 0 then note_event('forget', by, known) end
+if known[1] then note_event('forget', by, #known) end
 return { 'OK', known }

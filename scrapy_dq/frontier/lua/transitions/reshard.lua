@@ -7,9 +7,9 @@
 --          end; tidy, after home has ended: the marks of another shard go), added (1: there was no such shard
 --          before), run (of home), open (1: home's run is open), sequence (the highest of all shards: an entry keeps
 --          its turn, and later ones come after it), schema (at the end), described (msgpack: fields of home's meta
---          and their values)
+--          and their values), replaces (the epoch that a new shard had when this reshard began)
 -- RETURNS  OK, now_ms, id | ABSENT | LIVE, worker_id | LATER (it is in a later run than home) | CHANGED (of another
---          number, or another process owns it) | WRONG_TYPE, key, actual, expected
+--          number, another process owns it, or this is a late copy) | WRONG_TYPE, key, actual, expected
 -- COST     O(fields of meta); O(lists) if what is there is of another crawl, or of an older run
 -- CRASH    before, after: repeating it changes nothing; a crawl stays closed until a reshard is complete
 -- USES     keys.key, kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run,
@@ -18,13 +18,15 @@
 local epoch, change, owner, id, home, step = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
 local begins = step == 'begin'
 local added, run, open, sequence = ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9] == '1', tonumber(ARGV[10])
-local schema, described = ARGV[11], cmsgpack.unpack(ARGV[12])
+local schema, described, replaces = ARGV[11], cmsgpack.unpack(ARGV[12]), ARGV[13]
 local wrong = wrong_type()
 if wrong then return wrong end
 local from, to = string.match(change, '^(%d+)>(%d+)$')
 local is_new = state.epoch ~= epoch or added and stored_field('reshard:id') ~= id
 if is_new and (home and from ~= '0' or not begins) then return { 'ABSENT' } end
 if is_new and home and state.epoch then return { 'CHANGED' } end
+-- RACE: a call arrives after its reshard is complete, or after another crawl has begun: it must not empty this shard.
+if is_new and (state.epoch or '') ~= replaces or begins and stored_field('moved_by') == id then return { 'CHANGED' } end
 local stored = is_new and from or stored_shards()
 if home and stored ~= change and (stored ~= from or not begins) then return { 'CHANGED' } end
 if not begins and stored_field('reshard:owner') ~= owner then return { 'CHANGED' } end
@@ -35,6 +37,7 @@ local function drop_marks()
 end
 if step == 'tidy' then
   drop_marks()
+  redis.call('HSET', key.meta, 'moved_by', id)
   return { 'OK', now_ms(), id }
 end
 if not is_new and state.run > run then return { 'LATER' } end
