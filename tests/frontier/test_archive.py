@@ -284,7 +284,7 @@ def test_records_of_others_are_left_out_and_counted(crawl_of: Callable[..., Craw
 
 def test_a_list_that_begins_with_records_of_others_is_read_on(crawl_of: Callable[..., Crawl]) -> None:
     """Also beside others of its partition, of which only the first elements are read at once."""
-    crawl = crawl_of(Seen.EXACT, True)
+    crawl = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
     filled(crawl, 1)
 
     async def read(frontiers: list[Frontier]) -> int:

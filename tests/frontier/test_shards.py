@@ -48,6 +48,8 @@ def test_what_workers_of_one_process_have_in_another_shard_counts_once() -> None
     other = Member("c", {"pid": 2}, False, 5)
     found = _of_all([*here, other], there)
     assert [(each.in_flight, each.done) for each in found] == [(5, 50), (1, 10), (5, 0)]
+
+
 THERE = Terms(finish_at=ELSEWHERE)
 
 

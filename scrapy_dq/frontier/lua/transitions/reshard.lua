@@ -26,7 +26,7 @@ local is_new = state.epoch ~= epoch or added and stored_field('reshard:id') ~= i
 if is_new and (home and from ~= '0' or not begins) then return { 'ABSENT' } end
 if is_new and home and state.epoch then return { 'CHANGED' } end
 -- RACE: a call arrives after its reshard is complete, or after another crawl has begun: it must not empty this shard.
-if is_new and (state.epoch or '') ~= replaces or begins and stored_field('moved_by') == id then return { 'CHANGED' } end
+if is_new and (state.epoch or '') ~= replaces then return { 'CHANGED' } end
 local stored = is_new and from or stored_shards()
 if home and stored ~= change and (stored ~= from or not begins) then return { 'CHANGED' } end
 if not begins and stored_field('reshard:owner') ~= owner then return { 'CHANGED' } end
@@ -37,7 +37,6 @@ local function drop_marks()
 end
 if step == 'tidy' then
   drop_marks()
-  redis.call('HSET', key.meta, 'moved_by', id)
   return { 'OK', now_ms(), id }
 end
 if not is_new and state.run > run then return { 'LATER' } end
