@@ -19,6 +19,7 @@ from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_EXCHANGE_BYTES,
     Audited,
+    BegunAnew,
     Census,
     Figures,
     Flushed,
@@ -479,14 +480,14 @@ class Frontier:
             force: even if workers are live.
             epoch: of the crawl; None: of the present one.
         Raises:
-            FrontierRefused: meanwhile it was deleted, and begun anew; nothing was deleted by this call.
+            BegunAnew: meanwhile it was deleted, and begun anew; nothing was deleted by this call.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
         epoch = await self.epoch() if epoch is None else epoch
         reply = await self._call("flush", packed, int(force), epoch)
         if reply[0] == b"CHANGED":
-            raise FrontierRefused(f"crawl {self.crawl!r} was begun anew meanwhile. Nothing was deleted")
+            raise BegunAnew(f"crawl {self.crawl!r} was begun anew meanwhile. Nothing was deleted")
         if reply[0] == b"LIVE":
             return Flushed(id_text(reply[1]), Census())
         left = False

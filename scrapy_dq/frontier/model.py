@@ -34,6 +34,10 @@ class FrontierRefused(FrontierError):
     """The frontier cannot be used as configured; nothing in Redis was changed."""
 
 
+class BegunAnew(FrontierRefused):
+    """It is another crawl by now."""
+
+
 class RunOver(FrontierRefused):
     """The run has ended while a worker joined it."""
 

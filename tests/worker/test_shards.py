@@ -19,7 +19,7 @@ from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.producer import Producer
-from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.admin.retry import retry, retry_records
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Ack,
@@ -27,6 +27,7 @@ from scrapy_dq.frontier.model import (
     Census,
     FrontierRefused,
     FrontierUnavailable,
+    Gone,
     Joined,
     Lease,
     Put,
@@ -164,7 +165,7 @@ async def test_a_retry_while_the_last_worker_leaves_loses_nothing(crawl: Crawl, 
     assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
 
 
-async def test_a_retry_opens_the_run_for_each_part(crawl: Crawl, client: Redis) -> None:
+async def test_a_retry_opens_the_run_for_each_part(crawl: Crawl, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has moved before may be done meanwhile, and the run finished again."""
     async with engine(crawl) as worker:
         for shard in (1, 2):
@@ -173,14 +174,17 @@ async def test_a_retry_opens_the_run_for_each_part(crawl: Crawl, client: Redis) 
             worker.worker.fail(lease.entry_id, "no", "url")
         await until(lambda: not worker.worker.pending, "end")
         await worker.stop()
-    raw, phase = Redis.from_url(crawl.url), keys.meta(crawl.name)
+    raw, phase, move = Redis.from_url(crawl.url), keys.meta(crawl.name), retry_records
 
-    def finish(count: int) -> None:
-        assert client.hget(phase, "phase") == b"open"
-        client.hset(phase, "phase", "finished")
+    def finished_before(client: Any, shard: keys.Shard, *args: Any, **named: Any) -> Any:
+        if shard.number:
+            assert raw.hget(phase, "phase") == b"open"
+            raw.hset(phase, "phase", "finished")
+        return move(client, shard, *args, **named)
 
-    done = retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True, moved=finish)
-    assert done.failed == 2
+    monkeypatch.setattr("scrapy_dq.frontier.admin.retry.retry_records", finished_before)
+    assert retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True).failed == 2
+    assert raw.hget(phase, "phase") == b"open"
 
 
 async def test_what_a_retry_needs_stays_in_all_shards(crawl: Crawl, client: Redis) -> None:
@@ -694,6 +698,7 @@ async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_wait
         def noted(want: int, moves: int, full: bool, *rest: Any) -> float:
             if shard.protocol.held_back and shard.protocol.waits_to_seed:
                 dues.append((moves, full))
+                return float("inf")
             return due_at(want, moves, full, *rest)
 
         monkeypatch.setattr(shard.pace, "due_at", noted)
@@ -704,6 +709,28 @@ async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_wait
             await until(lambda: dues, "an exchange without moves")
             assert set(dues) == {(0, False)}
         await until(lambda: stored(shard.protocol.census) == len(full), "all is stored")
+
+
+async def test_home_is_asked_at_once_for_a_put_that_comes_while_it_is_asked(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That exchange lowers the level, which the put needs in its shard."""
+    async with engine(crawl, concurrency=0) as worker:
+        worker.seed([of(0)])
+        home = worker.worker.home
+        await until(lambda: home.protocol.raised_at is None, "the level is lowered")
+        exchange, due_at, dues = home._frontier.exchange, home.pace.due_at, []
+
+        async def meanwhile(*args: Any) -> Any:
+            monkeypatch.setattr(home._frontier, "exchange", exchange)
+            receipt = await exchange(*args)
+            worker.put(of(1))
+            monkeypatch.setattr(home.pace, "due_at", lambda *of: dues.append(due_at(*of)) or dues[-1])
+            return receipt
+
+        monkeypatch.setattr(home._frontier, "exchange", meanwhile)
+        await until(lambda: dues, "the answer")
+        assert dues[0] == 0
 
 
 async def test_a_worker_leaves_though_home_is_in_the_next_run_and_has_not_confirmed_its_level(
@@ -822,6 +849,24 @@ async def test_a_worker_brings_all_shards_into_the_latest_run_in_which_it_is(
         await worker.run()
         assert crawl.done == dict.fromkeys(range(20, 60), 1)
         assert worker.worker.ending == "finished"
+
+
+async def test_a_worker_that_leaves_brings_all_shards_into_the_latest_run_in_which_it_is(
+    crawl: Crawl, client: Redis
+) -> None:
+    """It learns of it as it leaves: the next worker to join would delete what the others have."""
+    async with engine(crawl, concurrency=0) as worker:
+        worker.seed([of(1), of(2)])
+        await until(lambda: stored(worker.worker.census) == 2, "the seeds")
+        await until(lambda: not worker.worker._level.needed(), "they are certain")
+        for each in worker.worker.dialogues:
+            each.pace.due_at = lambda *of: float("inf")  # type: ignore[method-assign]
+            await until(lambda: not each.protocol.under_way, "no exchange")  # noqa: B023
+        client.hset(keys.meta(crawl.name), "run", 1)
+        worker.worker.home.note(Gone(1, 0))
+        await worker.stop()
+    metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
+    assert [client.hget(meta, "run") for meta in metas] == [b"1"] * SHARDS
 
 
 async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(

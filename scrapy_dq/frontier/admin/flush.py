@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from scrapy_dq.frontier.admin.liveness import find_alive
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Flushed, FrontierRefused
+from scrapy_dq.frontier.model import BegunAnew, Flushed, FrontierRefused
 from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ async def flush_others(
     for other, epoch in zip_longest(others, epochs):
         try:
             found.append(await flush_under_workers(other, most_s, epoch))
-        except FrontierRefused:
+        except BegunAnew:
             logger.warning("Crawl %r was begun anew meanwhile: a shard of it was not deleted", other.crawl)
     return found
 

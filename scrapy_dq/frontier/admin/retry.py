@@ -75,8 +75,8 @@ def retry(
     home = next(iter(shards))
 
     def open_home() -> None:
-        # A shard that is open in a finished crawl would be cleared by the next run. Before each batch: what
-        # was moved before may be done, and the run finished again.
+        # A shard that is open in a finished crawl would be cleared by the next run. Before and after each
+        # batch: what was moved before may be done, and the run finished again.
         with as_unavailable():  # not taken for an error of the other shard
             retry_records(*home, overview, by=by, reopen=True)
 
@@ -85,6 +85,8 @@ def retry(
             if shard.number != keys.HOME:
                 open_home()
             counts = retry_records(client, shard, overview, failed, dead, by)
+            if shard.number != keys.HOME and any(counts):
+                open_home()
             found.failed += counts[0]
             found.dead += counts[1]
             found.left += len(failed) + len(dead) - sum(counts)

@@ -50,6 +50,11 @@ class Level:
         """Note that a put without a parent was appended to the outbox of another shard than home."""
         self._last[shard] = number
 
+    @property
+    def shards(self) -> Iterable[int]:
+        """Those with puts for which it is needed."""
+        return self._last
+
     def is_raised(self) -> bool:
         """Tell whether home has confirmed it and answers, and nothing that lowers it was sent since."""
         return self._protocols[0].raised_at is not None and self._home_answers()

@@ -283,8 +283,13 @@ class WorkerProtocol:
 
     @property
     def unsaid(self) -> bool:
-        """There are moves or notes to send, or an answer is pending; or home has to confirm the level."""
+        """There are moves or notes to send, or an answer is pending; or this shard has to be asked first.
+
+        Home has to confirm the level, or a shard has to come into the run of another one (`_catch_up`).
+        """
         if self.raised_at is None and self.stays_raised():
+            return True
+        if self.run < self.together.run and not (self.finished or self.together.over):
             return True
         if self._shard.number == HOME and any(each.waits_to_seed for each in self.others):
             return True

@@ -422,6 +422,8 @@ class Worker:
         self._waiting[shard] = waiting
         if len(self._protocols) > 1:
             self._look_beyond(shard)
+        if shard == HOME and self._level.needed():
+            self._go_on_seeding()
         self._tokens[shard].exchanged(time.monotonic())
         self._let_pass(shard)
         if self._termination is not None:
@@ -439,6 +441,15 @@ class Worker:
         before, self._outlook = self._outlook, (self.pending, self.over)
         if self._outlook != before and not self._outlook[0]:
             self._listener.run_finished()
+
+    def _go_on_seeding(self) -> None:
+        """Home has answered: send what waited for that, or ask it once more to confirm the level."""
+        if self.home.protocol.raised_at is None:  # that exchange was composed before the level was needed
+            self._ask(HOME)
+            return
+        for shard in self._level.shards:
+            if self._protocols[shard].held_back:
+                self.dialogues[shard].kick()
 
     def _look_beyond(self, shard: int) -> None:
         """Pass on between the shards what concerns the whole crawl."""
@@ -530,7 +541,9 @@ class Worker:
         everywhere, self._leaving = self.dialogues, True
         await asyncio.gather(*(each.cease() for each in everywhere))
         try:
-            await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
+            for _ in range(2):
+                # The second time for what one has learned in the first: a level to raise, a later run.
+                await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             if raised := self._level.needed():
                 await self.home.attempt(self._raise_level, deadline)
             if durable is None:
