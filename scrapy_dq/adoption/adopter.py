@@ -111,6 +111,11 @@ class Adopter:
         """See `Producer.disturbed`."""
         return self._producer.disturbed
 
+    @property
+    def doubt(self) -> str:
+        """See `Producer.doubt`; known when this process has left."""
+        return self._producer.doubt
+
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member of the crawl, so that the run does not finish meanwhile; leave it open.

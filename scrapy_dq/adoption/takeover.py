@@ -70,6 +70,8 @@ class Report:
     changed: bool = False
     """The queue changed during the adoption."""
     disturbed: bool = False
+    doubt: str = ""
+    """Why it is not certain that Redis keeps it; a sentence without a full stop."""
     jobdir: JobDir | None = None
     """What was adopted; None: a crawl of scrapy-redis."""
     deleted: list[str] = field(default_factory=list)
@@ -143,9 +145,9 @@ async def take_over(
                 tail_first=report.served == "fifo",
                 newest_first=config.order in _NEWEST_FIRST,
             )
-        report.disturbed = adopter.disturbed
+        report.disturbed, report.doubt = adopter.disturbed, adopter.doubt
         report.changed = await source.mark(report.queue) != before
-        if options.delete_source and report.complete and not report.counts.has_dead:
+        if options.delete_source and report.complete and not (report.doubt or report.counts.has_dead):
             keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
             say(f"Everything is stored. Deleting {' and '.join(map(repr, keys))}")
             await peers.delete(keys)

@@ -76,6 +76,9 @@ class Connection:
         self._routes: dict[int, cluster.Route] = {}
         """By shard: each may be on another node."""
         self._of_shards: list[redis.asyncio.Redis] = []
+        self._checked: set[str] = set()
+        """The nodes of a cluster that were checked; empty: none is to be."""
+        self._level = logging.WARNING
 
     async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if no Redis is configured, and check the one that answers.
@@ -106,7 +109,11 @@ class Connection:
         return self._client
 
     async def client_of(self, shard: int) -> redis.asyncio.Redis:
-        """Return the client for the keys of a shard; after `open` or `connect`. It need not answer."""
+        """Return the client for the keys of a shard; after `open` or `connect`. It need not answer.
+
+        Raises:
+            FrontierRefused: after `open`: its node is too old, or evicts keys of the crawl.
+        """
         assert self._client is not None
         if not (shard and self.in_cluster):
             return self._client
@@ -115,6 +122,10 @@ class Connection:
         with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and says what is wrong
             name = keys.Shard(self._config.crawl, shard)
             await cluster.find_node_on_the_loop(client, keys.meta(name))
+            node = cluster.address_of(client)
+            if self._checked and node not in self._checked:
+                self._checked.add(node)
+                check_info(await client.info(), node, level=self._level)
         return client
 
     async def close(self) -> None:
@@ -235,17 +246,18 @@ class Connection:
             info = await self._first_answer(client)
         except (RedisError, OSError, TimeoutError) as error:
             raise refusal(error, self.target) from error
-        level = logging.DEBUG if quiet else logging.WARNING
+        self._level = logging.DEBUG if quiet else logging.WARNING
         if info is None:
             logger.log(
-                level,
+                self._level,
                 "Redis at %s does not allow INFO: its version, eviction policy and persistence are not "
                 "checked",
                 self.target,
             )
         else:
             self._cluster = bool(int(info.get("cluster_enabled", 0)))
-            check_info(info, self.target, embedded=self._embedded is not None, level=level)
+            self._checked.add(cluster.address_of(client))
+            check_info(info, self.target, embedded=self._embedded is not None, level=self._level)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
         """Return INFO, or None if it is not allowed; wait for a Redis that is still starting."""

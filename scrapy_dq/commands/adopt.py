@@ -101,6 +101,7 @@ def _found(report: Report) -> dict[str, Any]:
         "crawl": report.config.crawl,
         "redis": report.target,
         "complete": report.complete,
+        "doubt": report.doubt or None,
         "adopted": counts.adopted,
         "known": counts.known,
         "dead": counts.dead,
@@ -160,6 +161,8 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         )
     if report.disturbed:
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
+    if report.doubt:
+        yield f"{report.doubt}. Until this command is certain, it does not delete the source: run it again."
     if report.counts.dead_before:
         yield f"{report.counts.dead_before:,} of those already seen are dead letters of an earlier adoption."
     if report.counts.cut:

@@ -75,7 +75,7 @@ class Events(Subcommand):
             time.sleep(LOOK_S)
             try:
                 with as_unavailable(place.target):
-                    place.shards.ask_all()
+                    place.ask_all()
                     events = read_events(place.shards, place.crawl)
                 missed = ""
             except FrontierUnavailable as error:

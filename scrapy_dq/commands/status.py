@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +12,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.inspection.status import COUNTS, read_status
+from scrapy_dq.inspection.words import uncounted
 
 INTERVAL_S = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
@@ -103,6 +105,8 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
                 overview = peek(place.client, config.crawl)
                 found |= {"redis": place.target, "phase": overview.phase, "run": overview.run}
                 found["hold"] = overview.hold.value
+                found["unreachable_shards"] = list(overview.unreachable)
+                found["apart_shards"] = list(overview.apart)
                 if overview.phase != "absent":
                     found |= {name: asdict(overview.census)[name] for name in COUNTS}
     return crawls
@@ -121,6 +125,9 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
         for found in crawls
     ]
     print_table(("phase", *counts, "spider: crawl"), rows, numbers=counts)
+    for found in crawls:
+        for line in uncounted(found.get("unreachable_shards", ()), found.get("apart_shards", ())):
+            print(f"scrapy dq: crawl {found['crawl']!r}: {line}", file=sys.stderr)
 
 
 def _named(found: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +11,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-from scrapy_dq.inspection.words import unanswered
+from scrapy_dq.inspection.words import uncounted
 from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
@@ -52,19 +53,22 @@ class Steering(Subcommand):
             if not options.json:
                 result = self.needless(before) or self.result(found)
                 print(f"Crawl {place.crawl!r}: {result}", flush=True)
+            said = _say_uncounted(found, [])
             while wait_s is not None and not self.obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
                 found = place.overview()
+                said = _say_uncounted(found, said)
         obeyed = wait_s is None or self.obeyed(found)
         if options.json:
             print_json({
                 "crawl": place.crawl, "phase": found.phase, "hold": found.hold.value, "obeyed": obeyed,
                 "workers": len(found.members), "in_flight": found.census.in_flight,
+                "unreachable_shards": list(found.unreachable), "apart_shards": list(found.apart),
             })  # fmt: skip
         elif wait_s is not None and obeyed:
             print(f"{self.awaited[0].upper()}{self.awaited[1:]}.")
         if not obeyed:
-            missed = "".join(f"; {line}" for line in unanswered(found.unreachable))
+            missed = "".join(f"; {line}" for line in uncounted(found.unreachable, found.apart))
             raise CommandError(
                 f"sent, but after {wait_s:g} s, {found.census.in_flight:,} are still in flight and "
                 f"{count_of(len(found.members), 'worker')} still registered{missed}"
@@ -172,6 +176,14 @@ class Complete(Steering):
 
     def result(self, found: Overview) -> str:
         return "finished without the rest." if found.phase == "finished" else super().result(found)
+
+
+def _say_uncounted(found: Overview, said: list[str]) -> list[str]:
+    """Say on standard error of which shards nothing is counted, if *said* was something else; return it."""
+    lines = list(uncounted(found.unreachable, found.apart))
+    for line in lines if lines != said else ():
+        print(f"scrapy dq: {line}", file=sys.stderr, flush=True)
+    return lines
 
 
 def _is_gone(member: Member) -> bool:

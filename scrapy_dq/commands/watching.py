@@ -74,6 +74,7 @@ def _look(place: Place, progress: Progress) -> dict[str, Any]:
     phase, reason = "absent", GONE
     try:
         with as_unavailable():
+            place.ask_all()
             overview = peek(place.shards, place.crawl)
             if overview.phase != phase:
                 return progress.status(overview)

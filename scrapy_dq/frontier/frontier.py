@@ -427,15 +427,19 @@ class Frontier:
         keep_seen: bool | None,
         version: int = -1,
         kept: bool = False,
+        began: bool = True,
     ) -> tuple[int, bool]:
         """Release all leases and unregister; return (number of released leases, whether no member is left).
 
         Args:
             version: of another shard than home, when home had finished the run; -1: it has not.
             kept: another shard has failed requests or dead letters: what a retry needs stays.
+            began: its start() may have begun.
         Source: transitions/leave.lua
         """
-        reply = await self._call("leave", worker_id, epoch, run, _said(keep_seen), version, int(kept))
+        reply = await self._call(
+            "leave", worker_id, epoch, run, _said(keep_seen), version, int(kept), int(began)
+        )
         if reply[0] != b"OK":
             return 0, False
         if reply[2] and reply[3]:

@@ -104,6 +104,11 @@ def meta(of: str | Shard) -> str:
     return prefix(of) + "meta"
 
 
+def rank_of(band: bytes) -> int | None:
+    """Return the rank of the list of the backlog that a band names; None: somebody else wrote it."""
+    return int.from_bytes(band, "big") - 2**52 if len(band) == 8 else None
+
+
 def fixed(of: str | Shard) -> tuple[str, ...]:
     """Return what every script declares as its KEYS: all names but those that are made from data."""
     return tuple(prefix(of) + name for name in FIXED)

@@ -10,7 +10,7 @@ from scrapy_dq.frontier.admin.crawls import scan_crawls
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
-from scrapy_dq.inspection.words import phase_of, unanswered
+from scrapy_dq.inspection.words import phase_of, uncounted
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Watched:
         row |= {"phase": overview.phase, "hold": overview.hold.value, "run": overview.run, **counts}
         rate = self._progress.rate() if overview.phase == "open" else None
         self.row = row | {
-            "words": {"phase": "; ".join((phase_of(row), *unanswered(overview.unreachable)))},
+            "words": {"phase": "; ".join((phase_of(row), *uncounted(overview.unreachable, overview.apart)))},
             "settled": settled(counts),
             "left": left(counts),
             "pages_per_s": None if rate is None else round(rate, 1),

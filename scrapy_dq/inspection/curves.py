@@ -27,7 +27,7 @@ def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
     """
-    place.shards.ask_all()
+    place.ask_all()
     samples = read_samples(place.shards, place.crawl, minutes=minutes)
     events = read_events(place.shards, place.crawl)
     return {

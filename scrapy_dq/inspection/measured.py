@@ -110,6 +110,10 @@ class MeasuredCrawl:
             self.row = unreadable
         return True
 
+    def missed(self) -> None:
+        """Note that it could not be read."""
+        self.row = Row(self.row.crawl, self.due, None)
+
     @property
     def complete(self) -> bool:
         """Whether it is absent, or was read, and its workers for long enough."""
@@ -128,7 +132,7 @@ class MeasuredCrawl:
         states = Counter(row["state"] for row in self._workers.look(overview.members))
         states["unknown"] += max(0, overview.census.workers - len(overview.members))
         sizes = [sum(each) for each in zip(*parts, strict=True)]
-        samples, whole = self._samples.values(), not overview.unreachable
+        samples, whole = self._samples.values(), not (overview.unreachable or overview.apart)
         return Measured(
             overview,
             self._done.now(overview.census.done, whole),

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import info_of
-from scrapy_dq.frontier.admin.crawls import scan_crawls, some_crawls
+from scrapy_dq.frontier.admin.crawls import members_of, scan_crawls, some_crawls
+from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.measured import MeasuredCrawl, Row, count_in
@@ -88,7 +88,7 @@ class MeasuresWatch:
                 self._search(client)
             until = time.monotonic() + LONGEST_S
             for crawl in self._next(client):
-                if time.monotonic() < until and not crawl.look(client) and not self._only:
+                if time.monotonic() < until and not self._look_at(crawl, client) and not self._only:
                     del self._crawls[crawl.name]
             memory = info_of(client, "memory") or {}
         rows = [self._crawls[name].row for name in sorted(self._crawls)]
@@ -98,6 +98,16 @@ class MeasuresWatch:
             True, 0.0, list(reversed(unique.values())),
             count_in(memory.get("used_memory")), count_in(memory.get("maxmemory")),
         )  # fmt: skip
+
+    def _look_at(self, crawl: MeasuredCrawl, client: Any) -> bool:
+        try:
+            with as_unavailable():
+                return crawl.look(client)
+        except FrontierError:
+            if self._only or not in_cluster(client):
+                raise
+            crawl.missed()  # the nodes of the others may answer
+            return True
 
     def _search(self, client: Any) -> None:
         names: list[str] = []
@@ -115,14 +125,9 @@ class MeasuresWatch:
 
     def _next(self, client: Any) -> list[MeasuredCrawl]:
         """Return those that were not read for longest, as many as may be read at once, and at least one."""
-        longest = sorted(self._crawls.values(), key=lambda each: each.due)[:PART]
-        with client.pipeline(transaction=False) as pipeline:
-            for each in longest:
-                pipeline.scard(keys.prefix(each.name) + "members")
-            workers = [count_in(reply) or 0 for reply in pipeline.execute(raise_on_error=False)]
         cost, chosen = 0.0, list[MeasuredCrawl]()
-        for each, members in zip(longest, workers, strict=True):
-            cost += CRAWL_COST + WORKER_COST * members
+        for each in sorted(self._crawls.values(), key=lambda each: each.due)[:PART]:
+            cost += CRAWL_COST + WORKER_COST * members_of(client, each.name)
             if chosen and cost > MOST_COST:
                 break
             chosen.append(each)

@@ -29,8 +29,8 @@ _GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
     "dq_gone": ("Requests of this run, or keys, that were deleted", lambda each: each.overview.census.gone),
     "dq_on_hold": ("1: the crawl is paused or draining", lambda each: bool(each.overview.hold.value)),
     "dq_unreachable_shards": (
-        "Shards that did not answer: what is there is not counted",
-        lambda each: len(each.overview.unreachable),
+        "Shards that did not answer, or have nothing of this run: what is there is not counted",
+        lambda each: len(each.overview.unreachable) + len(each.overview.apart),
     ),
     "dq_run_number": ("The number of the run", lambda each: each.overview.run),
 }

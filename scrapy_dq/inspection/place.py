@@ -50,6 +50,13 @@ class Place:
             self.crawl, count, lambda number: self.client if number == HOME else self.connect(number)
         )
 
+    def ask_all(self) -> None:
+        """Let the next look ask all shards again, as many as the crawl has by now (`scrapy dq reshard`)."""
+        known = self.__dict__.get("shards")
+        if known is not None and count_of(self.client, self.crawl) not in (0, len(known)):
+            del self.__dict__["shards"]
+        self.shards.ask_all()
+
     def overview(
         self, *, anyhow: bool = False, hint: bool = True, most_members: int | None = None
     ) -> Overview:
@@ -63,6 +70,7 @@ class Place:
             NoSuchCrawl: there is no such crawl.
             FrontierRefused: a key has a foreign type.
         """
+        self.ask_all()
         found = peek(self.shards, self.crawl, anyhow=anyhow, most_members=most_members)
         if found.phase == "absent":
             absent = f"there is no crawl {self.crawl!r} at {self.target}"

@@ -60,6 +60,7 @@ class Progress:
             **counts,
             "shards": overview.shards,
             "unreachable_shards": list(overview.unreachable),
+            "apart_shards": list(overview.apart),
             "pages_per_s": None if rate is None else round(rate, 1),
             "left_s": round(max(left(counts) / rate, least_s), 1) if rate else None,
             "redis_memory_bytes": memory.get("used_memory"),

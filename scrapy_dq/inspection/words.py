@@ -55,7 +55,7 @@ def memory(status: dict[str, Any]) -> str:
 
 def missing(status: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the run itself."""
-    yield from unanswered(status.get("unreachable_shards", ()))
+    yield from uncounted(status.get("unreachable_shards", ()), status.get("apart_shards", ()))
     if status.get("gone"):
         yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
     if status.get("incomplete"):
@@ -66,6 +66,13 @@ def unanswered(shards: Collection[int]) -> Iterator[str]:
     """Yield which *shards* did not answer, if any."""
     if shards:
         yield f"no answer from {named(shards)}: what is there is not shown or counted"
+
+
+def uncounted(unreachable: Collection[int], apart: Collection[int]) -> Iterator[str]:
+    """Yield of which shards nothing is counted, if any: see `Overview`."""
+    yield from unanswered(unreachable)
+    if apart:
+        yield f"nothing of this run is in {named(apart)}: lost, rolled back, or not begun yet"
 
 
 def named(shards: Collection[int]) -> str:

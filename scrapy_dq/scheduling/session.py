@@ -213,7 +213,7 @@ class Session(Listener):
         self._side_tasks = SideTasks(
             self._crawler,
             config,
-            frontier,
+            frontiers,
             self._connection.target,
             self.worker,
             self.slots,
@@ -285,10 +285,12 @@ class Session(Listener):
         if self.worker.over:
             # A spider that is kept open (DontCloseSpider) would keep adding requests to a finished run.
             self.settlement.close_spider(self.worker.ending)
+            self._begin_grace()
         self.settlement.wake()
 
     def frontier_lost(self) -> None:
         self.settlement.close_spider("frontier_lost")
+        self._begin_grace()
 
     def put_dropped(self, put: Put) -> None:
         self._scheduler.put_dropped(put)
@@ -333,11 +335,15 @@ class Session(Listener):
 
     def _capacity(self) -> int:
         if self.settlement.closing:
-            if self._grace is None:
-                loop = asyncio.get_running_loop()
-                self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
+            self._begin_grace()
             return 0
         return 0 if self.settlement.paused else self._concurrency
+
+    def _begin_grace(self) -> None:
+        # Also if no exchange asks for the capacity any more, because the run is over, or the frontier gone.
+        if self._grace is None:
+            loop = asyncio.get_running_loop()
+            self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
 
     def _end_grace(self) -> None:
         """Release what is not done, and have the engine wait for no download, which may take minutes more."""

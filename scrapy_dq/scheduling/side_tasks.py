@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from scrapy import signals
 
 from scrapy_dq.backend.health_monitor import HealthMonitor
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
@@ -32,14 +33,19 @@ class SideTasks:
         self,
         crawler: Crawler,
         config: Config,
-        frontier: Frontier,
+        frontiers: Sequence[Frontier],
         target: str,
         worker: Worker,
         slots: Slots | OneSlot,
         settlement: Settlement,
         downloads: Downloads,
     ) -> None:
-        """*target*: where Redis is, for messages."""
+        """
+        Args:
+            frontiers: of all shards.
+            target: where Redis is, for messages.
+        """
+        frontier = frontiers[HOME]
         assert crawler.stats is not None
         if config.retry_after_max_s and config.partition_by != "none":
             # Signals hold their receivers weakly.
@@ -54,7 +60,7 @@ class SideTasks:
         if config.notify_url:
             self._notices = Notices(config.notify_url, config.crawl, frontier, worker)
         self._progress = Progress(config.log_interval_s, lambda: worker.census, lambda: settlement.start_over)
-        self._health = HealthMonitor(frontier.client, target, embedded=config.embedded)
+        self._health = HealthMonitor([each.client for each in frontiers], target, embedded=config.embedded)
 
     def stop(self) -> None:
         """Stop the progress log and the health checks."""

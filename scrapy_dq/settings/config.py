@@ -341,6 +341,13 @@ class Config:
                 f"DQ_SHARDS = {values['shards']}: each shard counts by itself, so DQ_MAX_PAGES cannot "
                 f"be kept exactly. Remove one of the two"
             )
+        per_ip = int(settings.get("CONCURRENT_REQUESTS_PER_IP") or 0)
+        if values["shards"] > 1 and values["partition_by"] == "slot" and per_ip:
+            raise ConfigError(
+                f"DQ_SHARDS = {values['shards']}: a request belongs into the shard of its download slot, and "
+                f"with CONCURRENT_REQUESTS_PER_IP = {per_ip} that depends on what DNS answers: it would be "
+                f"crawled in several. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DQ_PARTITION_BY = 'none'"
+            )
         limited = values["domain_delay_s"] or values["domain_concurrency"] or values["domain_budget"]
         if values["shards"] > 1 and values["partition_by"] == "none" and limited:
             raise ConfigError(

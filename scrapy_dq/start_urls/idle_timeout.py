@@ -80,7 +80,8 @@ class IdleTimeout:
             return
         if not self._worker.idle:
             return  # idle() starts the next measurement
-        if time.monotonic() - self._heard > SILENT_S or self._paused():
+        silent = self._worker.outage or time.monotonic() - self._heard > SILENT_S
+        if silent or self._paused():
             self._watch()  # there may have been something to do
             return
         self._note_movements()

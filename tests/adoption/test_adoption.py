@@ -376,6 +376,22 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
     assert case.client.exists(case.queue_key)
 
 
+def test_a_source_is_not_deleted_while_it_is_not_certain_that_redis_keeps_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Redis of a shard may fail as this process has gone, which alone could store it again."""
+
+    async def doubt(*args: object) -> str:
+        return "It is not certain"
+
+    case.push(pages(2))
+    monkeypatch.setattr("scrapy_dq.frontier.worker.durability.wait_until_durable", doubt)
+    report = case.adopt(delete_source=True)
+    assert (report.doubt, report.complete, report.deleted) == ("It is not certain", True, [])
+    monkeypatch.undo()
+    assert case.adopt(delete_source=True).deleted
+
+
 @pytest.mark.parametrize("queue", ORDERS)
 def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
     """A scrapy-redis worker that runs takes requests away and adds some: then nothing is deleted."""

@@ -16,9 +16,12 @@ import pytest
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import Retried, dead, failed, forget, keys, limit, peek, retry, shared_stats
 from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.admin.flush import flush_under_workers
 from scrapy_dq.frontier.model import Admission, Defer, Put, StartQueue, Terms
 from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.inspection.history import Event, completes, read_events, said
+from scrapy_dq.inspection.place import opened
+from scrapy_dq.settings import Config
 from support import stored
 from support.live_frontier import HandWorker, LiveFrontier, entry_id, fail, numbers, put
 from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
@@ -44,6 +47,32 @@ def test_status_counts_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     assert len(found["largest_partitions"]) == len(HOSTS) - 1
     (row,) = dq.found("workers", "--no-rate")
     assert row["leases"] == 1
+
+
+def test_a_shard_that_has_nothing_of_the_run_is_named(dq: Any, workers: list[HandWorker]) -> None:
+    """It has answered: it is lost, or was rolled back."""
+    fill(workers)
+    dq.may_say = True
+    workers[1].live.redis.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
+    found = dq.found("status", "--no-rate")
+    assert (found["unreachable_shards"], found["apart_shards"]) == ([], [1])
+    assert any("nothing of this run is in shard 1: lost" in line for line in dq.lines("status", "--no-rate"))
+    assert dq.found("pause")["apart_shards"] == [1]
+
+
+def test_who_looks_for_long_sees_all_shards_after_a_reshard(server: RedisServer, live: LiveFrontier) -> None:
+    """Of a page, and of `status --watch`, the crawl is looked up once."""
+    config = Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})
+    with opened(config) as place, ExitStack() as stack:
+        alone = HandWorker(live, "worker")
+        assert place.overview().shards == 1
+        alone.leave()
+        live.run(flush_under_workers(live.frontier))
+        home = HandWorker(live, "worker", SPREAD)
+        others = [stack.enter_context(closing(Other(server.url, home, shard))) for shard in range(1, SHARDS)]
+        fill([home, *(HandWorker(other, "worker", SPREAD) for other in others)])
+        found = place.overview()
+        assert (found.shards, found.census.waiting) == (SHARDS, len(HOSTS))
 
 
 def test_what_waits_is_shown_of_all_shards(dq: Any, workers: list[HandWorker]) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
 
 from commands.conftest import PASSWORD, Dq
+from scrapy_dq.backend import health_monitor
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.factory import frontiers_of
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable, Terms
+from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
 from scrapy_dq.inspection import measures
 from scrapy_dq.inspection.curves import read_curves
 from scrapy_dq.inspection.failures import read_failure, read_failures
@@ -25,6 +30,7 @@ from support.clusters import Cluster
 from support.live_frontier import HandWorker, LiveFrontier, fail, numbers
 from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
 from support.redis_server import RedisServer
+from worker.engine import until
 
 SILENT = 1
 QUICK = {"DQ_REDIS_TIMEOUT": 0.3}
@@ -162,6 +168,80 @@ def test_draining_is_not_over_while_it_is_unknown_what_is_in_flight_there(dq: Dq
         dq.text("drain", "--wait", "0.1", **QUICK)
     dq.lines("drain", "--wait", "5", **QUICK)
     assert dq.status == 0
+
+
+def test_who_steers_is_told_what_is_not_counted(dq: Dq, crawl: Spread) -> None:
+    """Once, also while it waits."""
+    with crawl.silent():
+        assert dq.found("pause", **QUICK)["unreachable_shards"] == [SILENT]
+        assert len([line for line in dq.said if UNANSWERED in line]) == 1
+
+
+def test_a_node_that_evicts_is_refused_and_watched(
+    cluster: Cluster, crawl: Spread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a policy of its own, which may be changed during the crawl."""
+    monkeypatch.setattr(health_monitor, "EVERY_S", 0.01)
+    client = crawl.workers[SILENT].live.redis
+    config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "DQ_SHARDS": SHARDS}, {})
+
+    async def look() -> None:
+        connection = Connection(config, Path())
+        try:
+            await connection.open()
+            clients = [each.client for each in await frontiers_of(config, connection)]
+            monitor = health_monitor.HealthMonitor(clients, "target", embedded=False)
+            await until(lambda: len(monitor._known) == SHARDS, "a look at each")
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            await until(lambda: "Changed during the crawl" in caplog.text, "the change")
+            monitor.stop()
+        finally:
+            await connection.close()
+        connection = Connection(config, Path())
+        try:
+            await connection.open()
+            with pytest.raises(FrontierRefused, match="allkeys-lru"):
+                await frontiers_of(config, connection)
+        finally:
+            await connection.close()
+
+    try:
+        asyncio.run(look())
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+    assert f":{crawl.nodes[SILENT].port}" in caplog.text
+
+
+def test_metrics_read_the_crawls_of_all_nodes(
+    crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose node does not answer hides no other."""
+    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
+    for name in map("another {}".format, count()):
+        if len(names) == SHARDS:
+            break
+        node = cluster.owner(keys.meta(name))
+        if node not in names.values():
+            names[name] = node
+    with ExitStack() as stack:
+        for name in list(names)[1:]:
+            HandWorker(stack.enter_context(closing(LiveFrontier(names[name].url, name))), "worker")
+        config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
+        watch = measures.MeasuresWatch()
+        with opened(config) as place:
+            for name in names:
+                watch._crawls[name] = measures.MeasuredCrawl(name)
+            for _ in range(3):
+                found = watch.look(place)
+                assert found.up
+            assert sum(row.measured is not None for row in found.crawls) == SHARDS
+            silent = names[list(names)[1]]
+            silent.suspend()
+            try:
+                assert watch.look(place).up
+            finally:
+                silent.resume()
 
 
 def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:

@@ -31,6 +31,7 @@ def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> No
     assert dq.text("pause") == f"{name}paused. 1 worker, 1 in flight.\n"
     assert dq.found("drain") == {
         "crawl": dq.crawl, "phase": "open", "hold": "draining", "obeyed": True, "workers": 1, "in_flight": 1,
+        "unreachable_shards": [], "apart_shards": [],
     }  # fmt: skip
     assert dq.text("resume") == f"{name}resumed. 1 worker, 1 in flight.\n"
     assert dq.text("stop") == f"{name}stopping. 1 worker, 1 in flight.\n"

@@ -175,6 +175,7 @@ def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> 
 STATUS: dict[str, Any] = {
     "crawl": "a crawl", "redis": "redis.example.com:6379/0", "at": 100.0, "phase": "open", "run": 3,
     "unreachable_shards": [],
+    "apart_shards": [],
     "workers": 2, "waiting": 1_234_567, "delayed": 1, "in_flight": 20, "done": 2_345_678, "failed": 4,
     "dead": 0, "seen": 3_580_270, "pages_per_s": 1234.5, "left_s": 7300.0,
     "redis_memory_bytes": 123_456_789, "redis_maxmemory_bytes": 0,

@@ -12,6 +12,8 @@ import pytest
 
 from scrapy_dq.frontier import forget, keys, peek
 from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.admin.drop import waiting_in
+from scrapy_dq.frontier.admin.entries import look_at_entries
 from scrapy_dq.frontier.admin.overview import peek_shard
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.admin.shards import before_and_after
@@ -384,6 +386,21 @@ def test_a_late_copy_of_the_first_step_empties_no_shard(
         return await call(script, frontiers[0].client, names, *args)
 
     assert crawl.with_frontiers(once_more)[0] == b"CHANGED"
+    assert crawl.entries() == entries
+
+
+@pytest.mark.usefixtures("_quick_disks")
+def test_a_band_that_somebody_else_wrote_stops_nothing(crawl_of: Callable[..., Crawl]) -> None:
+    """Its number would be too long for Python, and for a key."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    prefix = keys.prefix(crawl.name)
+    crawl.redis.hset(prefix + "bands", b"stranger", b"x" * 3000)
+    crawl.redis.zadd(prefix + "more_bands", {HOSTS[0] + b"\0" + b"y" * 3000: 0})
+    assert waiting_in(crawl.redis, crawl.name, HOSTS[0].decode()) > 0
+    assert look_at_entries(crawl.redis, crawl.name, lambda entry: True).complete
+    entries = crawl.entries()
+    crawl.reshard(3)
     assert crawl.entries() == entries
 
 

@@ -393,7 +393,8 @@ class Schedule:
             worker_id = args[2 + args[1]].decode()
             shard = shard_called("evalsha", args)
             checks.left(self, shard, last=bool(outcome[2]))
-            if not shard:
+            began = args[2 + args[1] + 6]
+            if not shard and began:  # else it could not join another shard: it takes no part
                 checks.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
             self._removed(worker_id)
         elif transition == "drain":

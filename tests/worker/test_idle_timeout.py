@@ -20,7 +20,7 @@ class Worker(SimpleNamespace):
     """A worker that a test says everything of."""
 
     def __init__(self) -> None:
-        super().__init__(idle=True, census=Census(), listens=False, pause=False)
+        super().__init__(idle=True, census=Census(), listens=False, pause=False, outage="")
 
     def paused(self) -> bool:
         return bool(self.pause)
@@ -127,6 +127,22 @@ def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch, run: Any) -> 
         listening.exchanged()
         listening.idle()
         assert await after(listening, worker, 6 * PATIENCE_S, silent=True)
+        assert not await after(listening, worker, 4 * PATIENCE_S)
+
+    run(scenario)
+
+
+def test_an_outage_of_one_shard_is_no_idleness(run: Any) -> None:
+    """The others answer meanwhile; what is fed lies in the one that does not."""
+
+    async def scenario() -> None:
+        worker: Any = Worker()
+        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
+        listening.exchanged()
+        listening.idle()
+        worker.outage = "no answer"
+        assert await after(listening, worker, 6 * PATIENCE_S)
+        worker.outage = ""
         assert not await after(listening, worker, 4 * PATIENCE_S)
 
     run(scenario)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from redis import Redis
@@ -35,6 +36,7 @@ from scrapy_dq.frontier.model import (
     Seeding,
     Status,
 )
+from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
@@ -126,6 +128,46 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
         assert client.hget(metas[1], "cleared") == b"1"
         members = [keys.prefix(keys.Shard(crawl.name, shard)) + "members" for shard in range(SHARDS)]
         assert [client.scard(name) for name in members] == [1, 1, 1]
+
+
+async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would count as seeding, and then as one whose start() was interrupted: it has not begun."""
+    spread = replace(SPREAD, starts="*one")
+    async with engine(crawl) as other, Engine(crawl, identity=spread, join=False) as worker:
+
+        async def refuse(*args: Any) -> Joined:
+            raise FrontierRefused("no")
+
+        monkeypatch.setattr(worker.worker.dialogues[2], "join", refuse)
+        with pytest.raises(FrontierRefused):
+            await worker.join()
+        members = [keys.prefix(keys.Shard(crawl.name, shard)) + "members" for shard in range(SHARDS)]
+        assert [client.scard(name) for name in members] == [1, 1, 1]
+        assert await other.worker.home._frontier.interrupted_starts() == []
+
+
+async def test_the_disks_of_all_shards_are_waited_for_at_once(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With appendfsync everysec each takes a second: a worker, and a process that only puts."""
+    waiting = 0
+
+    async def wait_for_all(*args: Any) -> str:
+        nonlocal waiting
+        waiting += 1
+        await until(lambda: waiting >= SHARDS, "all")
+        return ""
+
+    monkeypatch.setattr(durability, "wait_until_durable", wait_for_all)
+    async with engine(crawl) as worker:
+        await worker.worker.wait_until_durable(AsyncMock(), time.monotonic() + 5)
+    waiting = 0
+    redis = AsyncRedis.from_url(crawl.url)
+    async with producer_of(crawl, redis, durable=True).joined():
+        pass
+    await redis.aclose()
 
 
 def of(shard: int) -> int:
@@ -884,14 +926,18 @@ async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answe
         assert worker.worker.ending == "run_over"
 
 
+def producer_of(crawl: Crawl, redis: AsyncRedis, *, durable: bool) -> Producer:
+    return Producer(
+        [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
+        connect=lambda shard: AsyncRedis.from_url(crawl.url), ttl_s=60.0, rollback_horizon_s=HORIZON_S,
+        dropped=lambda put: None, durable=durable,
+    )  # fmt: skip
+
+
 async def push_when_home_has_ended(crawl: Crawl, client: Redis, **meta: Any) -> None:
     """Push a request of another shard. Others have taken the push for dead, and have finished the run."""
     redis = AsyncRedis.from_url(crawl.url)
-    producer = Producer(
-        [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
-        connect=lambda shard: AsyncRedis.from_url(crawl.url), ttl_s=60.0, rollback_horizon_s=HORIZON_S,
-        dropped=lambda put: None, durable=False,
-    )  # fmt: skip
+    producer = producer_of(crawl, redis, durable=False)
     async with producer.joined():
         forget_member(client, crawl, 0, producer.members[0][1], phase="finished", **meta)
         token = b"%d" % of(2)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from scrapy_dq.commands.output.echo import without_control_echo
 from scrapy_dq.frontier.model import Hold
-from scrapy_dq.inspection.words import unanswered
+from scrapy_dq.inspection.words import uncounted
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _counts(crew: Supervisor) -> str:
     if seen is None or crew.run is None:
         return "starting"
     census = seen.census
-    counts = [*unanswered(seen.unreachable)]
+    counts = [*uncounted(seen.unreachable, seen.apart)]
     counts += [seen.hold.value] if seen.hold is not Hold.NONE else []
     counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
     for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):

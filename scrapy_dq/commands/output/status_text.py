@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scrapy_dq.commands.output.display import print_rows, print_table, width
 from scrapy_dq.inspection.status import COUNTS, TOP, left, settled
-from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span, speed, unanswered
+from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span, speed, uncounted
 
 LIMITS = ("delay", "at once", "blocked")
 WIDE = 72
@@ -82,4 +82,4 @@ def one_line(status: dict[str, Any]) -> str:
         words.append(f"{status['pages_per_s']:,.1f}/s")
     if status["left_s"] is not None:
         words.append(f"{span(status['left_s'])} left")
-    return ", ".join((*words, *unanswered(status["unreachable_shards"])))
+    return ", ".join((*words, *uncounted(status["unreachable_shards"], status["apart_shards"])))

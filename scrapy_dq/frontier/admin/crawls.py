@@ -6,7 +6,11 @@ import time
 from typing import Any
 from urllib.parse import unquote
 
-from scrapy_dq.frontier.keys import PREFIX
+from redis.exceptions import RedisError
+
+from scrapy_dq.frontier.admin.shards import at_home, in_cluster
+from scrapy_dq.frontier.errors import is_answer
+from scrapy_dq.frontier.keys import PREFIX, prefix
 
 _PATTERN = f"{PREFIX}{{*}}:meta"
 _PART = 1000
@@ -43,3 +47,17 @@ def scan_crawls(client: Any, cursor: int) -> tuple[int, list[str]]:
     )
     # With a slash, which a name does not have once it is encoded, it is another shard of a crawl.
     return cursor, [unquote(name) for name in encoded if "/" not in name]
+
+
+def members_of(client: Any, crawl: str) -> int:
+    """Return how many workers a crawl has; 0 if that cannot be read; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply of the only node.
+    """
+    try:
+        return int(at_home(client, crawl, lambda node, home: node.scard(prefix(home) + "members")))
+    except (RedisError, OSError) as error:
+        if not (is_answer(error) or in_cluster(client)):
+            raise
+        return 0

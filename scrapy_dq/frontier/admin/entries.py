@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ _DEFERRED = b"\2"
 """Begins the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
 _NEWEST_FIRST = 2**51
 """A turn from here on is a large number minus a sequence. Source: lua/lib/entry.lua"""
-_RANK_BIAS = 2**52
 
 
 class Entry(NamedTuple):
@@ -138,7 +138,8 @@ class _Reader:
 
     def waiting(self) -> Iterator[_Part]:
         for partition, band in self._lists():
-            rank = int.from_bytes(band, "big") - _RANK_BIAS
+            if (rank := keys.rank_of(band)) is None:
+                continue
             name = b"%sbacklog:%d:%s" % (self._prefix.encode(), rank, partition)
             length = self._client.llen(name)
             at, pace = 0, ReadPace(_PART)
@@ -159,7 +160,7 @@ class _Reader:
             for member, due_ms in members:
                 partition, zero, payload = member[20:].partition(b"\0")
                 if zero:
-                    wait_s = max(0.0, due_ms - now_ms) / 1000
+                    wait_s = max(0.0, min(due_ms, 2.0**53) - now_ms) / 1000
                     found.append(Entry(DELAYED, self._shard, member[:12], partition, payload, wait_s=wait_s))
             yield found, len(members)
 
@@ -187,7 +188,7 @@ class _Reader:
         """Return the time by which entries are due. Source: lua/lib/state.lua, now_ms"""
         seconds, micros = self._client.time()
         counts = (self._client.hget(self._prefix + "meta", "counts") or b"").split()
-        offset = int(counts[7]) if len(counts) == 12 and counts[7].isdigit() else 0
+        offset = int(counts[7]) if len(counts) == 12 and re.fullmatch(rb"\d{1,16}", counts[7]) else 0
         return seconds * 1000 + micros / 1000 + offset  # type: ignore[no-any-return]
 
     def _ended(self, where: str, of: Any, record: bytes) -> Entry:

@@ -46,6 +46,8 @@ class Overview:
     shards: int = 1
     unreachable: tuple[int, ...] = ()
     """The shards that did not answer: nothing of them is counted."""
+    apart: tuple[int, ...] = ()
+    """Those that have nothing of this run: lost, rolled back, or not begun yet."""
 
 
 @dataclass(frozen=True)
@@ -297,15 +299,21 @@ def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | N
     """
     shards = shards_of(client, crawl)
     shards.ask_all()
-    whole, *others = shards.each(
-        lambda client, shard: peek_shard(client, shard, anyhow=anyhow, most_members=most_members),
+    (_, whole), *others = shards.each(
+        lambda client, shard: (
+            shard.number, peek_shard(client, shard, anyhow=anyhow, most_members=most_members)
+        ),
         strict=False,
-    )
-    for part in others:
+    )  # fmt: skip
+    apart = []
+    for number, part in others:
         if (part.epoch, part.run) == (whole.epoch, whole.run):
             census = whole.census + part.census
             whole = replace(whole, census=census, members=_of_all(whole.members, part.members))
-    return replace(whole, shards=len(shards), unreachable=tuple(sorted(shards.unreachable)))
+        elif whole.phase != "absent":
+            apart.append(number)
+    unreachable = tuple(sorted(shards.unreachable))
+    return replace(whole, shards=len(shards), unreachable=unreachable, apart=tuple(apart))
 
 
 def peek_shard(

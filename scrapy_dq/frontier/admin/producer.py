@@ -43,6 +43,7 @@ class _Part:
     def __init__(self, driver: Driver, pulse: Pulse) -> None:
         self.driver, self._pulse = driver, pulse
         self.protocol = driver.protocol
+        self.exchanging = asyncio.Lock()
 
     def beat(self) -> None:
         """Have a heartbeat under the present id."""
@@ -206,7 +207,8 @@ class Producer(Listener):
         if part.protocol is not self._home and not self._level.is_raised():
             await self._hand_in(self._parts[HOME])  # home was rolled back: first it hears of this process
         worker_id = part.protocol.id
-        await self.patiently(lambda: part.driver.exchange(0))
+        async with part.exchanging:
+            await self.patiently(lambda: part.driver.exchange(0))
         if part.protocol.lost or part.protocol.over:
             raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
         if part.protocol.id != worker_id:
@@ -215,16 +217,20 @@ class Producer(Listener):
 
     async def _wait_until_durable(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        for part in self._parts:
 
-            async def verify(part: _Part = part) -> None:
+        async def wait(part: _Part) -> str:
+            async def verify() -> None:
                 await self._hand_in(part)
-                await self.hand_in()
+                await self._hand_in_all(part)
 
-            doubt = await durability.wait_until_durable(
-                part.driver.frontier, part.protocol, verify, deadline
-            )  # fmt: skip
-            self.doubt = self.doubt or doubt
+            return await durability.wait_until_durable(part.driver.frontier, part.protocol, verify, deadline)
+
+        found = await asyncio.gather(*map(wait, self._parts), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        await self.hand_in()
+        self.doubt = next((each for each in found if isinstance(each, str) and each), "")
 
     async def _leave(self) -> None:
         home, *others = self._parts

@@ -129,18 +129,22 @@ def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
     return _called(call, client, Shard(crawl, HOME))
 
 
+def in_cluster(client: Any) -> bool:
+    """Tell whether a client is of a Redis Cluster (backend/cluster.py): each crawl may be on another node."""
+    return hasattr(getattr(client, "connection_pool", None), "route")
+
+
 def _called(call: Callable[[Any, Shard], T], client: Any, shard: Shard) -> T:
-    in_cluster = hasattr(getattr(client, "connection_pool", None), "route")  # backend/cluster.py
-    failed = False
+    finds, failed = in_cluster(client), False
     for last in (False,) * (_MOST_TRIES - 1) + (True,):
         try:
             return call(client, shard)
         except ResponseError as error:
-            if last or not in_cluster or moved_to(error) is None:  # else the client knows the node now
+            if last or not finds or moved_to(error) is None:  # else the client knows the node now
                 raise
         except (RedisError, OSError):
             # The first one that was asked may be another shard's node: now the client asks the next.
-            if last or failed or not in_cluster:
+            if last or failed or not finds:
                 raise
             failed = True
     raise AssertionError("the last try returns or raises")

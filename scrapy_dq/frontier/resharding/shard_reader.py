@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from scrapy_dq.frontier import keys
@@ -18,7 +18,6 @@ TIMED = ("delayed", "earliest", "blocked")
 """Sorted sets whose scores are times, in ms of the crawl's clock."""
 FIRST_BUCKETS, MOST_BUCKETS = 1024, 2**26
 _HASHES = ("limits", "spent", "dead", "messages")
-_RANK_BIAS = 2**52
 Found = list[tuple[bytes, list[Any]]]
 """Tokens, members or fields, each with what transitions/arrive.lua takes of it."""
 
@@ -114,14 +113,14 @@ class ShardReader:
         while cursor:
             with as_unavailable():
                 cursor, best = await self._client.hscan(self._prefix + "bands", max(0, cursor), count=PART)
-            found |= {Chain(False, partition, _rank(band)) for partition, band in best.items()}
+            found |= _chains(best.items())
         cursor = -1
         while cursor:
             with as_unavailable():
                 name = self._prefix + "more_bands"
                 cursor, more = await self._client.zscan(name, max(0, cursor), count=PART)
             split = (member.partition(b"\0") for member, _ in more)
-            found |= {Chain(False, partition, _rank(band)) for partition, _, band in split}
+            found |= _chains((partition, band) for partition, _, band in split)
         return sorted(found)
 
     async def length(self, chain: Chain) -> int:
@@ -143,10 +142,11 @@ class ShardReader:
             return list(await self._client.lrange(name, first, first + count - 1))
 
 
+def _chains(bands: Iterable[tuple[bytes, bytes]]) -> set[Chain]:
+    ranks = ((partition, keys.rank_of(band)) for partition, band in bands)
+    return {Chain(False, partition, rank) for partition, rank in ranks if rank is not None}
+
+
 def _whole(at: float) -> int:
     """Return a time; somebody else may have written an infinite one."""
     return int(max(-(2.0**53), min(at, 2.0**53)))
-
-
-def _rank(band: bytes) -> int:
-    return int.from_bytes(band, "big") - _RANK_BIAS

@@ -269,6 +269,12 @@ class Dialogue:
             self._pulse.start(self.id, self.protocol.epoch)
         return joined
 
+    async def undo_join(self) -> None:
+        """Unregister, if `join` was answered; another shard could not be joined."""
+        if self.protocol.epoch:
+            with suppress(FrontierError):  # the others take it for dead
+                await self._driver.leave(began=False)
+
     async def note_shards(self) -> None:
         """Note, at home, that all other shards exist."""
         deadline = time.monotonic() + JOIN_PATIENCE_S

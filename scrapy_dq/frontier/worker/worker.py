@@ -502,7 +502,7 @@ class Worker:
         Returns:
             FINISHED: this worker does not take part; call `stop`. Its run may have ended while it joined.
         Raises:
-            FrontierUnavailable, FrontierRefused: nothing was started.
+            FrontierUnavailable, FrontierRefused: nothing was started. Where it was registered, it has left.
         """
         joined = await self.home.join(new_epoch)
         if joined.status is Status.FINISHED:
@@ -520,7 +520,9 @@ class Worker:
             joined = replace(joined, status=Status.FINISHED)
             self.home.protocol.joined(joined, time.monotonic())
         except FrontierError:
-            self._end_all()  # the others take it for dead: it has no lease yet
+            await asyncio.gather(*(each.undo_join() for each in others))
+            await self.home.undo_join()
+            self._end_all()
             raise
         for each in self.dialogues:
             if each.protocol.epoch:
@@ -603,7 +605,8 @@ class Worker:
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
-        doubts = [await each.wait_until_durable(verify, deadline) for each in self.dialogues]
+        waits = (each.wait_until_durable(verify, deadline) for each in self.dialogues)
+        doubts = await asyncio.gather(*waits)
         return next(filter(None, doubts), "")
 
 
