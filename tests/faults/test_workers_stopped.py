@@ -96,6 +96,29 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
     return last
 
 
+def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(
+    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+) -> None:
+    """The grace begins when the worker hears of it: no exchange follows that could begin it."""
+    crawl = fault_crawl(
+        fault_redis,
+        site={"pages": 24, "fan_out": 0},
+        settings={
+            "PAGES": 24,
+            "CONCURRENT_REQUESTS": CONCURRENCY,
+            "DQ_SHUTDOWN_GRACE": 1,
+            "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.SlowDownload": 1},
+        },
+        spider=SLOW_PAGES,
+    )
+    (worker,) = crawl.start(settings={"PAGE_S": 3_600})
+    wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
+    with fault_redis.client() as client:
+        client.flushall()
+    assert worker.wait(60) == 0
+    assert worker.close_reason == "frontier_lost"
+
+
 @pytest.mark.parametrize(
     ("page_s", "grace_s", "killed_after_s", "times"),
     [(6, 2, 2.5, 1), pytest.param(30, 8, 10, 3, marks=pytest.mark.soak)],

@@ -580,6 +580,15 @@ def test_an_unknown_placeholder_is_refused_and_the_allowed_ones_listed() -> None
         read(DQ_CRAWL="%(jobs)s")
 
 
+def test_several_shards_and_slots_by_ip_exclude_each_other() -> None:
+    """A URL would be in the shard that DNS names, and be seen there alone."""
+    by_ip = {"CONCURRENT_REQUESTS_PER_IP": 2}
+    assert read(**by_ip).shards == 1
+    assert read(**by_ip, DQ_SHARDS=2, DQ_PARTITION_BY="none").shards == 2
+    with pytest.raises(ConfigError, match="CONCURRENT_REQUESTS_PER_IP = 2 that depends on what DNS answers"):
+        read(**by_ip, DQ_SHARDS=2)
+
+
 @pytest.mark.parametrize("settings", [{"DQ_CRAWL": ""}, {"DQ_CRAWL": "%(empty)s"}])
 def test_a_crawl_has_a_name(settings: dict[str, str]) -> None:
     """An argument that is empty makes no name."""
