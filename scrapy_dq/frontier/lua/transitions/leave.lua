@@ -1,8 +1,8 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is removed.
 -- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: it is
---          not, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its start() has
---          not, because it could not join another shard)
+--          not, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its start()
+--          has not, because it could not join another shard)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
@@ -17,7 +17,8 @@ local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
-local broken = ARGV[7] == '0' and '' or start_broken(worker_id)
+local began = ARGV[7] ~= '0'
+local broken = began and start_broken(worker_id) or ''
 local starts = fields_of(worker_id, 'starts')[1] or ''
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
 for _, id in ipairs(ids) do release(worker_id, id) end
