@@ -553,9 +553,8 @@ class Worker:
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
                 if raised and not self._level.needed():
-                    await self.home.attempt(
-                        self.home.look, deadline
-                    )  # its start() is complete: home notes it
+                    # Its start() is complete: an exchange says so to home.
+                    await self.home.attempt(self.home.look, deadline)
             if self._deferred:
                 for shard in range(len(everywhere)):
                     self._let_pass(shard)
