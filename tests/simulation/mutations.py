@@ -51,7 +51,7 @@ MUTATIONS = (
         (WORKER + "replay_log.py", "        put.source = None\n", "        if put.parent: return\n"),
     )),
     Mutation("3", "the log retires at once, and does not say so", (
-        (WORKER + "replay_log.py", "return confirmed_at + self._horizon_s <= ", "return confirmed_at <= "),
+        (WORKER + "replay_log.py", "return confirmed_at + self._horizon_s", "return confirmed_at"),
         (WORKER + "replay_log.py", "return self._retired_seq > last_seq,", "return False,"),
         (WORKER + "replay_log.py", "self._retired_parentless_seq > last_seq", "False"),
     )),

@@ -130,6 +130,28 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
         assert [client.scard(name) for name in members] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(crawl: Crawl, first: int) -> None:
+    """No idle exchange is needed: a shard, and home for the level, are asked when the horizon is over."""
+    crawl.size = 0
+    async with engine(crawl) as worker:
+        worker.seed([of(first)])
+        lease = await leased(worker)
+        if not first:
+            worker.put(of(2), lease.entry_id)
+        worker.worker.ack(lease.entry_id)
+        if not first:
+            worker.worker.ack((await leased(worker)).entry_id)
+        protocols = [each.protocol for each in worker.worker.dialogues]
+        await until(lambda: not any(each.outbox or each.under_way for each in protocols), "all is stored")
+        for each in worker.worker.dialogues:
+            each.pace.due_at = lambda *of, pace=each.pace: 0.0 if pace._called else float("inf")  # type: ignore[method-assign, misc]
+            each.kick()
+        assert worker.worker.pending
+        await until(lambda: not worker.worker.pending, "the end")
+        assert worker.worker.ending == "finished"
+
+
 async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
     crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

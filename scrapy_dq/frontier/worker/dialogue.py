@@ -437,6 +437,7 @@ class Dialogue:
             held_back = self.protocol.held_back and self.protocol.waits_to_seed
             moves, full = (0, False) if held_back else (len(outbox), outbox.full)
             due = self.pace.due_at(self._wants(), moves + notes, full, waiting, notes)
+            due = min(due, self.protocol.certain_at)
             pause = due - time.monotonic()
             if pause <= 0:
                 return

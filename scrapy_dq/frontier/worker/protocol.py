@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
+from math import inf
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.keys import HOME, Shard
@@ -320,6 +321,15 @@ class WorkerProtocol:
     def certain_until(self) -> float:
         """No roll-back within the horizon takes back what was confirmed until this moment."""
         return self._log.certain_until
+
+    @property
+    def certain_at(self) -> float:
+        """From when on an exchange makes certain what other shards wait for; inf: they wait for nothing."""
+        if not self.others:
+            return inf
+        if self.raised_at is not None and not self.raise_retired and self.stays_raised():
+            return min(self._log.certain_at, self._log.certain_after(self.raised_at))
+        return self._log.certain_at
 
     def forget(self, entry_id: bytes) -> None:
         """Have Redis forget the token of a put that nobody will make again."""

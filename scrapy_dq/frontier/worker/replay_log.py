@@ -91,7 +91,16 @@ class ReplayLog:
 
     def covers(self, confirmed_at: float, sent_at: float) -> bool:
         """Tell whether an accepted exchange of *sent_at* makes what was confirmed before certain."""
-        return confirmed_at + self._horizon_s <= sent_at
+        return self.certain_after(confirmed_at) <= sent_at
+
+    @property
+    def certain_at(self) -> float:
+        """From when on an exchange makes all that is here certain; inf: there is nothing."""
+        return self.certain_after(self._puts[-1][0]) if self._puts else inf
+
+    def certain_after(self, confirmed_at: float) -> float:
+        """Return from when on an exchange makes certain what was confirmed then."""
+        return confirmed_at + self._horizon_s
 
     def retire_all(self) -> None:
         """Retire all puts, because this worker leaves."""

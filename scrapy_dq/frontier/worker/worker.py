@@ -117,6 +117,8 @@ class Worker:
         self._deferred = DeferredEnds(protocols)
         self._tokens = [ChildTokens(protocols, shard) for shard in range(len(protocols))]
         self._level = Level(protocols, lambda: not self.home.outage.reason)
+        self._was_needed = False
+        """The level of seeding, after the last exchange."""
         self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
         spread(protocols)
 
@@ -422,7 +424,11 @@ class Worker:
         self._waiting[shard] = waiting
         if len(self._protocols) > 1:
             self._look_beyond(shard)
-        if shard == HOME and self._level.needed():
+        needed, was_needed = self._level.needed(), self._was_needed
+        self._was_needed = needed
+        if was_needed and not needed:
+            self._ask(HOME)  # to lower it
+        elif needed and shard == HOME:
             self._go_on_seeding()
         self._tokens[shard].exchanged(time.monotonic())
         self._let_pass(shard)
@@ -478,6 +484,8 @@ class Worker:
         # Otherwise the lease was lost since.
         if self.dialogues[shard].leases.ends(ending.entry_id):
             self._append(shard, ending)
+            if not (self._leased or self._waits):
+                self._ask(shard)  # the run may end with it
 
     # What a dialogue reports about all of them.
 
