@@ -149,12 +149,15 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
     if not budget or not records or schedule.commands["limit"]:
         return
     prefix = keys.prefix(keys.Shard(CRAWL, shard))
+    run = schedule.store.run("HGET", prefix + "meta", "run")
     for partition in {record[9:].partition(b"\0")[0] for record in records} - {CLAIMED}:
         spent = schedule.store.run("HGET", prefix + "spent", partition) or b"0 0"
         busy = sum(
             int(schedule.store.run("HGET", prefix + "busy", mark + partition) or 0) for mark in (b"", b"\2")
         )
-        if int(spent.split()[1]) + busy > budget:
+        of_run, count = spent.split()
+        # A shard that was rolled back to the run before still has what was spent in that.
+        if int(count) * (of_run == run) + busy > budget:
             raise Violation(
                 f"{spent.decode()} and {busy} in flight of {partition!r}, at a budget of {budget}"
             )
@@ -409,9 +412,10 @@ def keys_left(schedule: Schedule) -> None:
     names = schedule.store.names(0)
     for shard in range(1, schedule.setup.shards):
         of_shard = schedule.store.names(shard)
-        # Rolled back after the end, it may have a dead member, and what is done; and if home was lost, all of
-        # another crawl: the next run clears it.
+        # Rolled back after the end, it may have a dead member, and what is done, also when its last worker has
+        # left, for which it had another version; and if home was lost, all of another crawl: the next run clears it.
         dead = rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard
+        dead = dead or any(at >= each.told_at for each in schedule.crawlers for _, at in schedule.losses)
         if not dead and _epoch(schedule, shard) == _epoch(schedule, HOME):
             names |= of_shard
     left = {key.rpartition(b"}:")[2] for key in names} - KEPT - {FEED.encode()}
