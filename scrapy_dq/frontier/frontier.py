@@ -277,6 +277,7 @@ class Frontier:
         parentless: Parentless,
         seeding: Seeding,
         crawl: Identity,
+        registered: int = 0,
     ) -> Rejoined:
         """Register a live worker again; keep those of *held* that are still in flight under *old_id*.
 
@@ -284,11 +285,12 @@ class Frontier:
             parentless: whether the worker has puts without a parent lease. With these it also registers in a
                 finished run, as long as the tokens of its puts are stored; the first new put reopens the run.
             seeding: ACTIVE or AGAIN.
+            registered: of the answer under *old_id*; 0: any.
         Source: transitions/rejoin.lua
         """
         reply = await self._call(
             "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            int(seeding), *self._said_of(crawl),
+            int(seeding), registered, *self._said_of(crawl),
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is Status.LOST:

@@ -47,6 +47,24 @@ class Late:
         return int(self.listener.run_finished.call_count)
 
 
+def test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
+    """It closes with the run that it has been in; with the next one, its start() would be missing."""
+    other = HandWorker(live, "other", replace(ARGS, run_name=""))
+    late = Late(live, replace(ARGS, run_name=""))
+    late.speak(start(1))
+    other.exchange(start(1), seeding=1)
+    other.fence(late.protocol.id)
+    other.drain(late.protocol.id)
+    other.take(1)
+    assert other.exchange(ack(1)).status is Status.FINISHED
+    other.leave()
+    live.redis.hdel(live.key("meta"), "crawled")  # another one has crawled it since
+    late._run(late._driver.frontier.join(late.protocol.id, own_identity(), "new", late._driver._crawl))
+    assert live.redis.hget(live.key("meta"), "run") == b"1"
+    late.speak(start(2), times=3)
+    assert (late.protocol.over, late.protocol.run) == (True, 0)
+
+
 def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
     """Fed, and frozen in its start() while others finished the run: it finds it finished, and then over."""
     other = HandWorker(live, "other", ARGS)

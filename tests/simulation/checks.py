@@ -412,8 +412,9 @@ def keys_left(schedule: Schedule) -> None:
     names = schedule.store.names(0)
     for shard in range(1, schedule.setup.shards):
         of_shard = schedule.store.names(shard)
-        # Rolled back after the end, it may have a dead member, and what is done, also when its last worker has
-        # left, for which it had another version; and if home was lost, all of another crawl: the next run clears it.
+        # Rolled back after the end, it may have a dead member, and what is done, also when its last worker
+        # has left, for which it had another version; and if home was lost, all of another crawl: the next run
+        # clears it.
         dead = rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard
         dead = dead or any(at >= each.told_at for each in schedule.crawlers for _, at in schedule.losses)
         if not dead and _epoch(schedule, shard) == _epoch(schedule, HOME):

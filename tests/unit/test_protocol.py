@@ -121,7 +121,7 @@ def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
     call = rejoin(made)
     assert rejoin(made, 5000.0) is call
     assert call == Rejoin(
-        "worker 2", "worker 1", "epoch", 0, [LEASE.entry_id], Parentless.WAITING, Seeding.ACTIVE
+        "worker 2", "worker 1", "epoch", 0, [LEASE.entry_id], Parentless.WAITING, Seeding.ACTIVE, 0
     )
     made.rejoined(Rejoined(Status.OK, 4, frozenset({LEASE.entry_id}), 1))
     assert (made.id, made.run) == ("worker 2", 4)

@@ -80,7 +80,7 @@ class Driver:
         if isinstance(call, Rejoin):
             answer = await self.frontier.rejoin(
                 call.new_id, self._identity, call.old_id, call.epoch, call.run, call.held, call.parentless,
-                call.seeding, self._crawl,
+                call.seeding, self._crawl, call.registered,
             )  # fmt: skip
             self.protocol.rejoined(answer)
             return 0, 0

@@ -102,6 +102,7 @@ class Rejoin:
     held: list[bytes]
     parentless: Parentless
     seeding: Seeding
+    registered: int
 
 
 _COUNTS: dict[type[Move], Count] = {
@@ -686,6 +687,7 @@ class WorkerProtocol:
             self.leases.held(),
             parentless,
             seeding,
+            self._registered,
         )
 
     def rejoined(self, answer: Rejoined) -> None:

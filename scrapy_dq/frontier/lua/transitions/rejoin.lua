@@ -1,9 +1,8 @@
 -- rejoin: a live worker registers again and keeps the leases that it still owns. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
---          2 logged), seeding (1, or 4: start() runs again), and those of described.lua (if Redis has an earlier run)
+--          2 logged), seeding (1, or 4: start() runs again), registered (of old_id; 0: any), and those of described.lua
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), words, registered
---          | FINISHED, last_seq (2^52 if the worker's run is an older one, whose records are gone)
---          | LOST | LOST, shards (resharded) | CONVERTING, from>to (nothing changed)
+--          | FINISHED, last_seq (2^52: the next run has begun) | LOST | LOST, shards (resharded) | CONVERTING, from>to
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 -- USES     budgets.save_partitions, described, described.describe, journal.note_event, keys.in_flight_key, keys.key,
@@ -13,7 +12,7 @@
 --          starts.AGAIN, starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state,
 --          types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(9)
+local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
 local wrong = wrong_type(old_id) or unfit()
 if wrong then return wrong end
 local shards = state.epoch == epoch and stored_shards()
@@ -23,11 +22,12 @@ if is_member(new_id) then
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words(), registered_at(new_id) }
 end
-if state.run > run and not is_member(old_id) then return { 'FINISHED', 2 ^ 52 } end
+local since, registered = registered_at(old_id), tonumber(ARGV[9])
+local by_late_join = since * registered > 0 and since ~= registered -- it knows nothing of that run
+if state.run > run and (by_late_join or not is_member(old_id)) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
-  -- Redis was rolled back to an earlier run. If that is open, other workers may have joined it since: its entries stay
-  -- and belong to this run from now on. But its seen set and completed starts would hide what this run has yet to
-  -- crawl; its end would have dropped them, unless both runs keep them.
+  -- Redis was rolled back to an earlier run. Others may have joined that since: its entries stay and belong to this run
+  -- now. But its seen set and completed starts, which its end would have dropped, would hide what is to be crawled.
   local keep = ours.keep_seen ~= '0' and keeps_seen('')
   for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do -- changed since, and rolled back
     keep = keep and (ours[field] == '' or stored_field(field) == ours[field])
