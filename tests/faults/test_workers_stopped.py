@@ -79,6 +79,21 @@ def in_flight(crawl: FaultCrawl) -> int:
     return crawl.overview().census.in_flight
 
 
+def slow_pages(redis: RedisServer, make: Callable[..., FaultCrawl], grace_s: float) -> FaultCrawl:
+    """Return a crawl of 24 pages, each of which takes PAGE_S seconds."""
+    return make(
+        redis,
+        site={"pages": 24, "fan_out": 0},
+        settings={
+            "PAGES": 24,
+            "CONCURRENT_REQUESTS": CONCURRENCY,
+            "DQ_SHUTDOWN_GRACE": grace_s,
+            "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.SlowDownload": 1},
+        },
+        spider=SLOW_PAGES,
+    )
+
+
 def stored(crawl: FaultCrawl) -> int:
     census = crawl.overview().census
     return census.waiting + census.in_flight
@@ -100,17 +115,7 @@ def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
 ) -> None:
     """The grace begins when the worker hears of it: no exchange follows that could begin it."""
-    crawl = fault_crawl(
-        fault_redis,
-        site={"pages": 24, "fan_out": 0},
-        settings={
-            "PAGES": 24,
-            "CONCURRENT_REQUESTS": CONCURRENCY,
-            "DQ_SHUTDOWN_GRACE": 1,
-            "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.SlowDownload": 1},
-        },
-        spider=SLOW_PAGES,
-    )
+    crawl = slow_pages(fault_redis, fault_crawl, 1)
     (worker,) = crawl.start(settings={"PAGE_S": 3_600})
     wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
     with fault_redis.client() as client:
@@ -133,17 +138,7 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     figures: Callable[..., None],
 ) -> None:
     """Leases not started are back 1 s after SIGTERM, others after DQ_SHUTDOWN_GRACE; none is charged."""
-    crawl = fault_crawl(
-        fault_redis,
-        site={"pages": 24, "fan_out": 0},
-        settings={
-            "PAGES": 24,
-            "CONCURRENT_REQUESTS": CONCURRENCY,
-            "DQ_SHUTDOWN_GRACE": grace_s,
-            "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.SlowDownload": 1},
-        },
-        spider=SLOW_PAGES,
-    )
+    crawl = slow_pages(fault_redis, fault_crawl, grace_s)
     back_s: list[tuple[float, float]] = []
     for _ in range(times):
         (worker,) = crawl.start(settings={"PAGE_S": page_s})

@@ -47,16 +47,21 @@ class Late:
         return int(self.listener.run_finished.call_count)
 
 
-def test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
-    """It closes with the run that it has been in; with the next one, its start() would be missing."""
-    other = HandWorker(live, "other", replace(ARGS, run_name=""))
-    late = Late(live, replace(ARGS, run_name=""))
+def finish_without(late: Late, other: HandWorker) -> None:
+    """Have *other* declare the worker dead that has begun its start(), and finish the run."""
     late.speak(start(1))
     other.exchange(start(1), seeding=1)
     other.fence(late.protocol.id)
     other.drain(late.protocol.id)
     other.take(1)
     assert other.exchange(ack(1)).status is Status.FINISHED
+
+
+def test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
+    """It closes with the run that it has been in; with the next one, its start() would be missing."""
+    other = HandWorker(live, "other", replace(ARGS, run_name=""))
+    late = Late(live, replace(ARGS, run_name=""))
+    finish_without(late, other)
     other.leave()
     live.redis.hdel(live.key("meta"), "crawled")  # another one has crawled it since
     late._run(late._driver.frontier.join(late.protocol.id, own_identity(), "new", late._driver._crawl))
@@ -70,12 +75,7 @@ def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
     late.protocol.listening = True
-    late.speak(start(1))
-    other.exchange(start(1), seeding=1)
-    other.fence(late.protocol.id)
-    other.drain(late.protocol.id)
-    other.take(1)
-    assert other.exchange(ack(1)).status is Status.FINISHED
+    finish_without(late, other)
     late.speak(times=3)  # out of step, the rejoin, and what it has in its log
     assert late.protocol.finished
     assert not late.protocol.over

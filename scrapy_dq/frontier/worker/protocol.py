@@ -680,15 +680,9 @@ class WorkerProtocol:
             parentless = Parentless.LOGGED
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._call = Rejoin(
-            self._new_id(),
-            self.id,
-            self.epoch,
-            self.run if run is None else run,
-            self.leases.held(),
-            parentless,
-            seeding,
-            self._registered,
-        )
+            self._new_id(), self.id, self.epoch, self.run if run is None else run, self.leases.held(),
+            parentless, seeding, self._registered,
+        )  # fmt: skip
 
     def rejoined(self, answer: Rejoined) -> None:
         """Process the answer to a rejoin: continue under the new id, keep our leases, put the log again."""
