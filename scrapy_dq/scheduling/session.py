@@ -108,6 +108,7 @@ class Session(Listener):
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
         self._connection = Connection(config, data_dir())
         self._grace: asyncio.TimerHandle | None = None
+        self._closed = False
         self._froze = False
         self._side_tasks: SideTasks | None = None
         self._tracing: Tracing | None = None
@@ -250,6 +251,7 @@ class Session(Listener):
         if self._froze:
             collector.release()
             self._froze = False
+        self._closed = True
         if self._grace is not None:
             self._grace.cancel()
         if self._side_tasks is not None:
@@ -341,7 +343,8 @@ class Session(Listener):
 
     def _begin_grace(self) -> None:
         # Also if no exchange asks for the capacity any more, because the run is over, or the frontier gone.
-        if self._grace is None:
+        # Nor after the end: what is told while the worker leaves begins none.
+        if self._grace is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
 

@@ -225,12 +225,9 @@ class Producer(Listener):
 
             return await durability.wait_until_durable(part.driver.frontier, part.protocol, verify, deadline)
 
-        found = await asyncio.gather(*map(wait, self._parts), return_exceptions=True)
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
+        doubt = await durability.first_doubt(map(wait, self._parts))
         await self.hand_in()
-        self.doubt = next((each for each in found if isinstance(each, str) and each), "")
+        self.doubt = doubt
 
     async def _leave(self) -> None:
         home, *others = self._parts

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -80,6 +80,20 @@ async def wait_until_durable(
         if kept or time.monotonic() >= deadline:
             why = why or ("" if kept else "it was rolled back")
             return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
+
+
+async def first_doubt(waits: Iterable[Awaitable[str]]) -> str:
+    """Await *waits*, one for each shard, at once; return the first doubt, or "".
+
+    Raises:
+        FrontierError: the first one that was raised, when all have ended: none goes on without its caller.
+    """
+    doubts = []
+    for each in await asyncio.gather(*waits, return_exceptions=True):
+        if isinstance(each, BaseException):
+            raise each
+        doubts.append(each)
+    return next(filter(None, doubts), "")
 
 
 async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]], deadline: float) -> str:

@@ -40,6 +40,7 @@ from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
+from scrapy_dq.frontier.worker.durability import first_doubt
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.level import Level, spread
@@ -612,9 +613,7 @@ class Worker:
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """See `durability.py`."""
-        waits = (each.wait_until_durable(verify, deadline) for each in self.dialogues)
-        doubts = await asyncio.gather(*waits)
-        return next(filter(None, doubts), "")
+        return await first_doubt(each.wait_until_durable(verify, deadline) for each in self.dialogues)
 
 
 def _version_of(shard: WorkerProtocol, home: Standing | None) -> int:
