@@ -105,6 +105,36 @@ async def find_node_on_the_loop(client: Any, key: str) -> None:
                 raise
 
 
+def masters(client: Any) -> list[Address]:
+    """Return the masters that have slots; empty: the client is of no cluster; blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no node has named them, or this user may not ask.
+    """
+    for last in _tries(client):
+        try:
+            ranges = client.execute_command("CLUSTER", "SLOTS")
+        except (ConnectionError, TimeoutError, OSError):
+            if last:  # else the next node is asked
+                raise
+        else:
+            # A node that does not know its host name, or that of another one, leaves it out, or says "?".
+            here, _ = client.connection_pool.route.address
+            named = [(bytes(master[0] or b"?").decode(), int(master[1])) for _, _, master, *_ in ranges]
+            return sorted({(here if host == "?" else host, port) for host, port in named})
+    return []
+
+
+def client_of_node(client: Any, address: Address) -> Any:
+    """Return a client like *client*, which is of a cluster, for commands that are sent to one node."""
+    of_all = client.connection_pool
+    base, route = of_all.connection_class, Route((address,))
+    follows = type(base.__name__, (base,), {"_route": route})
+    pool = type(of_all)(connection_class=follows, **of_all.connection_kwargs)
+    pool.route = route
+    return type(client)(connection_pool=pool)
+
+
 def _tries(client: Any) -> tuple[bool, ...]:
     return (False, False, False, True) if hasattr(client.connection_pool, "route") else ()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 import redis
@@ -324,14 +324,22 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
     )
 
 
-@contextmanager
-def client_for_commands(
-    config: Config, data_dir: Path
-) -> Iterator[tuple[redis.Redis, str, Callable[[int], redis.Redis]]]:
-    """Yield a blocking client and the address of Redis, without checks; for commands.
+class CommandClients(NamedTuple):
+    """What a command needs to ask Redis; nobody has checked it."""
 
-    And a function that returns the client for the keys of another shard, which need not answer; for the same
-    shard, the same one.
+    client: redis.Redis
+    """For the keys of the home shard."""
+    target: str
+    """The address of Redis, without a password."""
+    of_shard: Callable[[int], redis.Redis]
+    """Returns the client for the keys of another shard, which need not answer; each time the same one."""
+    of_nodes: Callable[[], list[redis.Redis]]
+    """Returns a client for each master of a cluster; without one, and if that is denied, the first one."""
+
+
+@contextmanager
+def client_for_commands(config: Config, data_dir: Path) -> Iterator[CommandClients]:
+    """Yield blocking clients, for commands.
 
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
@@ -350,6 +358,22 @@ def client_for_commands(
                 other: redis.Redis = stack.enter_context(connection.blocking(shard))
                 return other
 
+            @cache
+            def of_node(address: cluster.Address) -> redis.Redis:
+                node: redis.Redis = stack.enter_context(cluster.client_of_node(client, address))
+                return node
+
+            def of_nodes() -> list[redis.Redis]:
+                try:
+                    return [of_node(each) for each in cluster.masters(client)] or [client]
+                except NoPermissionError:
+                    say_denied()
+                    return [client]
+
+            @cache
+            def say_denied() -> None:
+                logger.warning("The user may not run CLUSTER SLOTS: only crawls of one node are found")
+
             try:
                 cluster.find_node(client, keys.meta(config.crawl))
                 client.ping()
@@ -357,7 +381,7 @@ def client_for_commands(
                 raise refusal(error, connection.target) from error
             try:
                 with as_unavailable(connection.target):
-                    yield client, connection.target, connect
+                    yield CommandClients(client, connection.target, connect, of_nodes)
             except FrontierUnavailable as error:
                 if error.__cause__ is not None and denies(error.__cause__):
                     raise FrontierRefused(denied(describe(error.__cause__))) from error

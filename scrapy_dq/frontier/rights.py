@@ -22,7 +22,10 @@ ROLES = {
         "workers, programs with a Queue, commands that change a crawl",
         "+@connection +@read +@write -@dangerous -@scripting +eval +evalsha +script|exists +time +info",
     ),
-    "observer": Role("commands that only look", "+@connection +@read -@dangerous +eval +evalsha +time +info"),
+    "observer": Role(
+        "commands that only look",
+        "+@connection +@read -@dangerous +eval +evalsha +time +info +cluster|slots",
+    ),
     "feeder": Role("whoever pushes start requests of a RedisSpider", "+@connection -@dangerous"),
 }
 ALL_CRAWLS = f"{keys.PREFIX}*"

@@ -6,9 +6,10 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.frontier.admin.crawls import scan_crawls
+from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.errors import is_answer
+from scrapy_dq.frontier.admin.shards import in_cluster
+from scrapy_dq.frontier.errors import describe, explain, is_answer
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
 from scrapy_dq.inspection.words import phase_of, uncounted
 from scrapy_dq.text import printable
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 MOST_CRAWLS = 500
 PART = 20
 """Crawls that one look reads."""
-SCAN_S = 0.01
+LONGEST_S = 3.0
+"""No look begins to read a further crawl after so long: in a cluster, some nodes may not answer."""
+SEARCH_S = 0.01
 """How long a look searches for further ones."""
 
 
@@ -28,9 +31,7 @@ class CrawlsWatch:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._cursor = 0
-        self._scanned = False
-        """Whether all keys were examined once."""
+        self._search = CrawlSearch()
         self._watched: dict[str, _Watched] = {}
 
     def look(self) -> dict[str, Any]:
@@ -39,31 +40,24 @@ class CrawlsWatch:
         Raises:
             redis.exceptions.RedisError: no reply.
         """
-        self._scan()
+        for name in self._search.go_on(self._place.nodes, budget_s=SEARCH_S):
+            if name not in self._watched and len(self._watched) < MOST_CRAWLS:
+                self._watched[name] = _Watched(self._place, name)
         by_age = sorted(self._watched.values(), key=lambda each: each.at)
+        until = time.monotonic() + LONGEST_S
         for each in by_age[:PART]:
             if not each.look():
                 del self._watched[each.name]
+            if time.monotonic() >= until:
+                break
         rows = [self._watched[name].row for name in sorted(self._watched)]
         return {
             "redis": self._place.target,
             "at": round(time.time(), 3),
             "crawls": rows,
-            "searched": self._scanned,
+            "searched": self._search.complete,
             "full": len(self._watched) >= MOST_CRAWLS,
         }
-
-    def _scan(self) -> None:
-        until = time.monotonic() + SCAN_S
-        while True:
-            self._cursor, names = scan_crawls(self._place.client, self._cursor)
-            for name in names:
-                if name not in self._watched and len(self._watched) < MOST_CRAWLS:
-                    self._watched[name] = _Watched(self._place, name)
-            if not self._cursor:
-                self._scanned = True
-            if not self._cursor or time.monotonic() >= until:
-                return
 
 
 class _Watched:
@@ -83,9 +77,9 @@ class _Watched:
         try:
             overview = peek(self._place.client, self.name, most_members=0)
         except Exception as error:
-            if not is_answer(error):
+            if not (is_answer(error) or in_cluster(self._place.client)):
                 raise
-            self.row = row | {"error": printable(str(error))}
+            self.row = row | {"error": printable(describe(error) if is_answer(error) else explain(error))}
             return True
         if overview.phase == "absent":
             return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier.admin.backlog import info_of
-from scrapy_dq.frontier.admin.crawls import members_of, scan_crawls, some_crawls
+from scrapy_dq.frontier.admin.crawls import CrawlSearch, members_of
 from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
@@ -25,8 +25,8 @@ PART = 15
 MOST_COST = 3.0
 """Milliseconds of Redis that they may take, as estimated: for each crawl, and for each of its workers."""
 CRAWL_COST, WORKER_COST = 0.16, 0.008
-MOST_SCANS = 2
-"""Calls of SCAN in one look, of 1,000 keys each."""
+MOST_KEYS = 2_000
+"""That a look examines for further crawls; the first one, more."""
 LONGEST_S = 3.0
 """No look begins to read a further crawl after so long."""
 SHARED_S = 1.0
@@ -54,8 +54,8 @@ class MeasuresWatch:
         """*crawl*: the only one; empty: all."""
         self._only = crawl
         self._crawls: dict[str, MeasuredCrawl] = {crawl: MeasuredCrawl(crawl)} if crawl else {}
-        self._cursor: int | None = None
-        """Of the search for crawls; None: it has not begun."""
+        self._search: CrawlSearch | None = None
+        """For crawls; None: it has not begun."""
         self._newest = Measures(False, 0.0)
         self._at = -SHARED_S
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class MeasuresWatch:
         with as_unavailable():
             client = place.client
             if not self._only:
-                self._search(client)
+                self._find(place)
             until = time.monotonic() + LONGEST_S
             for crawl in self._next(client):
                 if time.monotonic() < until and not self._look_at(crawl, client) and not self._only:
@@ -109,16 +109,12 @@ class MeasuresWatch:
             crawl.missed()  # the nodes of the others may answer
             return True
 
-    def _search(self, client: Any) -> None:
-        names: list[str] = []
-        if self._cursor is None:
-            names, self._cursor = some_crawls(client), 0
+    def _find(self, place: Place) -> None:
+        if self._search is None:
+            self._search = CrawlSearch()
+            names = self._search.go_on(place.nodes)
         else:
-            for _ in range(MOST_SCANS):
-                self._cursor, part = scan_crawls(client, self._cursor)
-                names += part
-                if not self._cursor:
-                    break
+            names = self._search.go_on(place.nodes, most_keys=MOST_KEYS)
         for name in names:
             if name not in self._crawls and len(self._crawls) < MOST_CRAWLS:
                 self._crawls[name] = MeasuredCrawl(name)

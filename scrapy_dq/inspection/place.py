@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +34,8 @@ class Place:
     config: Config
     connect: Callable[[int], Any]
     """Returns a client for the keys of another shard."""
+    nodes: Callable[[], Sequence[Any]]
+    """Returns a client for each master of a cluster; without one, *client*."""
 
     @property
     def crawl(self) -> str:
@@ -83,9 +85,9 @@ class Place:
         return float(seconds + microseconds / 1e6)
 
     def _near(self) -> str:
-        from scrapy_dq.frontier.admin.crawls import some_crawls
+        from scrapy_dq.frontier.admin.crawls import CrawlSearch
 
-        names = some_crawls(self.client)
+        names = CrawlSearch().go_on(self.nodes)
         near = difflib.get_close_matches(self.crawl, names, 1)
         if near:
             return f"did you mean --crawl {near[0]!r}?"
@@ -126,5 +128,5 @@ def opened(config: Config) -> Iterator[Place]:
     from scrapy_dq.backend.connection import client_for_commands
     from scrapy_dq.environment import data_dir
 
-    with client_for_commands(config, data_dir()) as (client, target, connect):
-        yield Place(client, target, config, connect)
+    with client_for_commands(config, data_dir()) as found:
+        yield Place(found.client, found.target, config, found.of_shard, found.of_nodes)

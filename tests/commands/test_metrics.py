@@ -30,10 +30,10 @@ from scrapy_dq.inspection import measures
 from scrapy_dq.inspection.measured import label_of
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.settings import Config
 from scrapy_dq.web import app
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
 from support.metrics_server import MetricsServer, Samples
+from support.place import place_of
 from support.redis_server import RedisServer
 from support.samples import packed
 from support.stored_requests import stored
@@ -47,12 +47,7 @@ PASSWORD = "s3cr3t-w0rd"
 def place(server: RedisServer, crawl_name: str) -> Iterator[Place]:
     """Return a crawl in the Redis of the tests."""
     with server.client() as client:
-        yield Place(
-            client,
-            "redis",
-            Config.read({"DQ_CRAWL": crawl_name, "REDIS_URL": server.url}, {}),
-            lambda _: client,
-        )
+        yield place_of(client, server.url, crawl_name)
 
 
 @pytest.fixture
@@ -182,8 +177,7 @@ def test_names_of_crawls_are_short_and_printable(
         client = stack.enter_context(server.client())
         for name in names:
             HandWorker(stack.enter_context(closing(LiveFrontier(server.url, name, Order.FIFO))), "worker")
-        config = Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {})
-        text = Metrics().text(Place(client, "redis", config, lambda _: client)).decode()
+        text = Metrics().text(place_of(client, server.url)).decode()
     found = Samples(text)
     assert found.value("dq_up") == 1
     assert found.value("dq_crawls") == len(names) - 1
@@ -215,9 +209,7 @@ def test_what_somebody_else_wrote_breaks_nothing(
         client.hset(crawls[1].key("worker:worker"), "identity", '[{"host": 1}]')
         client.hset(crawls[1].key("meta"), "spider", "\x00" * 1000)
         metrics = Metrics()
-        place = Place(
-            client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}), lambda _: client
-        )
+        place = place_of(client, server.url)
         found = Samples(metrics.text(place).decode())
         client.delete(crawls[1].key("journal"), crawls[1].key("samples"))
         client.set(crawls[1].key("journal"), "x")
@@ -248,9 +240,7 @@ def test_what_a_scrape_costs_redis_has_a_bound(
                 worker = HandWorker(live, f"worker-{k}")
             worker.exchange(*puts(b"a.example", 3), want=1)
         metrics = Metrics()
-        place = Place(
-            client, "redis", Config.read({"DQ_CRAWL": "-", "REDIS_URL": server.url}, {}), lambda _: client
-        )
+        place = place_of(client, server.url)
         metrics.text(place)  # it begins with a search
         for _ in range(18):
             client.config_resetstat()
@@ -283,8 +273,7 @@ def test_a_user_with_few_rights_reads_what_it_may(
         admin.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *rights, "-info")
         url = server.url.replace("redis://", "redis://observer:pw@")
         client = stack.enter_context(Redis.from_url(url))
-        config = Config.read({"DQ_CRAWL": "-", "REDIS_URL": url}, {})
-        found = Samples(Metrics().text(Place(client, "redis", config, lambda _: client)).decode())
+        found = Samples(Metrics().text(place_of(client, url)).decode())
     assert found.of("ours")["dq_requests waiting"] == 3
     assert found.of("theirs").keys() == {"dq_crawl_up", "dq_age_seconds"}
     assert (found.value("dq_up"), found.value("dq_redis_memory_bytes")) == (1, None)

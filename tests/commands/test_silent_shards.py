@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.factory import frontiers_of
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
 from scrapy_dq.inspection import measures
+from scrapy_dq.inspection.crawls import CrawlsWatch
 from scrapy_dq.inspection.curves import read_curves
 from scrapy_dq.inspection.failures import read_failure, read_failures
 from scrapy_dq.inspection.metrics import Metrics
-from scrapy_dq.inspection.place import opened
+from scrapy_dq.inspection.place import NoSuchCrawl, opened
 from scrapy_dq.settings import Config
 from scrapy_dq.web.commands import obey
 from support.clusters import Cluster
@@ -230,18 +233,29 @@ def test_metrics_read_the_crawls_of_all_nodes(
         config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
         watch = measures.MeasuresWatch()
         with opened(config) as place:
-            for name in names:
-                watch._crawls[name] = measures.MeasuredCrawl(name)
+            page = CrawlsWatch(place)
             for _ in range(3):
-                found = watch.look(place)
+                found, shown = watch.look(place), page.look()
                 assert found.up
-            assert sum(row.measured is not None for row in found.crawls) == SHARDS
-            silent = names[list(names)[1]]
-            silent.suspend()
+            assert {row.crawl for row in found.crawls if row.measured} >= {*names}
+            assert {row["crawl"] for row in shown["crawls"] if "phase" in row} >= {*names}
+            assert shown["searched"]
+            hidden = list(names)[1]
+            with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{hidden}'"):
+                replace(place, config=replace(config, crawl=f"{hidden}x")).overview()
+            names[hidden].suspend()
             try:
                 assert watch.look(place).up
+                rows = {row["crawl"]: row for row in page.look()["crawls"]}
+                assert "does not answer" in rows[hidden]["error"]
+                search = CrawlSearch()
+                others = search.go_on(place.nodes, budget_s=60)
+                assert {*names} - {*others} == {hidden}
+                assert not search.complete
             finally:
-                silent.resume()
+                names[hidden].resume()
+            assert hidden in search.go_on(place.nodes, budget_s=60)
+            assert search.complete
 
 
 def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:

@@ -12,7 +12,7 @@ from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
-from scrapy_dq.frontier.admin.crawls import some_crawls
+from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config
@@ -266,8 +266,8 @@ def test_names_of_crawls_are_read_from_their_keys(live: LiveFrontier, server: Re
     """As they were given, whatever is in them; bounds are kept."""
     odd = LiveFrontier(server.url, f"{live.crawl} ü/{{%s}}:*")
     HandWorker(odd, "worker")
-    assert odd.crawl in some_crawls(live.redis)
-    assert some_crawls(live.redis, most_keys=0) == []
+    assert odd.crawl in CrawlSearch().go_on(lambda: [live.redis])
+    assert CrawlSearch().go_on(lambda: [live.redis], most_keys=0) == []
     odd.close()
 
 
@@ -275,10 +275,14 @@ def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServe
     """However many keys of others there are."""
     with start_redis().client() as client:
         client.mset({f"other-{n}": "" for n in range(5000)})
-        some_crawls(client, budget_s=0)
+        search = CrawlSearch()
+        search.go_on(lambda: [client], budget_s=0)
         assert client.info("commandstats")["cmdstat_scan"]["calls"] == 1
-        some_crawls(client, most_keys=2000)
+        search.go_on(lambda: [client], most_keys=2000)
+        assert not search.complete
         assert client.info("commandstats")["cmdstat_scan"]["calls"] == 3
+        search.go_on(lambda: [client])
+        assert search.complete
 
 
 def test_a_redis_that_becomes_unavailable_meanwhile_is_reported(

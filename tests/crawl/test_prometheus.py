@@ -18,10 +18,9 @@ import pytest
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
 from scrapy_dq.inspection.metrics import Metrics
-from scrapy_dq.inspection.place import Place
-from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier
 from support.metrics_server import MetricsServer, Samples
+from support.place import place_of
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
@@ -57,10 +56,7 @@ def exposition() -> Samples:
         server.client() as client,
     ):
         HandWorker(live, "worker")
-        place = Place(
-            client, "redis", Config.read({"DQ_CRAWL": "crawl", "REDIS_URL": server.url}, {}), lambda _: client
-        )
-        return Samples(Metrics().text(place).decode())
+        return Samples(Metrics().text(place_of(client, server.url, "crawl")).decode())
 
 
 def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(exposition: Samples) -> None:

@@ -20,6 +20,7 @@ from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.items.writer import ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settings.redis_url import ClusterUrl, check_url, split_cluster_url
@@ -160,7 +161,7 @@ def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
     """From any node, also a replica; those of one connection share what they have found."""
     for crawl in ("one", "two", "three", "four"):
         config = Config(crawl, redis_url=cluster.url)
-        with client_for_commands(config, Path()) as (client, target, _):
+        with client_for_commands(config, Path()) as (client, target, *_):
             assert "pass" not in target
             assert target.endswith(" (Redis Cluster)")
             assert peek(client, crawl).phase == "absent"
@@ -173,7 +174,7 @@ def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
 def test_commands_ask_the_next_node_if_the_first_one_is_gone(cluster: Cluster) -> None:
     nodes = f"127.0.0.1:{free_port()},127.0.0.1:{cluster.servers[0].port}"
     config = Config("crawl", redis_url=f"redis+cluster://:pass@{nodes}")
-    with client_for_commands(config, Path()) as (client, _, connect):
+    with client_for_commands(config, Path()) as (client, _, connect, _):
         assert peek(client, "crawl").phase == "absent"
         assert connect(1) is connect(1)
 
@@ -184,6 +185,26 @@ def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
         for crawl in ("one", "two", "three", "four"):
             assert failed(client, crawl) == []
             assert described(client, crawl)["spider"] == ""
+
+
+@pytest.mark.parametrize("may_know", [True, False])
+def test_an_observer_finds_all_masters(
+    cluster: Cluster, may_know: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If it may not ask for them, it is told so, and has those crawls that the first one has."""
+    user = f"observer-{may_know}"
+    for server in cluster.servers:
+        rights = acl_of("observer").split() if may_know else ["+@read"]
+        cluster.run(server, "ACL", "SETUSER", user, "on", ">secret", "~dq:*", "+@connection", *rights)
+    config = Config("crawl", redis_url=cluster.url.replace(":pass@", f"{user}:secret@"))
+    with client_for_commands(config, Path()) as (client, _, _, of_nodes):
+        nodes = of_nodes()
+        ports = {each.info("server")["tcp_port"] for each in nodes} if may_know else set()
+        assert (nodes == [client]) != may_know
+        again = of_nodes()
+    assert ports == ({each.port for each in cluster.servers[:3]} if may_know else set())
+    assert all(one is other for one, other in zip(nodes, again, strict=True))
+    assert caplog.text.count("CLUSTER SLOTS") == (not may_know)
 
 
 async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:

@@ -124,7 +124,7 @@ def test_an_error_names_the_sentinels_and_why(sentinels: Sentinels, monkeypatch:
 def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> None:
     master = str(sentinels.master.port)
     config = Config("crawl", redis_url=sentinels.url)
-    with client_for_commands(config, tmp_path) as (client, target, _):
+    with client_for_commands(config, tmp_path) as (client, target, *_):
         assert str(client.config_get("port")["port"]) == master
         assert target.startswith(f"{SERVICE}/0 (Sentinel 127.0.0.1:")
     for made in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,37 +17,59 @@ _PATTERN = f"{PREFIX}{{*}}:meta"
 _PART = 1000
 
 
-def some_crawls(client: Any, *, most_keys: int = 200_000, budget_s: float = 0.5) -> list[str]:
-    """Return the names of the crawls that are found within the bounds; blocking.
+class CrawlSearch:
+    """Searches all keys of a Redis, or of a cluster, for crawls, a part at a time; blocking."""
 
-    A Redis may hold millions of other keys: SCAN examines about *most_keys* of them.
+    def __init__(self) -> None:
+        self.complete = False
+        """Whether all keys were examined once, and each node has answered."""
+        self._left: list[Any] = []
+        """Of this round through all keys: a client for each node with keys that were not examined."""
+        self._cursor = 0
+        """Of the last one of them."""
+        self._missed = False
+        """Whether a node did not answer in this round."""
 
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    cursor, found, until = 0, set[str](), time.monotonic() + budget_s
-    for _ in range(most_keys // _PART):
-        cursor, names = scan_crawls(client, cursor)
-        found.update(names)
-        if not cursor or time.monotonic() >= until:
-            break
-    return sorted(found)
+    def go_on(
+        self, nodes: Callable[[], Sequence[Any]], *, most_keys: int = 200_000, budget_s: float = 0.5
+    ) -> list[str]:
+        """Return the names of the crawls that are found within the bounds; after the last key it begins anew.
 
+        A Redis may hold millions of other keys: SCAN examines about *most_keys* of them.
 
-def scan_crawls(client: Any, cursor: int) -> tuple[int, list[str]]:
-    """Examine about 1,000 keys; return the next cursor (0: these were the last), and the crawls among them.
+        Args:
+            nodes: returns a client for each node; it is asked at the begin of a round.
+        Raises:
+            redis.exceptions.RedisError: no reply of the only node; or a node has answered with an error.
+        """
+        found, until = set[str](), time.monotonic() + budget_s
+        for _ in range(most_keys // _PART):
+            found.update(self._part(nodes))
+            if not self._left or time.monotonic() >= until:
+                break
+        return sorted(found)
 
-    Args:
-        cursor: 0 at first.
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    cursor, names = client.scan(cursor, match=_PATTERN, count=_PART)
-    encoded = (
-        name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta") for name in names
-    )
-    # With a slash, which a name does not have once it is encoded, it is another shard of a crawl.
-    return cursor, [unquote(name) for name in encoded if "/" not in name]
+    def _part(self, nodes: Callable[[], Sequence[Any]]) -> list[str]:
+        if not self._left:
+            self._left = list(nodes())
+            self._missed = False
+        node, names = self._left[-1], []
+        try:
+            self._cursor, names = node.scan(self._cursor, match=_PATTERN, count=_PART)
+        except (RedisError, OSError) as error:
+            if is_answer(error) or not in_cluster(node):
+                self._left, self._cursor = [], 0
+                raise
+            self._missed, self._cursor = True, 0
+        if not self._cursor:
+            self._left.pop()
+            self.complete = self.complete or not (self._left or self._missed)
+        encoded = (
+            name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta")
+            for name in names
+        )
+        # With a slash, which a name does not have once it is encoded, it is another shard of a crawl.
+        return [unquote(name) for name in encoded if "/" not in name]
 
 
 def members_of(client: Any, crawl: str) -> int:
