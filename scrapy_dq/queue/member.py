@@ -69,6 +69,8 @@ class Member(Listener):
         self._closing = asyncio.Event()
         self._broken = ""
         self._starting_over: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Lock()
+        self._stopped: Worker | None = None
         self._left_over: dict[bytes, Put] = {}
         """Puts that an ended run had confirmed, perhaps unfinished; not stored in the next run yet."""
         self._thread = LoopThread(self._live, self._end)
@@ -188,7 +190,7 @@ class Member(Listener):
             if joined.status is not Status.FINISHED:
                 break
             # With several shards, the run may end while this process joins them: the next one begins.
-            await self.worker.stop(0, durable=False)
+            await self._stop_worker(0)
         self.worker.seeded()
         # Otherwise the run would finish as soon as nothing is left to do; the next put would begin another.
         self.worker.listen(True)
@@ -250,7 +252,7 @@ class Member(Listener):
 
     async def _join_anew(self) -> None:
         """Join the next run, and store there what this one has not stored."""
-        await self.worker.stop(0, durable=False)
+        await self._stop_worker(0)
         while True:
             try:
                 await self._join()
@@ -270,6 +272,18 @@ class Member(Listener):
                 self.worker.put(put)
         self._callers.start_over()
 
+    async def _stop_worker(self, within_s: float, *, durable: bool = False) -> None:
+        """Stop the worker, unless it has been stopped.
+
+        RACE: while this process leaves, a shard says that the run is over, and so it is to start over. Each
+        would make exchanges with the other shards.
+        """
+        async with self._stopping:
+            worker = self.worker
+            if worker is not self._stopped:
+                await worker.stop(within_s, durable=durable)
+                self._stopped = worker
+
     def _break(self, why: str) -> None:
         self._broken = why
         self._callers.fail_all(lambda: FrontierLost(why))
@@ -287,7 +301,7 @@ class Member(Listener):
                 await asyncio.wait([joining])
             failed, worker = self._starting_over, self.worker
             left_s = max(0.0, deadline - time.monotonic())
-            await worker.stop(left_s, durable=self._durable and self._has_put)
+            await self._stop_worker(left_s, durable=self._durable and self._has_put)
             # The run had ended meanwhile: this process may be a member of the next one already.
             left = self._starting_over is not failed or self.worker is not worker
         if self._left_over:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from scrapy_dq import Queue
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.model import FrontierRefused, Put
+from scrapy_dq.frontier.worker.worker import Worker
 from support.waiting import wait_until
 
 SETTINGS = {"DQ_SHARDS": 3, "DQ_ROLLBACK_HORIZON": 1}
@@ -37,3 +40,37 @@ def test_who_has_not_joined_counts_the_items_of_all_shards(make: Callable[..., Q
         q.put(item)
     q.flush()
     assert make(settings=SETTINGS).qsize() == 9
+
+
+def test_who_learns_of_the_end_while_it_leaves_stops_its_worker_once(
+    make: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it stores in the next run what is not stored, and leaves that."""
+    puts, stopped, stopping = list[Put](), list[Worker](), list[Worker]()
+    stop, put = Worker.stop, Worker.put
+
+    async def stop_meanwhile(worker: Worker, *args: Any, **named: Any) -> None:
+        assert not stopping
+        stopping.append(worker)
+        if not stopped:  # as a shard does that says so
+            worker.home.protocol.left_over = puts
+            q._member._start_over()
+            await asyncio.sleep(0)
+        await stop(worker, *args, **named)
+        stopped.append(stopping.pop())
+
+    def note(worker: Worker, move: Put, *args: Any) -> None:
+        if len(puts) < 3:
+            puts.append(move)
+        put(worker, move, *args)
+
+    monkeypatch.setattr(Worker, "put", note)
+    monkeypatch.setattr(Worker, "stop", stop_meanwhile)
+    q = make(settings=SETTINGS, durable=False)
+    for item in range(3):
+        q.put(item)
+    q.close()
+    assert len(stopped) == len({*map(id, stopped)}) == 2
+    monkeypatch.undo()
+    other = make(settings=SETTINGS)
+    assert {other.get(timeout=30) for _ in range(3)} == {0, 1, 2}

@@ -118,9 +118,5 @@ def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
     queue_user.install()
     gc.disable()
     gc.freeze()  # a collection looks only at what schedules have made
-    redis = RedisServer(kind, unix=True)
-    redis.start()
-    try:
+    with RedisServer(kind, unix=True) as redis:
         yield Runner(store.Server(str(redis.socket)))
-    finally:
-        redis.kill()
