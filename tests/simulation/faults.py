@@ -174,8 +174,7 @@ def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     def applied(once_more: Callable[[], None]) -> None:
         def happen() -> None:
             schedule.struck("lag", f"{victim.process.name}, to {taken_at - BEGIN_S:.4f} s")
-            schedule.store.restore(snapshot)
-            schedule.lost(taken_at)
+            schedule.set_back(snapshot, taken_at)
             network.cut()
             pause_s = random.choice((0.001, 0.05, 0.2))
             victim.process.freeze(pause_s)
@@ -244,8 +243,7 @@ def _lose(schedule: Schedule, random: Random, name: str, away_s: float, shard: i
 
     def happen() -> None:
         schedule.struck(name, f"{'' if shard is None else shard} to {taken_at - BEGIN_S:.4f} s")
-        schedule.store.restore(snapshot, shard)
-        schedule.lost(taken_at, shard)
+        schedule.set_back(snapshot, taken_at, shard)
         schedule.network.cut(away_s, shard)
 
     schedule.world.at(schedule.world.now + lost_s, happen)

@@ -92,6 +92,8 @@ class Schedule:
         had died under another id."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
+        self.ends_lost: list[float] = []
+        """When home alone was set back to before the end of a run."""
         self.doubts: list[tuple[Crawler, Violation]] = []
         """What is missing in a run, and who has closed with `finished` nevertheless."""
         self._epochs: list[tuple[float, bytes | None]] = []
@@ -229,6 +231,14 @@ class Schedule:
             if count > 0:
                 self.network.met[fault, transition] += 1
         self._note(f"{fault} {details}")
+
+    def set_back(self, snapshot: Any, taken_at: float, shard: int | None = None) -> None:
+        """Set Redis, or that of a shard, back to a snapshot of *taken_at*."""
+        went_on = checks.gone_on(self)
+        self.store.restore(snapshot, shard)
+        self.lost(taken_at, shard)
+        if shard == keys.HOME and not went_on and checks.gone_on(self):
+            self.ends_lost.append(self.world.now)
 
     def lost(self, taken_at: float, shard: int | None = None) -> None:
         """Note that Redis, or that of a shard, has only what it had at *taken_at*."""
