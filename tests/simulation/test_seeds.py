@@ -66,6 +66,7 @@ FOUND = {
     "a late copy of a join takes a worker into the next run at home alone": 1001222511,
     "a worker leaves whose level home does not confirm, which is in the next run": 1002005198,
     "a late copy of its join makes a worker a member of the next run, in which it has no start()": 1002020019,
+    "home is gone while a push waits for the disks of all shards": 1001831975,
     "home alone is set back to before the end, after which another shard was cleared": 1001805690,
 }
 """What the simulator has found: with the code, or the check, of that day each of these failed."""

@@ -208,7 +208,8 @@ class Producer(Listener):
             await self._hand_in(self._parts[HOME])  # home was rolled back: first it hears of this process
         worker_id = part.protocol.id
         async with part.exchanging:
-            await self.patiently(lambda: part.driver.exchange(0))
+            if not (part.protocol.lost or part.protocol.over):  # as another one has learned that waited here
+                await self.patiently(lambda: part.driver.exchange(0))
         if part.protocol.lost or part.protocol.over:
             raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
         if part.protocol.id != worker_id:
