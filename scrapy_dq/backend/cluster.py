@@ -120,7 +120,10 @@ def masters(client: Any) -> list[Address]:
         else:
             # A node that does not know its host name, or that of another one, leaves it out, or says "?".
             here, _ = client.connection_pool.route.address
-            named = [(bytes(master[0] or b"?").decode(), int(master[1])) for _, _, master, *_ in ranges]
+            named = [
+                (bytes(master[0] or b"?").decode("utf-8", "replace"), int(master[1]))
+                for _, _, master, *_ in ranges
+            ]
             return sorted({(here if host == "?" else host, port) for host, port in named})
     return []
 

@@ -14,21 +14,19 @@ from scrapy_dq.frontier.admin.crawls import CrawlSearch, members_of
 from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.crawls import LONGEST_S, MOST_CRAWLS
 from scrapy_dq.inspection.measured import MeasuredCrawl, Row, count_in
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
-MOST_CRAWLS = 500
 PART = 15
 """Crawls that one look reads at most."""
 MOST_COST = 3.0
 """Milliseconds of Redis that they may take, as estimated: for each crawl, and for each of its workers."""
 CRAWL_COST, WORKER_COST = 0.16, 0.008
 MOST_KEYS = 2_000
-"""That a look examines for further crawls; the first one, more."""
-LONGEST_S = 3.0
-"""No look begins to read a further crawl after so long."""
+"""Keys that a look examines in search of further crawls; the first look examines more."""
 SHARED_S = 1.0
 """Whoever asks within so long of a look gets the same."""
 

@@ -71,6 +71,7 @@ class Member(Listener):
         self._starting_over: asyncio.Task[None] | None = None
         self._stopping = asyncio.Lock()
         self._stopped: Worker | None = None
+        """The last worker that has left."""
         self._left_over: dict[bytes, Put] = {}
         """Puts that an ended run had confirmed, perhaps unfinished; not stored in the next run yet."""
         self._thread = LoopThread(self._live, self._end)

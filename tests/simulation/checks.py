@@ -306,7 +306,7 @@ def _undone(schedule: Schedule, visit: Visit) -> bool:
     grants = [at for at in schedule.granted[visit.by, visit.entry_id] if at <= visit.taken_at]
     granted_at = max(grants, default=visit.taken_at)
     # Whoever left after an end that home has forgotten has cleared the other shards, or will do so.
-    if any(granted_at <= at for at in schedule.ends_lost):
+    if visit.entry_id in schedule.granted_elsewhere and any(granted_at <= at for at in schedule.ends_lost):
         return True
     # What was stored a moment before is lost with what Redis loses; a put may be stored again after its page.
     return any(taken_at <= visit.confirmed_at and granted_at <= at for taken_at, at in schedule.losses)

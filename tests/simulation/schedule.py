@@ -92,6 +92,8 @@ class Schedule:
         had died under another id."""
         self.losses: list[tuple[float, float]] = []
         """Redis was set back: to when, and when."""
+        self.granted_elsewhere: set[bytes] = set()
+        """Entries that another shard than home has leased."""
         self.ends_lost: list[float] = []
         """When home alone was set back to before the end of a run."""
         self.doubts: list[tuple[Crawler, Violation]] = []
@@ -356,6 +358,8 @@ class Schedule:
                 for record in outcome[4]:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
                     entry_id = record[9:].partition(b"\0")[2][8:20]
                     self.granted[process.name, entry_id].append(self.world.now)
+                    if shard:
+                        self.granted_elsewhere.add(entry_id)
                 last, leases = self._applied.get(worker_id, (0, []))
                 # After a loss an earlier one may be answered again.
                 if number > last or (number < last and not self.losses):

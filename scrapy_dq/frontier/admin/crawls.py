@@ -38,7 +38,7 @@ class CrawlSearch:
         A Redis may hold millions of other keys: SCAN examines about *most_keys* of them.
 
         Args:
-            nodes: returns a client for each node; it is asked at the begin of a round.
+            nodes: returns a client for each node; it is asked at the beginning of each round.
         Raises:
             redis.exceptions.RedisError: no reply of the only node; or a node has answered with an error.
         """

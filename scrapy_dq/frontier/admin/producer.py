@@ -50,6 +50,11 @@ class _Part:
         self._pulse.start(self.protocol.id, self.protocol.epoch)
 
 
+def _need_run(part: _Part) -> None:
+    if part.protocol.lost or part.protocol.over:
+        raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
+
+
 class Producer(Listener):
     """Joins, puts in order, and leaves the run open. While it is a member, the run does not finish.
 
@@ -208,10 +213,9 @@ class Producer(Listener):
             await self._hand_in(self._parts[HOME])  # home was rolled back: first it hears of this process
         worker_id = part.protocol.id
         async with part.exchanging:
-            if not (part.protocol.lost or part.protocol.over):  # as another one has learned that waited here
-                await self.patiently(lambda: part.driver.exchange(0))
-        if part.protocol.lost or part.protocol.over:
-            raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
+            _need_run(part)  # another coroutine, which had the lock, may have learned that it is gone
+            await self.patiently(lambda: part.driver.exchange(0))
+        _need_run(part)
         if part.protocol.id != worker_id:
             self.disturbed = True
             part.beat()
