@@ -12,10 +12,12 @@ from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 PAGES = 2_000
+SLOW_S = 5.0
 
 
 def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: float = 0.85) -> None:
     """Kill one of two workers again and again, replacing it; not after a part, *latest*, of all pages."""
+    crawl.site.slow_down(int(crawl.pages * latest), SLOW_S)  # the crawl must not end before the last kill
     live = crawl.start(2)
     for threshold in sorted(rng.sample(range(crawl.pages // 50, int(crawl.pages * latest)), kills)):
         crawl.wait_for(threshold)
@@ -23,6 +25,7 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: fl
         assert victim.running, f"closed before the crawl was done: {victim.text[-3000:]}"
         crawl.kill(victim)
         live += crawl.start()
+    crawl.site.set_latency(crawl.site.tree.latency_s)
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.soak)])

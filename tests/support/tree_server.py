@@ -20,6 +20,9 @@ class TreePages:
         self.tree = tree
         self.port = 0
         self._latency_s = tree.latency_s
+        self._quick = tree.pages
+        """How many different targets are asked for before the site is slow."""
+        self._slow_s = 0.0
         self._started = time.monotonic()
         self._hits: Counter[str] = Counter()
         self._log: list[Hit] = []
@@ -53,17 +56,18 @@ class TreePages:
 
     def _page(self, kind: str, number: int, times: int) -> Answer:
         tree = self.tree
+        latency_s = self._latency_s if len(self._hits) <= self._quick else self._slow_s
         if kind == "p" and tree.redirect_every and number % tree.redirect_every == 0:
-            return Answer(b"", 302, self._latency_s, [("Location", f"/r/{number}")])
+            return Answer(b"", 302, latency_s, [("Location", f"/r/{number}")])
         if tree.flaky_every and number % tree.flaky_every == 0 and times == 1:
-            return Answer(b"try again", 503, self._latency_s)
+            return Answer(b"try again", 503, latency_s)
         first = number * tree.fan_out + 1
         links = "".join(
             f'<a href="{self._href(child)}">{child}</a>\n'
             for child in range(first, min(first + tree.fan_out, tree.pages))
         )
         page = f"<html><title>{number}</title><body>\n{links}</body></html>"
-        return Answer(page.encode(), delay_s=self._latency_s)
+        return Answer(page.encode(), delay_s=latency_s)
 
     def _href(self, number: int) -> str:
         hosts = self.tree.hosts
@@ -75,7 +79,10 @@ class TreePages:
             self._hits.clear()
             self._log.clear()
         if target.startswith("/__latency/"):
-            self._latency_s = float(target.removeprefix("/__latency/"))
+            self._latency_s = self._slow_s = float(target.removeprefix("/__latency/"))
+        if target.startswith("/__slow/"):
+            quick, seconds = target.removeprefix("/__slow/").split("/")
+            self._quick, self._slow_s = int(quick), float(seconds)
         report = self._log if target == "/__log" else self._hits
         return Answer(json.dumps(report).encode(), content_type="application/json")
 

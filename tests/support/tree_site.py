@@ -5,7 +5,7 @@ Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_
 to a host of 5,000 letters, `?charset=big5` with a long page that claims to be written in it, `?flaky=2`
 with 503 twice and then as usual, `?flaky=2&after=5` with 503 and `Retry-After: 5` twice. `/__hits` and
 `/__log` tell what was asked for, `/__reset` forgets it; `/__latency/5` makes each tree page that is asked
-for from now on take 5 s.
+for from now on take 5 s, `/__slow/90/5` each one that is asked for after 90 different targets.
 """
 
 from __future__ import annotations
@@ -74,6 +74,13 @@ class TreeSite(SiteProcess):
     def log(self) -> list[Hit]:
         """Return every request in the order of arrival, which need not be that of the answers."""
         return sorted((Hit(*row) for row in json.loads(self.get("/__log"))), key=lambda hit: hit.at_s)
+
+    def slow_down(self, after: int, seconds: float) -> None:
+        """Delay each tree page once *after* different targets were asked for, until `set_latency`.
+
+        The site does it by itself: on a busy machine, a test comes too late.
+        """
+        self.get(f"/__slow/{after}/{seconds}")
 
     def set_latency(self, seconds: float) -> None:
         """Delay each tree page that is requested from now on."""
