@@ -6,7 +6,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from scrapy_dq.codec import CannotDecode, ForOthers, Items
@@ -28,8 +28,8 @@ class Callers:
 
     worker: Worker
 
-    def __init__(self, items: Items, maxsize: int, rollback_horizon_s: float) -> None:
-        self.puts = Puts(maxsize)
+    def __init__(self, items: Items, maxsize: int, shards: int, rollback_horizon_s: float) -> None:
+        self.puts = Puts(maxsize, shards)
         self._items = items
         self._rollback_horizon_s = rollback_horizon_s
         self._incomplete_until = 0.0
@@ -38,11 +38,10 @@ class Callers:
         self._looks: list[Look] = []
         self._joins: list[Join] = []
         self._shut = self._shut_now = False
-        self._needed = 0
-        """An exchange is due at once until this number of them have been composed."""
+        self._needed = [0] * shards
+        """By shard: an exchange is due at once until one with this number, or a later one, is composed."""
         self._applied = 0
         self._granted = 0
-        self._paces: list[OnDemand] = []
 
     @property
     def capacity(self) -> int:
@@ -51,23 +50,22 @@ class Callers:
 
     def new_worker(self) -> None:
         """Begin to count for a new worker, which replaces the current one."""
-        self._needed = self._applied = 0
-        self._paces.clear()
+        self._needed = [0] * len(self._needed)
+        self._applied = 0
 
     def pace(self, shard: int) -> OnDemand:
         """Return the pace of the new worker in a shard."""
-        pace = OnDemand(
-            lambda: self._needed > self.worker.composed_for(shard),
-            lambda: bool(self._gets or self._joins or self.puts),
+        return OnDemand(
+            lambda: self._is_urgent(shard),
+            lambda: bool(self._gets or self._joins) or self.puts.wait_for(shard),
         )
-        self._paces.append(pace)
-        return pace
 
     def add(self, call: Call) -> None:
         """Add a call; it is answered as soon as possible."""
         call.after = self.worker.composed
+        shards = None
         if isinstance(call, Putting):
-            self.puts.add(call)
+            shards = self.puts.add(call, self.worker)
             self.puts.hand_over(self.worker)
         elif isinstance(call, Get):
             call.patient = call.patient and not self._shut
@@ -79,7 +77,7 @@ class Callers:
             self._joins.append(call)
         if self._shut_now:
             self._answer_shut()
-        self.hurry()
+        self.hurry(shards)
         self.fail_expired()
 
     def expire(self, call: Call) -> None:
@@ -141,24 +139,35 @@ class Callers:
     def exchanged(self) -> None:
         """Answer the calls that the exchange, or the rejoin, that has just ended can answer."""
         worker = self.worker
+        granted, self._granted = self._granted, 0
+        if granted and self._gets and worker.census.waiting:
+            # It brought something, though not for all: the others may still get an item.
+            for get in self._gets:
+                get.after = worker.composed
+            self.hurry()
         if worker.applied > self._applied:
             self._applied = worker.applied
             self._answer()
+        self._answer_looks()
         self.fail_expired()
-        handed_over = self.puts.hand_over(worker)
-        if handed_over or any(not call.patient for call in chain(self._gets, self._looks)):
-            self.hurry()
+        if shards := self.puts.hand_over(worker):
+            self.hurry(shards)
+
+    def no_answer(self) -> None:
+        """Note that an exchange has failed: some calls do not wait for that shard any longer."""
+        self._answer_looks()
+        self.fail_expired()
 
     def fail_expired(self) -> None:
         """Fail the calls that do not wait any longer."""
         worker = self.worker
         self.puts.fail_expired(worker, self._shut)
-        for call in chain(self._gets, self._looks):
-            if call.patient:
-                continue
-            if worker.outage:
-                call.fail(FrontierUnavailable(f"{worker.outage}. It is not known whether anything waits"))
-            elif isinstance(call, Get) and call.after < worker.applied:
+        outage = f"{worker.outage}. It is not known whether anything waits there" if worker.outage else ""
+        for call in self._impatient:
+            # An item may wait in a shard that gives an answer; how many wait, only all can say.
+            if outage and (isinstance(call, Look) or call.after < worker.answered):
+                call.fail(FrontierUnavailable(outage))
+            elif isinstance(call, Get) and call.after < worker.answered:
                 call.fail(ShutDown() if self._shut else queue.Empty())
         self._forget_answered()
 
@@ -177,24 +186,34 @@ class Callers:
         self.puts.hand_over(self.worker)
         self.hurry()
 
-    def hurry(self) -> None:
-        """Make the next exchange due at once."""
-        self._needed = self.worker.composed + 1
-        for pace in self._paces:
-            pace.called()
-        self.worker.kick()
+    def hurry(self, shards: Iterable[int] | None = None) -> None:
+        """Make an exchange with each of these shards due at once; None: with all."""
+        for shard in range(len(self._needed)) if shards is None else shards:
+            self._needed[shard] = self.worker.composed + 1
+            self.worker.ask(shard)
+
+    def _is_urgent(self, shard: int) -> bool:
+        protocol = self.worker.dialogues[shard].protocol
+        if protocol.composed < self._needed[shard]:
+            return True
+        # It may not be applied: this process was declared dead, and has registered again.
+        return protocol.applied < self._needed[shard] and bool(self._impatient)
+
+    @property
+    def _impatient(self) -> list[Call]:
+        return [call for call in chain(self._gets, self._looks) if not call.patient]
+
+    def _answer_looks(self) -> None:
+        worker = self.worker
+        for look in self._looks:
+            shards = self.puts.unflushed(worker) if look.flush else range(len(self._needed))
+            if all(look.after < worker.dialogues[shard].protocol.applied for shard in shards):
+                look.answer(worker.census)
+        self._forget_answered()
 
     def _answer(self) -> None:
         worker = self.worker
         self.puts.look_for_room(worker)
-        granted, self._granted = self._granted, 0
-        if granted and worker.census.waiting:
-            # It brought something, though not for all: the others may still get an item.
-            for get in self._gets:
-                get.after = worker.composed
-        for look in self._looks:
-            if look.after < worker.applied:
-                look.answer(worker.census)
         if worker.idle_at_once() and not self.puts and time.monotonic() >= self._incomplete_until:
             for join in self._joins:
                 if join.after < worker.applied:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import queue
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -49,8 +48,12 @@ class Get(Call):
     """Waits for one item; the answer is (entry id, item)."""
 
 
+@dataclass(eq=False)
 class Look(Call):
     """Waits for a census taken after the call."""
+
+    flush: bool = False
+    """Only those shards have to answer that a flush waits for."""
 
 
 class Join(Call):
@@ -69,15 +72,21 @@ class Flush(Call):
 class Putting(Call):
     """Waits for the confirmation that all of *puts* are stored."""
 
-    puts: deque[Put] = field(default_factory=deque)
-    """Those that are not in the worker's outbox yet."""
-    sent: int = 0
-    """How many are in the worker's outbox."""
+    puts: Sequence[Put] = ()
+    unstored: int = 0
+    """How many of them are not confirmed."""
+
+    def stored(self) -> None:
+        """Note that one of them is confirmed."""
+        self.unstored -= 1
+        if not self.unstored:
+            self.answer()
 
 
 def putting(payloads: Iterable[bytes], maxsize: int, *, patient: bool) -> Putting:
     """Return a call that stores *payloads*, in order, while fewer than *maxsize* wait (0: any number)."""
-    return Putting(patient=patient, puts=deque(_put(payload, maxsize) for payload in payloads))
+    puts = [_put(payload, maxsize) for payload in payloads]
+    return Putting(patient=patient, puts=puts, unstored=len(puts))
 
 
 def _put(payload: bytes, maxsize: int) -> Put:

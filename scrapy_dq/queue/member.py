@@ -43,6 +43,10 @@ AGAIN_S = 1.0
 """Between two tries to join the next run."""
 
 
+class _NoAnswer(Exception):
+    """A shard gives no answer any more, and a flush that has begun to wait for it does not have to."""
+
+
 class Member(Listener):
     """Joins a crawl, listens to its worker, and leaves."""
 
@@ -64,7 +68,7 @@ class Member(Listener):
         self._forgotten = False
         """A rollback of Redis has lost items: the next `flush` must report this."""
         self._flushes: set[asyncio.Task[None]] = set()
-        self._callers = Callers(items, maxsize, config.rollback_horizon_s)
+        self._callers = Callers(items, maxsize, config.shards, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir())
         self._closing = asyncio.Event()
         self._broken = ""
@@ -211,34 +215,44 @@ class Member(Listener):
             self._callers.add(call)
 
     async def _flush(self, call: Flush) -> None:
+        puts, versions = self._callers.puts, dict[int, int]()
+
         async def verify() -> None:
             again = True
             while again:
                 if self._broken:
                     raise FrontierLost(self._broken)  # there would be no answer
-                look = Look()
+                look = Look(flush=True)
                 self._callers.add(look)
                 try:
                     left = call.deadline - time.monotonic()
                     await asyncio.wait_for(asyncio.wrap_future(look.future), left)
                 except asyncio.TimeoutError:
                     raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
-                again = self._callers.puts.replayed(self.worker)
+                again = puts.replayed(self.worker)
+            if versions.keys() - puts.unflushed(self.worker).keys():
+                raise _NoAnswer
 
         try:
             worker, doubt = None, ""
             while worker is not self.worker:
-                if self._callers.puts.replayed(self.worker):
+                versions = {}
+                if puts.replayed(self.worker):
                     await verify()  # before waiting for the disk
-                worker = self.worker
-                doubt = await worker.wait_until_durable(verify, call.deadline)
-                if self._starting_over is not None:
-                    await verify()  # the run is over; a new worker answers, in the next run
+                worker, versions = self.worker, puts.unflushed(self.worker)
+                with suppress(_NoAnswer):
+                    doubt = await worker.wait_until_durable(versions, verify, call.deadline)
+                    if self._starting_over is not None:
+                        await verify()  # the run is over; a new worker answers, in the next run
+                    continue
+                worker = None
             if self._forgotten:
                 self._forgotten = False
                 call.fail(FrontierUnavailable(FORGOTTEN))
             if doubt:
                 call.fail(FrontierUnavailable(doubt))
+            else:
+                puts.flushed(versions)
             call.answer()
         except Exception as error:
             call.fail(error)
@@ -353,11 +367,12 @@ class Member(Listener):
                 self._callers.disturbed(is_older=False)
             self._exchanged()
         elif what is Count.REJOIN:
+            self._callers.puts.doubt()
             self._callers.disturbed(is_older=True)
         elif what is Count.ERROR:
             self._away = True
             self._connection.note_no_answer()
-            self._callers.fail_expired()
+            self._callers.no_answer()
 
     def _exchanged(self) -> None:
         if self.worker.lost or self._starting_over is not None:

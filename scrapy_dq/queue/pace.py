@@ -29,8 +29,8 @@ class OnDemand(Pace):
         self._vain = 0
 
     def called(self) -> None:
-        """Note a new call: its answer may come soon."""
-        self._vain = 0
+        super().called()
+        self._vain = 0  # the answer may come soon
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         super().granted(wanted, leases)
@@ -47,7 +47,7 @@ class OnDemand(Pace):
         return max(0, min(capacity, MAX_LEASES) - buffered)
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
-        if self._urgent() or full or self._surplus:
+        if self._called or self._urgent() or full or self._surplus:
             return 0.0
         pause = IDLE_LONGEST_S
         if self._waits():

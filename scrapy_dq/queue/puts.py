@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierUnavailable, Put
 from scrapy_dq.frontier.worker.worker import Worker
@@ -17,17 +17,51 @@ PERHAPS_STORED = (
 )
 
 
-class Puts:
-    """The puts, in order. Nothing goes into the worker's outbox while an exchange is under way.
+class Lane:
+    """The puts for one shard, in order, each with its call."""
 
-    So a put that has waited too long can be withdrawn as long as it was not sent; and never more is sent and
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Putting, Put]] = deque()
+        self.sent: deque[tuple[Putting, Put]] = deque()
+        """In the worker's outbox, and not confirmed."""
+        self.version = 0
+        """Grows with each confirmed put, and whenever these may not be on Redis's disk any more."""
+        self.flushed = 0
+        """Its version when the last flush began that has succeeded."""
+
+    def hand_over(self, worker: Worker, most: int) -> bool:
+        """Put into the outbox what one exchange carries, up to *most*; return whether that is anything."""
+        before = len(self.sent)
+        room_bytes = MAX_EXCHANGE_BYTES
+        while self.waiting and len(self.sent) < most:
+            room_bytes -= self.waiting[0][1].size
+            if self.sent and room_bytes < 0:
+                break
+            self.sent.append(self.waiting.popleft())
+            worker.put(self.sent[-1][1])
+        return len(self.sent) > before
+
+    def start_over(self) -> None:
+        """Let all wait: nothing that was sent is confirmed."""
+        self.waiting.extendleft(reversed(self.sent))
+        self.sent.clear()
+
+
+class Puts:
+    """The puts, in a lane for each shard: one that gives no answer holds up only what is for it.
+
+    Nothing goes into the worker's outbox while an exchange with its shard is under way. So a put that has
+    waited too long can be withdrawn as long as it was not sent; and never more is sent to a shard and
     unconfirmed than one exchange carries.
     """
 
-    def __init__(self, maxsize: int) -> None:
+    def __init__(self, maxsize: int, shards: int) -> None:
+        """
+        Args:
+            maxsize: see Queue; positive only with one shard.
+        """
         self._maxsize = maxsize
-        self._waiting: deque[Putting] = deque()
-        self._sent: deque[tuple[Putting, Put]] = deque()
+        self._lanes = [Lane() for _ in range(shards)]
         self._refused: set[bytes] = set()
         self._full = False
         """The queue was full at the last exchange: puts wait for room in their order."""
@@ -39,45 +73,44 @@ class Puts:
 
     def __bool__(self) -> bool:
         """Whether any put waits, for an exchange or for room."""
-        return bool(self._waiting)
+        return any(map(self.wait_for, range(len(self._lanes))))
 
-    def add(self, call: Putting) -> None:
-        if not self._waiting:
+    def wait_for(self, shard: int) -> bool:
+        """Tell whether any put for a shard waits."""
+        return bool(self._lanes[shard].waiting)
+
+    def add(self, call: Putting, worker: Worker) -> set[int]:
+        """Let the puts of a call wait; return their shards."""
+        if not self:
             self._full = False  # the last census may be outdated: trying shows whether there is room
-        self._waiting.append(call)
+        shards = set()
+        for put in call.puts:
+            shards.add(shard := worker.shard_of(put.partition, put.token))
+            self._lanes[shard].waiting.append((call, put))
+        return shards
 
-    def hand_over(self, worker: Worker) -> bool:
-        """Put into the outbox what one exchange carries; return whether that is anything."""
+    def hand_over(self, worker: Worker) -> list[int]:
+        """Put into the outboxes what one exchange with each shard carries; return the shards that got any."""
         if self._full:
-            return False
-        before = len(self._sent)
-        room_bytes = MAX_EXCHANGE_BYTES
+            return []
         most = MAX_MOVES
         if self._maxsize:
             # No more than there was room for: the others would be refused.
             free = self._maxsize - worker.census.waiting - worker.census.delayed
-            most = min(most, before + max(1, free))
-        while self._waiting and len(self._sent) < most:
-            call = self._waiting[0]
-            if not call.puts:
-                self._waiting.popleft()
-                continue
-            room_bytes -= call.puts[0].size
-            if worker.under_way(call.puts[0]) or (self._sent and room_bytes < 0):
-                break
-            put = call.puts.popleft()
-            call.sent += 1
-            self._sent.append((call, put))
-            worker.put(put)
-        return len(self._sent) > before
+            most = min(most, len(self._lanes[0].sent) + max(1, free))
+        return [
+            shard
+            for shard, lane in enumerate(self._lanes)
+            if lane.waiting and worker.accepts_at_once(shard) and lane.hand_over(worker, most)
+        ]
 
     def replayed(self, worker: Worker) -> bool:
-        """Tell whether the outbox contains puts that were confirmed before."""
-        return worker.unconfirmed_puts > len(self._sent)
+        """Tell whether the outboxes contain puts that were confirmed before."""
+        return worker.unconfirmed_puts > sum(len(lane.sent) for lane in self._lanes)
 
     def without_sent(self, puts: Iterable[Put]) -> list[Put]:
         """Return those of *puts* that no caller waits for."""
-        sent = {put.entry_id for _, put in self._sent}
+        sent = {put.entry_id for _, put in self._sent()}
         return [put for put in puts if put.entry_id not in sent]
 
     def refuse(self, put: Put) -> None:
@@ -86,26 +119,22 @@ class Puts:
 
     def confirm(self, worker: Worker) -> None:
         """Answer the calls whose puts the worker has stored; after an exchange."""
-        # A rejoin sends puts of the log again, before these.
-        sent, self._sent = self._sent, deque()
-        refused = []
-        for call, put in sent:
-            if not worker.confirmed(put):
-                self._sent.append((call, put))
-                continue
-            call.sent -= 1
-            if put.entry_id in self._refused:
-                refused.append((call, put))
-            elif not (call.sent or call.puts):
-                call.answer()
+        for shard, lane in enumerate(self._lanes):
+            refused = []
+            # A rejoin sends puts of the log again, before these.
+            while lane.sent and worker.confirmed(shard, lane.sent[0][1]):
+                call, put = lane.sent.popleft()
+                lane.version += 1
+                if put.entry_id in self._refused:
+                    refused.append((call, put))
+                else:
+                    call.stored()
+            for call, put in reversed(refused):
+                if call.patient and not call.future.done():
+                    lane.waiting.appendleft((call, put))
+                else:
+                    call.fail(queue.Full())
         self._refused.clear()
-        for call, put in reversed(refused):
-            if not call.patient or call.future.done():
-                call.fail(queue.Full())
-                continue
-            call.puts.appendleft(put)
-            if not self._waiting or self._waiting[0] is not call:
-                self._waiting.appendleft(call)
 
     def look_for_room(self, worker: Worker) -> None:
         """Use the census of an exchange that was applied."""
@@ -115,48 +144,76 @@ class Puts:
 
     def fail_expired(self, worker: Worker, shut: bool) -> None:
         """Fail the calls that do not wait any longer, or whose puts must not be stored any more."""
-        for call in list(self._waiting):
-            if shut:
-                self._give_up(call, ShutDown())
-            elif not call.patient and not call.sent:
-                if worker.outage:
-                    self._give_up(call, FrontierUnavailable(f"{worker.outage}. {NOT_STORED}"))
-                elif self._full and call.after < worker.applied:
-                    self._give_up(call, queue.Full())
-        if worker.outage:
-            for call, _ in self._sent:
-                if not call.patient:
-                    call.fail(FrontierUnavailable(f"{worker.outage}. {PERHAPS_STORED}"))
+        for shard, lane in enumerate(self._lanes):
+            if not (lane.waiting or lane.sent):
+                continue
+            outage = worker.outage_of(shard)
+            for call, _ in lane.waiting:
+                if shut:
+                    call.fail(ShutDown())
+                elif not call.patient and outage:
+                    call.fail(FrontierUnavailable(f"{outage}. {NOT_STORED}"))
+                elif not call.patient and self._full and call.after < worker.applied:
+                    call.fail(queue.Full())
+            for call, _ in lane.sent:
+                if not call.patient and outage:
+                    call.fail(FrontierUnavailable(f"{outage}. {PERHAPS_STORED}"))
+            self._forget_answered(lane)
 
     def withdraw(self, call: Putting) -> None:
         """Store nothing more of a call: its caller does not wait any more."""
         call.patient = False
-        if call in self._waiting:
-            self._waiting.remove(call)
         call.future.cancel()
+        for lane in self._lanes:
+            self._forget_answered(lane)
 
     def start_over(self) -> None:
         """Restart all calls with a new worker: nothing that was sent is confirmed."""
-        for call, put in reversed(self._sent):
-            call.sent -= 1
-            call.puts.appendleft(put)
-            if not self._waiting or self._waiting[0] is not call:
-                self._waiting.appendleft(call)
-        self._sent.clear()
+        for lane in self._lanes:
+            lane.start_over()
+            for call, _ in lane.waiting:
+                call.after = 0
         self._refused.clear()
         self._full = False
-        for call in self._waiting:
-            call.after = 0
+        self.doubt()
 
     def fail_all(self, waiting: Callable[[], Exception], sent: Callable[[], Exception]) -> None:
         """Fail the waiting calls with one error, those that were sent with another."""
-        for call, _ in self._sent:
+        for call, _ in self._sent():
             call.fail(sent())
-        for call in self._waiting:
-            call.fail(waiting())
-        self._waiting.clear()
-        self._sent.clear()
+        for lane in self._lanes:
+            for call, _ in lane.waiting:
+                call.fail(waiting())
+            lane.waiting.clear()
+            lane.sent.clear()
 
-    def _give_up(self, call: Putting, error: Exception) -> None:
-        self._waiting.remove(call)
-        call.fail(error)
+    # What a flush has to wait for.
+
+    def unflushed(self, worker: Worker) -> dict[int, int]:
+        """Return the shards that a flush waits for, each with its version.
+
+        That is where anything was put; without an answer from there, only if that was since the last flush.
+        """
+        return {
+            shard: lane.version
+            for shard, lane in enumerate(self._lanes)
+            if lane.version > (lane.flushed if worker.dialogues[shard].outage.reason else 0)
+        }
+
+    def flushed(self, versions: dict[int, int]) -> None:
+        """Note that what `unflushed` has returned is on Redis's disk."""
+        for shard, version in versions.items():
+            self._lanes[shard].flushed = max(self._lanes[shard].flushed, version)
+
+    def doubt(self) -> None:
+        """Note that Redis may have lost what was flushed; it is, or was, stored again."""
+        for lane in self._lanes:
+            lane.version += bool(lane.version)
+
+    def _sent(self) -> Iterator[tuple[Putting, Put]]:
+        for lane in self._lanes:
+            yield from lane.sent
+
+    def _forget_answered(self, lane: Lane) -> None:
+        if any(call.future.done() for call, _ in lane.waiting):
+            lane.waiting = deque(each for each in lane.waiting if not each[0].future.done())

@@ -224,6 +224,24 @@ def test_a_flush_that_cannot_be_certain_says_so(
         assert q.get() == "a"
 
 
+def test_what_was_flushed_is_not_waited_for(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer
+) -> None:
+    """If Redis gives no answer meanwhile."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    q.put("a")
+    q.flush()
+    proxy.black_hole()
+    q.flush()
+    waiting = Background(lambda: q.put("b"))
+    assert waiting.blocked
+    q.flush()
+    proxy.pass_through()
+    waiting.wait()
+    q.close()
+
+
 def test_a_look_at_a_redis_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "START_PATIENCE_S", 0.1)
     with pytest.raises(FrontierRefused, match="cannot be reached"):

@@ -51,7 +51,9 @@ def test_pauses_grow_while_nothing_comes() -> None:
         made.granted(1, 0)
     assert 0.7 * IDLE_LONGEST_S < pause(made, 1) <= IDLE_LONGEST_S
     made.called()
-    assert pause(made, 1) <= IDLE_FIRST_S
+    assert made.due_at(1, 0, False, 0) == 0.0
+    made.answered(time.monotonic(), time.monotonic())
+    assert 0.5 * IDLE_FIRST_S < pause(made, 1) <= IDLE_FIRST_S
     made.granted(1, 0)
     made.granted(1, 1)
     assert pause(made, 1) <= IDLE_FIRST_S

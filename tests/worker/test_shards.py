@@ -184,7 +184,7 @@ async def test_the_disks_of_all_shards_are_waited_for_at_once(
 
     monkeypatch.setattr(durability, "wait_until_durable", wait_for_all)
     async with engine(crawl) as worker:
-        await worker.worker.wait_until_durable(AsyncMock(), time.monotonic() + 5)
+        await worker.worker.wait_until_durable(range(SHARDS), AsyncMock(), time.monotonic() + 5)
     waiting = 0
     redis = AsyncRedis.from_url(crawl.url)
     async with producer_of(crawl, redis, durable=True).joined():
@@ -727,7 +727,7 @@ async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
 
         monkeypatch.setattr(home._frontier, "rejoin", meanwhile)
         forget_member(client, crawl, 0, home.id, phase="finished")
-        worker.worker._ask(0)
+        worker.worker.ask(0)
         await until(lambda: stored(worker.worker.census) == 1, "it is stored")
         assert not worker.worker.over
 
@@ -909,7 +909,8 @@ async def test_a_worker_brings_all_shards_into_the_latest_run_in_which_it_is(
         metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
         await until(lambda: all(client.hget(meta, "run") == b"1" for meta in metas), "one run")
         worker.slots = worker.capacity = 4
-        worker.worker.kick()
+        for each in worker.worker.dialogues:
+            each.kick()
         await worker.run()
         assert crawl.done == dict.fromkeys(range(20, 60), 1)
         assert worker.worker.ending == "finished"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -120,7 +121,7 @@ class Worker:
         self._level = Level(protocols, lambda: not self.home.outage.reason)
         self._was_needed = False
         """The level of seeding, after the last exchange."""
-        self._termination = TerminationDetector(protocols, self._ask) if len(protocols) > 1 else None
+        self._termination = TerminationDetector(protocols, self.ask) if len(protocols) > 1 else None
         spread(protocols)
 
     @property
@@ -152,22 +153,24 @@ class Worker:
         """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
         return self.home.protocol.together.composed
 
-    def composed_for(self, shard: int) -> int:
-        """Return the number of the last one that was composed for a shard."""
-        return self._protocols[shard].composed
-
     @property
     def applied(self) -> int:
         """The number, among composed exchanges from 1 on, up to which each shard has applied one."""
         return min(each.applied for each in self._protocols)
 
-    def under_way(self, put: Put) -> bool:
-        """Tell whether an exchange or a rejoin of the shard of *put* was composed and is not answered yet."""
-        return self._protocols[self.shard_of(put.partition, put.token)].under_way
+    @property
+    def answered(self) -> int:
+        """As `applied`, of the shards that are not in an outage; larger than any number if all are."""
+        answering = (each.protocol.applied for each in self.dialogues if not each.outage.reason)
+        return min(answering, default=sys.maxsize)
 
-    def confirmed(self, put: Put) -> bool:
-        """Tell whether Redis has confirmed a put, and was not found to be rolled back since."""
-        outbox = self._protocols[self.shard_of(put.partition, put.token)].outbox
+    def accepts_at_once(self, shard: int) -> bool:
+        """Tell whether the next exchange with a shard carries what is put there now, without a parent."""
+        return not (self._protocols[shard].under_way or self.outage_of(shard))
+
+    def confirmed(self, shard: int, put: Put) -> bool:
+        """Tell whether a shard has confirmed a put, and was not found to be rolled back since."""
+        outbox = self._protocols[shard].outbox
         return put.number <= outbox.last_put - outbox.puts
 
     @property
@@ -179,6 +182,10 @@ class Worker:
     def outage(self) -> str:
         """Why Redis gives no usable answer now, in a sentence without a full stop; empty: no outage."""
         return next((each.outage.reason for each in self.dialogues if each.outage.reason), "")
+
+    def outage_of(self, shard: int) -> str:
+        """Return why a shard takes no puts without a parent now: an outage of it, or of home, as `outage`."""
+        return self.dialogues[shard].outage.reason or self.home.outage.reason
 
     @property
     def over(self) -> bool:
@@ -272,7 +279,7 @@ class Worker:
         elif shard:
             self._level.put(shard, put.number)
             if not self._level.is_raised():
-                self._ask(HOME)
+                self.ask(HOME)
         return True
 
     def note_fed(self, put: Put) -> None:
@@ -378,12 +385,8 @@ class Worker:
             self.home.protocol.listening = on
             self.home.kick()
 
-    def kick(self) -> None:
-        """Recompute when the next exchanges are due."""
-        for each in self.dialogues:
-            each.kick()
-
-    def _ask(self, shard: int) -> None:
+    def ask(self, shard: int) -> None:
+        """Make the next exchange with a shard due at once."""
         self.dialogues[shard].pace.called()
         self.dialogues[shard].kick()
 
@@ -428,7 +431,7 @@ class Worker:
         needed, was_needed = self._level.needed(), self._was_needed
         self._was_needed = needed
         if was_needed and not needed:
-            self._ask(HOME)  # to lower it
+            self.ask(HOME)  # to lower it
         elif needed and shard == HOME:
             self._go_on_seeding()
         self._tokens[shard].exchanged(time.monotonic())
@@ -438,11 +441,11 @@ class Worker:
             if home.finished != (self._ended_at >= 0):
                 self._ended_at = self.composed if home.finished else -1
                 for other in range(1, len(self._protocols)):
-                    self._ask(other)
+                    self.ask(other)
             if self.over and not self._ends:
                 self._ends = True
                 for each in range(len(self._protocols)):
-                    self._ask(each)
+                    self.ask(each)
             quiet = home.seeding == Seeding.DONE and not (home.listening or self._level.needed())
             self._termination.step(shard, quiet)
         before, self._outlook = self._outlook, (self.pending, self.over)
@@ -452,7 +455,7 @@ class Worker:
     def _go_on_seeding(self) -> None:
         """Home has answered: send what waited for that, or ask it once more to confirm the level."""
         if self.home.protocol.raised_at is None:  # that exchange was composed before the level was needed
-            self._ask(HOME)
+            self.ask(HOME)
             return
         for shard in self._level.shards:
             if self._protocols[shard].held_back:
@@ -486,7 +489,7 @@ class Worker:
         if self.dialogues[shard].leases.ends(ending.entry_id):
             self._append(shard, ending)
             if not (self._leased or self._waits):
-                self._ask(shard)  # the run may end with it
+                self.ask(shard)  # the run may end with it
 
     # What a dialogue reports about all of them.
 
@@ -611,9 +614,11 @@ class Worker:
         for each in self.dialogues:
             each.end()
 
-    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
-        """See `durability.py`."""
-        return await first_doubt(each.wait_until_durable(verify, deadline) for each in self.dialogues)
+    async def wait_until_durable(
+        self, shards: Iterable[int], verify: Callable[[], Awaitable[object]], deadline: float
+    ) -> str:
+        """Wait for the disks of some shards; see `durability.py`."""
+        return await first_doubt(self.dialogues[each].wait_until_durable(verify, deadline) for each in shards)
 
 
 def _version_of(shard: WorkerProtocol, home: Standing | None) -> int:

@@ -1,0 +1,226 @@
+"""A Queue of which one shard gives no answer: only what lives there waits. Real nodes of a Redis Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import count
+from secrets import token_hex
+
+import pytest
+
+from queues.conftest import Background
+from scrapy_dq import Queue
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.model import FrontierUnavailable, Put
+from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.queue import calls
+from scrapy_dq.queue.calls import Get
+from scrapy_dq.queue.member import Member
+from support.clusters import Cluster
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+SHARDS = 3
+HOME, SILENT, OTHER = range(SHARDS)
+SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1, "DQ_REDIS_TIMEOUT": 2, "DQ_SHUTDOWN_GRACE": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Yield one whose replicas do not take over, and which has at once on its disk what is put."""
+    with closing(Cluster(timeout_ms=600_000)) as cluster:
+        for server in cluster.servers:
+            cluster.run(server, "CONFIG", "SET", "appendfsync", "always")
+        yield cluster
+
+
+class Spread:
+    """A crawl with its shards on three nodes. An item lives in the shard whose number it begins with."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+        def nodes(crawl: str) -> list[RedisServer]:
+            return [cluster.owner(keys.meta(keys.Shard(crawl, shard))) for shard in range(SHARDS)]
+
+        self._crawl = next(
+            name for n in count() if len({*nodes(name := f"crawl-{token_hex(6)}-{n}")}) == SHARDS
+        )
+        self._nodes, self._url, self._stack = nodes(self._crawl), cluster.url, stack
+        self.queue = self.another()
+        any_put, items = calls._put, self.queue._items
+
+        def put(payload: bytes, maxsize: int) -> Put:
+            while True:
+                made = any_put(payload, maxsize)
+                if shard_of(made.partition, made.token, SHARDS) == int(str(items.decode(payload))[0]):
+                    return made
+
+        monkeypatch.setattr(calls, "_put", put)
+
+    def another(self) -> Queue:
+        """Return a queue of this crawl, with a worker of its own."""
+        return self._stack.enter_context(Queue(self._crawl, url=self._url, settings=SETTINGS))
+
+    @property
+    def member(self) -> Member:
+        assert self.queue._member is not None
+        return self.queue._member
+
+    @property
+    def worker(self) -> Worker:
+        return self.member.worker
+
+    def waits(self, shard: int) -> bool:
+        """Tell whether a put for a shard waits."""
+        return self.member._callers.puts.wait_for(shard)
+
+    def forget_member(self, shard: int) -> None:
+        """Have a shard declare the worker dead."""
+        name = keys.prefix(keys.Shard(self._crawl, shard))
+        with self._nodes[shard].client() as client:
+            client.hset(f"{name}worker:{self.worker.dialogues[shard].id}", "fenced", 1)
+
+    @contextmanager
+    def suspended(self, shard: int) -> Iterator[None]:
+        """The node of a shard gives no answer."""
+        self._nodes[shard].suspend()
+        try:
+            yield
+        finally:
+            self._nodes[shard].resume()
+
+    @contextmanager
+    def away(self, shard: int) -> Iterator[None]:
+        """As `suspended`, and the queue has noticed."""
+        with self.suspended(shard):
+            wait_until(lambda: self.worker.dialogues[shard].outage.reason, "the outage", 60)
+            yield
+
+    def obtained(self) -> str:
+        """Return what get_nowait finds; it fails if a busy machine makes one more shard miss its time."""
+        found: list[str] = []
+
+        def get() -> bool:
+            with suppress(FrontierUnavailable):
+                found.append(self.queue.get_nowait())
+            return bool(found)
+
+        wait_until(get, "an item", 60)
+        return found[0]
+
+
+@pytest.fixture
+def spread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread]:
+    with ExitStack() as stack:
+        yield Spread(cluster, stack, monkeypatch)
+
+
+def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
+    """Also those of a call with one for the silent shard, before the others and after them."""
+    q = spread.queue
+    q.put("0first")
+    with spread.away(SILENT):
+        several = Background(
+            lambda: q.put_all(["1a", *(f"{shard}b{n}" for n in range(100) for shard in (HOME, OTHER)), "1c"])
+        )
+        wait_until(lambda: spread.waits(SILENT), "it waits")
+        one = Background(lambda: q.put("1d"))
+        assert one.blocked
+        q.put("2e")
+        found = [spread.obtained() for _ in range(202)]
+        assert {item[0] for item in found} == {"0", "2"}
+        # In each shard in their order.
+        assert [item for item in found if item[0] == "2"] == [*(f"2b{n}" for n in range(100)), "2e"]
+        assert one.blocked
+        assert several.blocked
+        with pytest.raises(FrontierUnavailable, match="was not stored"):
+            q.put_nowait("1f")
+    several.wait(60)
+    one.wait(60)
+    assert [q.get(timeout=60) for _ in range(3)] == ["1a", "1c", "1d"]
+
+
+def test_an_item_of_another_shard_is_found(spread: Spread) -> None:
+    """Also while home is away. What is not found may be where no answer comes from."""
+    q = spread.queue
+    for shard, item in (HOME, "2a"), (SILENT, "0b"), (OTHER, "1c"):
+        q.put(item)
+        with spread.away(shard):
+            assert spread.obtained() == item
+        wait_until(lambda: not spread.worker.outage, "no outage", 60)
+    with spread.away(SILENT):
+        with pytest.raises(FrontierUnavailable, match="not known whether anything waits there"):
+            q.get_nowait()
+        with pytest.raises(FrontierUnavailable, match="not known whether anything waits there"):
+            q.qsize()
+    wait_until(lambda: not spread.worker.outage, "no outage", 60)
+
+
+def test_nothing_new_is_put_while_home_is_away(spread: Spread) -> None:
+    """Home alone can keep the run open for it."""
+    q = spread.queue
+    q.put("0first")
+    with spread.away(HOME), pytest.raises(FrontierUnavailable, match="was not stored"):
+        q.put_nowait("2a")
+    q.put("2b")
+    assert {q.get(timeout=60), q.get(timeout=60)} == {"0first", "2b"}
+
+
+def test_a_flush_waits_for_what_was_put_since_the_last_one(spread: Spread) -> None:
+    """Not for the disk of a silent shard that has none of it; also if the silence is noticed meanwhile."""
+    q = spread.queue
+    q.put_all(["0a", "1b", "2c"])
+    q.flush()
+    with spread.suspended(SILENT):
+        q.put("2d")
+        q.flush()
+    wait_until(lambda: not spread.worker.outage, "no outage", 60)
+    q.put("1e")
+    with spread.away(SILENT), pytest.raises(FrontierUnavailable):
+        q.flush(timeout=0.5)
+    q.flush()
+
+
+@pytest.mark.parametrize("anew", ["declared dead", "next run"])
+def test_a_flush_waits_for_what_was_stored_again(spread: Spread, anew: str) -> None:
+    """Redis may have it in memory only, though it was on the disk."""
+    q = spread.queue
+    q.put_all(["0a", "1b", "2c"])
+    q.flush()
+    member, before = spread.member, {spread.worker.dialogues[SILENT].id}
+    if anew == "next run":
+        member._thread.submit(member._start_over)
+    else:
+        spread.forget_member(SILENT)
+    wait_until(lambda: spread.worker.dialogues[SILENT].id not in before, "it registers again", 30)
+    wait_until(lambda: member._starting_over is None, "it has joined", 30)
+    wait_until(lambda: not spread.worker.unconfirmed_puts, "all is stored", 30)
+    with spread.away(SILENT), pytest.raises(FrontierUnavailable):
+        q.flush(timeout=0.5)
+    q.flush()
+
+
+def test_callers_share_what_one_shard_has(spread: Spread) -> None:
+    """Each asks for one item first, as nobody has seen that all are there."""
+    q, other = spread.queue, spread.another()
+    q.put("0first")
+    assert q.get() == "0first"
+    other.put_all(["2a", "2b", "2c"])
+    gets = [Get(patient=False) for _ in range(3)]
+    callers = spread.member._callers
+    spread.member._thread.submit(lambda: [callers.add(get) for get in gets])
+    assert {get.future.result(60)[1] for get in gets} == {"2a", "2b", "2c"}
+
+
+def test_shards_that_have_answered_are_not_asked_again_for_one_that_is_slow(spread: Spread) -> None:
+    """They were, without a pause, by calls that wait for one answer only."""
+    q = spread.queue
+    q.put("0first")
+    assert q.get() == "0first"
+    before = spread.worker.composed
+    with spread.suspended(SILENT):
+        for call in (q.get_nowait, q.qsize):
+            with pytest.raises(FrontierUnavailable):
+                call()
+    assert spread.worker.composed - before < 100
