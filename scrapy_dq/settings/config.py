@@ -336,11 +336,6 @@ class Config:
                 f"DQ_SHARDS = {values['shards']}: each shard has an order of its own, so DQ_STRICT_ORDER "
                 f"cannot be kept. Remove one of the two"
             )
-        if values["shards"] > 1 and values["max_pages"]:
-            raise ConfigError(
-                f"DQ_SHARDS = {values['shards']}: each shard counts by itself, so DQ_MAX_PAGES cannot "
-                f"be kept exactly. Remove one of the two"
-            )
         per_ip = int(settings.get("CONCURRENT_REQUESTS_PER_IP") or 0)
         if values["shards"] > 1 and values["partition_by"] == "slot" and per_ip:
             raise ConfigError(

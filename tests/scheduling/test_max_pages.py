@@ -54,19 +54,29 @@ def test_a_kill_does_not_change_the_number(crawl: tuple[TreeSite, Project], look
     assert look(project).census.done == 30
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"DQ_MAX_PAGES": -1}, "DQ_MAX_PAGES = '-1': expected 0 to"),
-        ({"DQ_MAX_PAGES": 5, "DQ_SHARDS": 2}, "each shard counts by itself, so DQ_MAX_PAGES cannot be kept"),
-    ],
-    ids=["negative", "shards"],
-)
-def test_what_cannot_be_kept_is_refused(
-    crawl: tuple[TreeSite, Project], settings: dict[str, int], says: str
-) -> None:
+def test_one_worker_of_several_shards_crawls_no_more(crawl: tuple[TreeSite, Project], look: Look) -> None:
+    """Whatever is in which shard, and although it asks all of them at once."""
     site, project = crawl
-    worker = project.start_worker(settings=settings)
+    settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
+    assert project.run_worker(settings={**settings, "DQ_MAX_PAGES": 25}).close_reason == "max_pages"
+    assert sum(site.hits().values()) == 25
+    assert project.run_worker(settings=settings).close_reason == "finished"
+    assert sum(site.hits().values()) == 60
+
+
+def test_workers_of_several_shards_crawl_little_more(crawl: tuple[TreeSite, Project]) -> None:
+    """None knows at once what others have leased in another shard; what it has leased itself, it does."""
+    site, project = crawl
+    settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
+    workers = [project.start_worker(settings={**settings, "DQ_MAX_PAGES": 25}) for _ in range(2)]
+    project.wait()
+    assert {worker.close_reason for worker in workers} == {"max_pages"}
+    assert 25 <= sum(site.hits().values()) <= len(workers) * 25
+
+
+def test_what_cannot_be_kept_is_refused(crawl: tuple[TreeSite, Project]) -> None:
+    site, project = crawl
+    worker = project.start_worker(settings={"DQ_MAX_PAGES": -1})
     worker.wait()
-    assert says in worker.text
+    assert "DQ_MAX_PAGES = '-1': expected 0 to" in worker.text
     assert not site.hits()

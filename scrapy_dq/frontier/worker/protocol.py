@@ -242,7 +242,9 @@ class WorkerProtocol:
         self.finish_at: int | None = None
         """See `Terms.finish_at`."""
         self.max_pages: int | None = None
-        """See `Terms.max_pages`."""
+        """See `Terms.max_pages`; in all shards together."""
+        self._may_lease = 0
+        """How many leases the exchange that is under way may bring."""
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
@@ -306,6 +308,12 @@ class WorkerProtocol:
     def on_hold(self) -> bool:
         """The crawl is paused or draining: no worker gets a lease."""
         return self.words.hold is not Hold.NONE
+
+    @property
+    def pages(self) -> int:
+        """How many requests this run has had here, with those that are under way."""
+        under_way = self._may_lease if isinstance(self._call, Exchange) else 0
+        return self.census.done + self.census.failed + self.census.in_flight + under_way
 
     @property
     def start_broken(self) -> bool:
@@ -393,11 +401,12 @@ class WorkerProtocol:
                 here = self.leases.here(ahead)
                 # One at a time, over all dialogues: else a death would charge several.
                 no_suspects = bool(self.others) and not self._may_meet_suspects(want)
+                max_pages = self._pages_left()
+                self._may_lease = want if max_pages is None else max(0, min(want, max_pages))
                 claim = self._claim(want)
                 terms = Terms(
-                    ahead_s, most, here, self.notes, claim, forget, no_suspects, self.max_pages,
-                    self.finish_at,
-                )  # fmt: skip
+                    ahead_s, most, here, self.notes, claim, forget, no_suspects, max_pages, self.finish_at
+                )
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
                 self._give_up_outbox(error)
@@ -527,6 +536,12 @@ class WorkerProtocol:
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
             self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
+
+    def _pages_left(self) -> int | None:
+        """Return what the other shards leave of `max_pages` for this one, as far as this worker knows."""
+        if self.max_pages is None:
+            return None
+        return self.max_pages - sum(other.pages for other in self.others)
 
     def _may_meet_suspects(self, want: int) -> bool:
         self.asks_for_suspects = False

@@ -254,8 +254,10 @@ class Worker:
     @property
     def max_pages_reached(self) -> bool:
         """The run has had as many requests as WorkerOptions.max_pages allows, and something is left."""
-        most, census = self.home.protocol.max_pages, self.home.protocol.census
-        return most is not None and census.done + census.failed >= most and self.pending
+        most = self.home.protocol.max_pages
+        if most is None:
+            return False
+        return sum(each.census.done + each.census.failed for each in self._protocols) >= most and self.pending
 
     @property
     def ending(self) -> str:
