@@ -147,7 +147,8 @@ class Callers:
             self.hurry()
         if worker.applied > self._applied:
             self._applied = worker.applied
-            self._answer()
+            self._answer_joins()
+        self.puts.look_for_room(worker)
         self._answer_looks()
         self.fail_expired()
         if shards := self.puts.hand_over(worker):
@@ -155,6 +156,7 @@ class Callers:
 
     def no_answer(self) -> None:
         """Note that an exchange has failed: some calls do not wait for that shard any longer."""
+        self.puts.look_for_room(self.worker)
         self._answer_looks()
         self.fail_expired()
 
@@ -211,9 +213,8 @@ class Callers:
                 look.answer(worker.census)
         self._forget_answered()
 
-    def _answer(self) -> None:
+    def _answer_joins(self) -> None:
         worker = self.worker
-        self.puts.look_for_room(worker)
         if worker.idle_at_once() and not self.puts and time.monotonic() >= self._incomplete_until:
             for join in self._joins:
                 if join.after < worker.applied:

@@ -83,13 +83,13 @@ class Putting(Call):
             self.answer()
 
 
-def putting(payloads: Iterable[bytes], maxsize: int, *, patient: bool) -> Putting:
-    """Return a call that stores *payloads*, in order, while fewer than *maxsize* wait (0: any number)."""
-    puts = [_put(payload, maxsize) for payload in payloads]
+def putting(payloads: Iterable[bytes], *, patient: bool) -> Putting:
+    """Return a call that stores *payloads*, in order."""
+    puts = [_put(payload) for payload in payloads]
     return Putting(patient=patient, puts=puts, unstored=len(puts))
 
 
-def _put(payload: bytes, maxsize: int) -> Put:
+def _put(payload: bytes) -> Put:
     # A random id: two equal items are stored as two; this put is stored once, however often it is repeated.
     entry_id = os.urandom(ENTRY_ID_BYTES)
-    return Put(entry_id, Admission.ID, entry_id, 0, False, payload, most=maxsize, once=True)
+    return Put(entry_id, Admission.ID, entry_id, 0, False, payload, once=True)

@@ -18,7 +18,6 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import (
     FrontierError,
     FrontierLost,
-    FrontierRefused,
     FrontierUnavailable,
     Order,
     Put,
@@ -160,11 +159,6 @@ class Member(Listener):
             )
             for shard in range(config.shards)
         ]  # fmt: skip
-        if self._callers.puts.bounded and len(self._frontiers) > 1:
-            raise FrontierRefused(
-                f"a Queue with maxsize does not work with DQ_SHARDS = {config.shards}: each shard counts "
-                f"only its own items. Use no maxsize, or a crawl with one shard"
-            )
         await self._join()
 
     async def _stored_order(self, client: Any) -> Order | None:

@@ -6,7 +6,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierUnavailable, Put
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, FrontierUnavailable, Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.calls import Putting, ShutDown
 
@@ -29,16 +29,23 @@ class Lane:
         self.flushed = 0
         """Its version when the last flush began that has succeeded."""
 
-    def hand_over(self, worker: Worker, most: int) -> bool:
-        """Put into the outbox what one exchange carries, up to *most*; return whether that is anything."""
+    def hand_over(self, worker: Worker, most: int, room: int) -> bool:
+        """Put into the outbox what one exchange carries; return whether that is anything.
+
+        Args:
+            most: how many may be sent and unconfirmed.
+            room: see `Put.most`.
+        """
         before = len(self.sent)
-        room_bytes = MAX_EXCHANGE_BYTES
+        left_bytes = MAX_EXCHANGE_BYTES
         while self.waiting and len(self.sent) < most:
-            room_bytes -= self.waiting[0][1].size
-            if self.sent and room_bytes < 0:
+            put = self.waiting[0][1]
+            left_bytes -= put.size
+            if self.sent and left_bytes < 0:
                 break
+            put.most = room
             self.sent.append(self.waiting.popleft())
-            worker.put(self.sent[-1][1])
+            worker.put(put)
         return len(self.sent) > before
 
     def start_over(self) -> None:
@@ -56,53 +63,52 @@ class Puts:
     """
 
     def __init__(self, maxsize: int, shards: int) -> None:
-        """
-        Args:
-            maxsize: see Queue; positive only with one shard.
-        """
         self._maxsize = maxsize
         self._lanes = [Lane() for _ in range(shards)]
         self._refused: set[bytes] = set()
         self._full = False
         """The queue was full at the last exchange: puts wait for room in their order."""
 
-    @property
-    def bounded(self) -> bool:
-        """There is a maxsize."""
-        return bool(self._maxsize)
-
     def __bool__(self) -> bool:
         """Whether any put waits, for an exchange or for room."""
-        return any(map(self.wait_for, range(len(self._lanes))))
+        return any(lane.waiting for lane in self._lanes)
 
     def wait_for(self, shard: int) -> bool:
-        """Tell whether any put for a shard waits."""
-        return bool(self._lanes[shard].waiting)
+        """Tell whether any put waits for a shard, or for room, which may appear in any."""
+        return bool(self) if self._maxsize else bool(self._lanes[shard].waiting)
 
-    def add(self, call: Putting, worker: Worker) -> set[int]:
-        """Let the puts of a call wait; return their shards."""
+    def add(self, call: Putting, worker: Worker) -> Iterable[int]:
+        """Let the puts of a call wait; return which shards to ask."""
         if not self:
             self._full = False  # the last census may be outdated: trying shows whether there is room
         shards = set()
         for put in call.puts:
             shards.add(shard := worker.shard_of(put.partition, put.token))
             self._lanes[shard].waiting.append((call, put))
-        return shards
+        return range(len(self._lanes)) if self._maxsize else shards
 
     def hand_over(self, worker: Worker) -> list[int]:
         """Put into the outboxes what one exchange with each shard carries; return the shards that got any."""
         if self._full:
             return []
-        most = MAX_MOVES
-        if self._maxsize:
-            # No more than there was room for: the others would be refused.
-            free = self._maxsize - worker.census.waiting - worker.census.delayed
-            most = min(most, len(self._lanes[0].sent) + max(1, free))
         return [
             shard
             for shard, lane in enumerate(self._lanes)
-            if lane.waiting and worker.accepts_at_once(shard) and lane.hand_over(worker, most)
+            if lane.waiting
+            and worker.accepts_at_once(shard)
+            and lane.hand_over(worker, *self._limits(worker, shard))
         ]
+
+    def _limits(self, worker: Worker, shard: int) -> tuple[int, int]:
+        """Return how many puts of a shard may be sent and unconfirmed, and how many items may wait there."""
+        if not self._maxsize:
+            return MAX_MOVES, 0
+        here, sent = _items(worker.dialogues[shard].protocol.census), len(self._lanes[shard].sent)
+        elsewhere = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
+        room = self._maxsize - elsewhere
+        # The others would be refused. Of one shard alone the census may be outdated: trying shows it.
+        free = max(room - here, int(len(self._lanes) == 1))
+        return min(MAX_MOVES, sent + free), room
 
     def replayed(self, worker: Worker) -> bool:
         """Tell whether the outboxes contain puts that were confirmed before."""
@@ -129,18 +135,15 @@ class Puts:
                     refused.append((call, put))
                 else:
                     call.stored()
-            for call, put in reversed(refused):
-                if call.patient and not call.future.done():
-                    lane.waiting.appendleft((call, put))
-                else:
-                    call.fail(queue.Full())
+            lane.waiting.extendleft(reversed(refused))
+            self._forget_answered(lane)
         self._refused.clear()
 
     def look_for_room(self, worker: Worker) -> None:
-        """Use the census of an exchange that was applied."""
+        """Use the counts of the last exchanges; what was sent where no answer comes from may be there."""
         if self._maxsize:
-            census = worker.census
-            self._full = self._maxsize <= census.waiting + census.delayed
+            sent = sum(len(lane.sent) for n, lane in enumerate(self._lanes) if worker.outage_of(n))
+            self._full = self._maxsize <= _items(worker.census) + sent
 
     def fail_expired(self, worker: Worker, shut: bool) -> None:
         """Fail the calls that do not wait any longer, or whose puts must not be stored any more."""
@@ -153,6 +156,8 @@ class Puts:
                     call.fail(ShutDown())
                 elif not call.patient and outage:
                     call.fail(FrontierUnavailable(f"{outage}. {NOT_STORED}"))
+                elif not call.patient and self._full and worker.outage:
+                    call.fail(FrontierUnavailable(f"{worker.outage}. {NOT_STORED}"))
                 elif not call.patient and self._full and call.after < worker.applied:
                     call.fail(queue.Full())
             for call, _ in lane.sent:
@@ -217,3 +222,7 @@ class Puts:
     def _forget_answered(self, lane: Lane) -> None:
         if any(call.future.done() for call, _ in lane.waiting):
             lane.waiting = deque(each for each in lane.waiting if not each[0].future.done())
+
+
+def _items(census: Census) -> int:
+    return census.waiting + census.delayed

@@ -111,7 +111,7 @@ class Queue:
         """
         self._refuse_if_shut()
         payload = self._encoded(item)
-        self._await(putting([payload], max(0, self.maxsize), patient=block), block, timeout)
+        self._await(putting([payload], patient=block), block, timeout)
 
     def put_nowait(self, item: Any) -> None:
         """Like `put` with block=False: one round trip to Redis, no waiting for room."""
@@ -124,7 +124,7 @@ class Queue:
         """
         for payloads in self._chunks(items):
             self._refuse_if_shut()
-            self._await(putting(payloads, max(0, self.maxsize), patient=True), True, None)
+            self._await(putting(payloads, patient=True), True, None)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return the next item; this process owns it until `task_done`.

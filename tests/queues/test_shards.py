@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from queues.conftest import Background, join_crawl
 from scrapy_dq import Queue
-from scrapy_dq.frontier.model import FrontierRefused, Put
+from scrapy_dq.frontier.model import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from support.waiting import wait_until
 
-SETTINGS = {"DQ_SHARDS": 3, "DQ_ROLLBACK_HORIZON": 1}
+SHARDS = 3
+SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1}
 
 
 def test_items_of_all_shards_are_handed_out_while_others_are_worked_at(make: Callable[..., Queue]) -> None:
@@ -28,10 +31,37 @@ def test_items_of_all_shards_are_handed_out_while_others_are_worked_at(make: Cal
     wait_until(q.empty, "items are left", 30)
 
 
-def test_a_bound_is_refused(make: Callable[..., Queue]) -> None:
-    """Each shard would count only its own items."""
-    with pytest.raises(FrontierRefused, match=r"maxsize does not work with DQ_SHARDS = 3"):
-        make(5, settings=SETTINGS).put(1)
+def test_a_bound_is_that_of_all_shards_together(make: Callable[..., Queue]) -> None:
+    """It waits for room in any shard. Each is asked for an item, and what nobody needs goes back."""
+    q = make(5, settings=SETTINGS, durable=False)
+    for item in range(5):
+        q.put(item)
+    with pytest.raises(queue.Full):
+        q.put_nowait(5)
+    assert q.full()
+    several = Background(lambda: q.put_all(range(5, 40)))
+    assert several.blocked
+    found = []
+    for _ in range(40):
+        assert q.qsize() <= 5 + SHARDS - 1
+        found.append(q.get(timeout=60))
+    several.wait(60)
+    assert sorted(found) == list(range(40))
+
+
+def test_two_who_put_into_several_shards_know_of_each_other(make: Callable[..., Queue]) -> None:
+    """As soon as they have asked: no call says that there is room when there is none."""
+    one, other = (make(5, settings=SETTINGS, durable=False) for _ in range(2))
+    join_crawl(other)
+    for item in range(5):
+        one.put(item)
+    wait_until(lambda: other.qsize() == 5, "it has seen them", 30)
+    with pytest.raises(queue.Full):
+        other.put_nowait(5)
+    waiting = Background(lambda: other.put(5))
+    assert waiting.blocked
+    one.get(timeout=30)
+    waiting.wait(60)
 
 
 def test_who_has_not_joined_counts_the_items_of_all_shards(make: Callable[..., Queue]) -> None:

@@ -50,17 +50,17 @@ class Spread:
         self.queue = self.another()
         any_put, items = calls._put, self.queue._items
 
-        def put(payload: bytes, maxsize: int) -> Put:
+        def put(payload: bytes) -> Put:
             while True:
-                made = any_put(payload, maxsize)
+                made = any_put(payload)
                 if shard_of(made.partition, made.token, SHARDS) == int(str(items.decode(payload))[0]):
                     return made
 
         monkeypatch.setattr(calls, "_put", put)
 
-    def another(self) -> Queue:
+    def another(self, maxsize: int = 0) -> Queue:
         """Return a queue of this crawl, with a worker of its own."""
-        return self._stack.enter_context(Queue(self._crawl, url=self._url, settings=SETTINGS))
+        return self._stack.enter_context(Queue(self._crawl, maxsize, url=self._url, settings=SETTINGS))
 
     @property
     def member(self) -> Member:
@@ -139,6 +139,21 @@ def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
     several.wait(60)
     one.wait(60)
     assert [q.get(timeout=60) for _ in range(3)] == ["1a", "1c", "1d"]
+
+
+def test_a_bound_counts_what_was_last_seen_in_the_silent_shard(spread: Spread) -> None:
+    """There is room as long as that leaves some; then nobody knows."""
+    spread.queue = q = spread.another(maxsize=3)
+    q.put("1a")
+    with spread.away(SILENT):
+        q.put("2b")
+        q.put("0c")
+        with pytest.raises(FrontierUnavailable, match="was not stored"):
+            q.put_nowait("2d")
+        waiting = Background(lambda: q.put("2e"))
+        assert waiting.blocked
+        assert spread.obtained() in ("2b", "0c")
+        waiting.wait(60)
 
 
 def test_an_item_of_another_shard_is_found(spread: Spread) -> None:

@@ -177,7 +177,7 @@ class QueueUser:
         for number in range(self._random.choice((0, 1, 3))):
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
             page, origin = self._random.randrange(len(self._site)), f"{self.name}-{number}"
-            call = putting([b"%d.0.%s" % (page, origin.encode())], 0, patient=True)
+            call = putting([b"%d.0.%s" % (page, origin.encode())], patient=True)
             await self._answer(call)
             self.stored.add((page, origin))
 
