@@ -49,8 +49,11 @@ def test_a_bound_is_that_of_all_shards_together(make: Callable[..., Queue]) -> N
     assert sorted(found) == list(range(40))
 
 
-def test_two_who_put_into_several_shards_know_of_each_other(make: Callable[..., Queue]) -> None:
-    """As soon as they have asked: no call says that there is room when there is none."""
+def test_two_who_put_into_several_shards_know_of_each_other(
+    make: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put asks all shards for room, and who waits for it goes on asking all."""
+    monkeypatch.setattr("scrapy_dq.queue.pace.IDLE_LONGEST_S", 1000.0)
     one, other = (make(5, settings=SETTINGS, durable=False) for _ in range(2))
     join_crawl(other)
     for item in range(5):
