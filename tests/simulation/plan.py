@@ -21,6 +21,8 @@ SHARDED = 1_000_000_000
 """The first seed of a crawl of several shards."""
 APART = 1_002_000_000
 """The first seed of one in which a worker may lose its way to a single shard."""
+SHARED_PAGES = 1_003_000_000
+"""The first seed of one whose pages may be limited (DQ_MAX_PAGES)."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
     "exchange": 40,
@@ -152,8 +154,8 @@ def drawn(seed: int) -> Plan:
     streams = Random(f"{seed} streams").random() < 0.5
     max_pages = Random(f"{seed} budget").choice((None, None, None, None, None, None, None, 2, 5, 12))
     budget = Random(f"{seed} domain budget").choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
-    if plan.setup.fed or plan.setup.shards > 1:
-        max_pages = None  # start payloads are in flight, too; shards count by themselves
+    if plan.setup.fed or SHARDED <= seed < SHARED_PAGES:
+        max_pages = None  # start payloads are in flight, too
     memory_moves = plan.setup.memory_moves
     if any(strike.fault == "disk_lost" for strike in plan.strikes):
         memory_moves = 1  # else an outage is too short for a worker to have much on disk
