@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=jobs, help=f"how many processes (default: {jobs})")
     parser.add_argument("--redis", choices=KINDS, help="which redis-server (default: the first that is here)")
     parser.add_argument("--json", action="store_true", help="print the figures of each batch as JSON")
+    parser.add_argument("--these", type=_numbers, help="only these seeds, with --json, in this process: 3,17")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one schedule, and print what happens")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="find the fewest faults that break it")
     smaller = parser.add_argument_group("with --replay: a smaller schedule, as --shrink prints it")
@@ -58,8 +59,15 @@ def main() -> int:
         return _replay(options)
     if options.shrink is not None:
         return _shrink(options)
+    if options.these:
+        return _batches([range(seed, seed + 1) for seed in options.these], options.redis)
     seeds = range(options.first, options.first + options.seeds)
-    return _batches(seeds, options.redis) if options.json else _all(seeds, options)
+    if not options.json:
+        return _all(seeds, options)
+    firsts = range(seeds.start, seeds.stop, plan.SAME_SCRIPTS)
+    return _batches(
+        [range(first, min(first + plan.SAME_SCRIPTS, seeds.stop)) for first in firsts], options.redis
+    )
 
 
 def _numbers(text: str) -> list[int]:
@@ -94,13 +102,13 @@ def _command(seed: int, options: dict[str, Any] | None = None) -> str:
     return " ".join(words) + "'"
 
 
-def _batches(seeds: range, kind: Any) -> int:
+def _batches(batches: list[range], kind: Any) -> int:
     def show(totals: Totals) -> None:
         print(json.dumps(totals.as_dict()), flush=True)
 
     with runner(kind) as run:
-        for first in range(seeds.start, seeds.stop, plan.SAME_SCRIPTS):
-            run.apart(range(first, min(first + plan.SAME_SCRIPTS, seeds.stop)), show)
+        for batch in batches:
+            run.apart(batch, show)
     return 0
 
 
