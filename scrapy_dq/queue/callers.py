@@ -57,7 +57,7 @@ class Callers:
         """Return the pace of the new worker in a shard."""
         return OnDemand(
             lambda: self._is_urgent(shard),
-            lambda: bool(self._gets or self._joins) or self.puts.wait_for(shard),
+            lambda: bool(self._gets or self._joins) or self.puts.any_wait_for(shard),
         )
 
     def add(self, call: Call) -> None:

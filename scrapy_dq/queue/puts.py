@@ -73,7 +73,7 @@ class Puts:
         """Whether any put waits, for an exchange or for room."""
         return any(lane.waiting for lane in self._lanes)
 
-    def wait_for(self, shard: int) -> bool:
+    def any_wait_for(self, shard: int) -> bool:
         """Tell whether any put waits for a shard, or for room, which may appear in any."""
         return bool(self) if self._maxsize else bool(self._lanes[shard].waiting)
 
