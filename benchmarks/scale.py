@@ -8,6 +8,7 @@ it prints a table.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -177,6 +178,8 @@ def main() -> None:
     parser.add_argument("--server", choices=found_kinds(), default=found_kinds()[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every single run there, too")
     options = parser.parse_args()
+    if importlib.util.find_spec("uvloop") is None:
+        parser.error("uvloop is missing: make .venv/.installed-bench")
     load = Load(*(getattr(options, name) for name in Load._fields))
     runs: list[Run] = []
     kinds = [(str(n), n, m) for n, m in zip(options.shards, options.servers, strict=True)]
