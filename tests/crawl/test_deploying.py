@@ -196,7 +196,7 @@ def test_the_compose_file_has_the_form_of_its_schema(tmp_path: Path) -> None:
     file.write_text(block("# compose.yaml"))
     checked = subprocess.run(
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout
 
@@ -216,7 +216,8 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     file.write_text(unit)
     checked = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(file)],
-        capture_output=True, text=True, check=False, env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
+        capture_output=True, text=True, check=False, timeout=120,
+        env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
     )  # fmt: skip
     assert str(file) not in checked.stderr
     assert checked.returncode == 0, checked.stderr
