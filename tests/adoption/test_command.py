@@ -243,16 +243,18 @@ def test_in_a_terminal_a_bar_is_shown(project: Project, client: redis.Redis) -> 
     ours, theirs = pty.openpty()
     with ThreadPoolExecutor(1) as pool:  # a terminal holds 4 KiB, then its writer waits
         reading = pool.submit(written, ours)
-        done = subprocess.run(
-            project.command("dq", "adopt", project.name, "--trust-pickle"),
-            cwd=project.folder,
-            env=project.environ() | {"TERM": "xterm"},
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            timeout=120,
-            check=True,
-        )
-        os.close(theirs)
+        try:
+            done = subprocess.run(
+                project.command("dq", "adopt", project.name, "--trust-pickle"),
+                cwd=project.folder,
+                env=project.environ() | {"TERM": "xterm"},
+                stdout=subprocess.PIPE,
+                stderr=theirs,
+                timeout=120,
+                check=True,
+            )
+        finally:
+            os.close(theirs)
         shown = reading.result()
     os.close(ours)
     assert "requests" in shown
