@@ -233,10 +233,10 @@ def test_what_was_flushed_is_not_waited_for(
     q.put("a")
     q.flush()
     proxy.black_hole()
-    q.flush()
+    q.flush(60)
     waiting = Background(lambda: q.put("b"))
     assert waiting.blocked
-    q.flush()
+    q.flush(60)
     proxy.pass_through()
     waiting.wait()
     q.close()
@@ -307,7 +307,8 @@ def test_join_waits_for_what_others_store_again(
     """Redis comes back without it, and it is not there yet when the one that joins looks."""
     server = start_redis(appendonly=True)
     proxy = start_proxy(server.url)
-    joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s})
+    # A late answer would be an outage, after which it waits for others for the length of a horizon.
+    joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s, "DQ_REDIS_TIMEOUT": 60})
     producer, consumer = make(url=proxy.url), make(url=server.url)
     for q in (joining, producer):
         q.put("a")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from queues.conftest import Background
 from scrapy_dq import Queue
 from scrapy_dq.frontier import Overview
 from support.project import Project
@@ -50,7 +51,7 @@ def test_a_spider_waits_for_what_an_open_queue_may_put(
         worker = project.start_worker()
         for round_ in range(2):
             q.put(site.url(f"/p/0?{round_}"))
-            q.join()
+            Background(q.join).wait(60)
             assert site.hits()[f"/p/0?{round_}"] == 1
         assert len(site.hits()) == 21
         assert worker.running
@@ -70,9 +71,9 @@ def test_a_program_works_off_what_a_spider_found(
         left = q.qsize()
         urls = set()
         for _ in range(left):
-            urls.add(q.get()["url"])
+            urls.add(q.get(timeout=60)["url"])
             q.task_done()
-        q.join()
+        Background(q.join).wait(60)
     assert left == len(urls) > 0
     assert not any(url.removeprefix(site.url("")) in site.hits() for url in urls)
     assert project.run_worker().close_reason == "finished"

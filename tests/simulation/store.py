@@ -122,8 +122,10 @@ class Server:
         while len(answers) < len(commands):
             if (answer := gets()) is not False:
                 answers.append(answer)
+            elif data := self.socket.recv(1 << 16):
+                self.reader.feed(data)
             else:
-                self.reader.feed(self.socket.recv(1 << 16))
+                raise EOFError("the redis-server of the simulator has ended")
         return answers
 
     def forget(self) -> None:

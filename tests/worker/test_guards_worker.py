@@ -12,12 +12,13 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from scrapy_dq.frontier.model import Ack, Admission, Lease, Move, Put
+from scrapy_dq.frontier.model import Ack, Admission, FrontierUnavailable, Lease, Move, Put
 from scrapy_dq.frontier.worker import outbox as module
 from scrapy_dq.frontier.worker import spill
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.leases import Leases
+from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.spill import Spill
 from worker.engine import IDENTITY, Crawl, Engine, until
@@ -138,6 +139,32 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
     assert ["Unexpected error in the heartbeat" in record.getMessage() for record in caplog.records] == [
         True
     ] * 2
+
+
+async def test_exchanges_outlive_what_nobody_expects_of_a_failure(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner is told of it, who may be at the limit of its threads. Without exchanges the crawl hangs."""
+    crawl.size = 1
+    async with Engine(crawl) as engine:
+        exchange, told = engine.frontier.exchange, engine.counted
+        fails = Mock(side_effect=[FrontierUnavailable("no answer"), *[None] * 1000])
+
+        async def lose_one(*args: Any) -> Any:
+            fails()
+            return await exchange(*args)
+
+        def counted(what: Count, amount: float) -> None:
+            if what is Count.ERROR:
+                raise RuntimeError("can't start new thread")
+            told(what, amount)
+
+        monkeypatch.setattr(engine.frontier, "exchange", lose_one)
+        monkeypatch.setattr(engine.worker.home._listener, "counted", counted)
+        engine.seed()
+        await engine.run()
+        assert crawl.done == crawl.once
+    assert sum("Unexpected error in an exchange" in each.getMessage() for each in caplog.records) == 1
 
 
 async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(

@@ -403,26 +403,31 @@ class Dialogue:
         while not (self._closing.is_set() or self.done):
             began = time.monotonic()
             try:
-                await self._until_due()
-                if self._closing.is_set():
-                    break
-                if self._capacity() <= 0:
-                    self.protocol.empty_buffer()
-                await self._exchange()
-            except FrontierError as error:
-                # A callback that blocks the loop delays every timeout: the answer may have arrived.
-                blocked = self._heartbeat.blocked_since(began)
-                # Those of other shards need not wait: a suspect that has not arrived does not run.
-                self.protocol.asks_for_suspects = False
-                if not blocked:
-                    self.outage.began(error)
-                self._count_error()
-                if not blocked:
-                    await self._rest()
+                try:
+                    await self._until_due()
+                    if self._closing.is_set():
+                        break
+                    if self._capacity() <= 0:
+                        self.protocol.empty_buffer()
+                    await self._exchange()
+                except FrontierError as error:
+                    await self._fail(error, began)
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang forever.
                 self._logger.exception("Unexpected error in an exchange; trying again")
                 await self._rest()
+
+    async def _fail(self, error: FrontierError, began: float) -> None:
+        """Note that an exchange has failed, and wait before the next try."""
+        # A callback that blocks the loop delays every timeout: the answer may have arrived.
+        blocked = self._heartbeat.blocked_since(began)
+        # Those of other shards need not wait: a suspect that has not arrived does not run.
+        self.protocol.asks_for_suspects = False
+        if not blocked:
+            self.outage.began(error)
+        self._count_error()
+        if not blocked:
+            await self._rest()
 
     async def _rest(self) -> None:
         """Wait before the next try; closing ends the wait."""
