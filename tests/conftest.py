@@ -54,7 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what lasts: else one processor is at the last long file, and the other one idle."""
+    """Put first what lasts: else one processor is at the last long file, and the other one idle.
+
+    Tests of `make soak` may take as long as they need.
+    """
 
     def lasts(item: pytest.Item) -> int:
         folder = item.path.parent.name

@@ -37,7 +37,7 @@ from scrapy_dq.embedded.directory import RedisDirectory
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config
 from support.redis_server import find_binary, found_kinds
-from support.waiting import Stopwatch, wait_until
+from support.waiting import Stopwatch, patience, wait_until
 
 USER = """
 import os, sys, time
@@ -414,7 +414,7 @@ def test_a_stuck_script_keeps_nobody_out_and_does_not_outlive_its_users(place: P
             first.release()
             second.release()
             with pytest.raises(redis.ConnectionError):
-                running.result(60)
+                running.result(patience(10))
             wait_until(lambda: not lives(pid), "the server's end")
         finally:
             if lives(pid):

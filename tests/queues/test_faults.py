@@ -24,7 +24,7 @@ from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable, 
 from support.live_frontier import HandWorker, LiveFrontier
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
-from support.waiting import Stopwatch, free_port, wait_until
+from support.waiting import Stopwatch, free_port, patience, wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
@@ -233,10 +233,10 @@ def test_what_was_flushed_is_not_waited_for(
     q.put("a")
     q.flush()
     proxy.black_hole()
-    q.flush(60)
+    q.flush(patience(60))
     waiting = Background(lambda: q.put("b"))
     assert waiting.blocked
-    q.flush(60)
+    q.flush(patience(60))
     proxy.pass_through()
     waiting.wait()
     q.close()

@@ -20,7 +20,7 @@ from scrapy_dq.queue.calls import Get
 from scrapy_dq.queue.member import Member
 from support.clusters import Cluster
 from support.redis_server import RedisServer
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 SHARDS = 3
 HOME, SILENT, OTHER = range(SHARDS)
@@ -187,15 +187,15 @@ def test_a_flush_waits_for_what_was_put_since_the_last_one(spread: Spread) -> No
     """Not for the disk of a silent shard that has none of it; also if the silence is noticed meanwhile."""
     q = spread.queue
     q.put_all(["0a", "1b", "2c"])
-    q.flush(60)
+    q.flush(patience(60))
     with spread.suspended(SILENT):
         q.put("2d")
-        q.flush(60)
+        q.flush(patience(60))
     wait_until(lambda: not spread.worker.outage, "no outage", 60)
     q.put("1e")
     with spread.away(SILENT), pytest.raises(FrontierUnavailable):
         q.flush(timeout=0.5)
-    q.flush(60)
+    q.flush(patience(60))
 
 
 @pytest.mark.parametrize("anew", ["declared dead", "next run"])
@@ -203,7 +203,7 @@ def test_a_flush_waits_for_what_was_stored_again(spread: Spread, anew: str) -> N
     """Redis may have it in memory only, though it was on the disk."""
     q = spread.queue
     q.put_all(["0a", "1b", "2c"])
-    q.flush(60)
+    q.flush(patience(60))
     member, before = spread.member, {spread.worker.dialogues[SILENT].id}
     if anew == "next run":
         member._thread.submit(member._start_over)
@@ -214,7 +214,7 @@ def test_a_flush_waits_for_what_was_stored_again(spread: Spread, anew: str) -> N
     wait_until(lambda: not spread.worker.unconfirmed_puts, "all is stored", 30)
     with spread.away(SILENT), pytest.raises(FrontierUnavailable):
         q.flush(timeout=0.5)
-    q.flush(60)
+    q.flush(patience(60))
 
 
 def test_callers_share_what_one_shard_has(spread: Spread) -> None:

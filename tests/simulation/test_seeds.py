@@ -26,7 +26,11 @@ def simulate(
     cwd: Path | None = None,
     timeout_s: float = 800,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the simulator, or its mutations, in a process of its own: it replaces the clock."""
+    """Run the simulator, or its mutations, in a process of its own: it replaces the clock.
+
+    Args:
+        timeout_s: the default is less than the `timeout` of pyproject.toml.
+    """
     return subprocess.run(
         [sys.executable, "-m", module, *words],
         capture_output=True, text=True, env=env, cwd=cwd, check=False, timeout=timeout_s,

@@ -411,14 +411,14 @@ class Dialogue:
                         self.protocol.empty_buffer()
                     await self._exchange()
                 except FrontierError as error:
-                    await self._fail(error, began)
+                    await self._failed(error, began)
             except Exception:
                 # Never end silently: without this coroutine the crawl would hang forever.
                 self._logger.exception("Unexpected error in an exchange; trying again")
                 await self._rest()
 
-    async def _fail(self, error: FrontierError, began: float) -> None:
-        """Note that an exchange has failed, and wait before the next try."""
+    async def _failed(self, error: FrontierError, began: float) -> None:
+        """Note that an exchange has failed, which began at a monotonic time; wait before the next try."""
         # A callback that blocks the loop delays every timeout: the answer may have arrived.
         blocked = self._heartbeat.blocked_since(began)
         # Those of other shards need not wait: a suspect that has not arrived does not run.
