@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
-from support.conditions import measured_on
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -68,7 +67,7 @@ def crawl(latency_s: float, workers: int, repetition: int) -> Crawl:
     """Crawl the shop with a new Redis."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        RedisServer(appendonly=True) as redis,
+        start_redis(aof=True) as redis,
     ):
         project, visits = Path(folder) / "project", Path(folder) / "visits.jsonl"
         shutil.copytree(ROOT / "example_project", project, ignore=shutil.ignore_patterns(".*", "items"))

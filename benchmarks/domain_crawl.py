@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cpu import CpuMeter
+from benchmarks.redis_here import start_redis
 from support.domain_site import Asked, DomainSite
 from support.project import PLAIN, Project
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 SETTINGS = {
@@ -106,7 +106,7 @@ def crawl(name: str, slow: bool, repetition: int, options: argparse.Namespace) -
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dq-domains-")))
         redis = None
         if contender.needs_redis:
-            redis = stack.enter_context(RedisServer(appendonly=True))
+            redis = stack.enter_context(start_redis(aof=True))
         project = Project(
             folder / "project",
             site.start_urls,

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.domain_crawl import CONTENDERS, MEMORY, SETTINGS, Crawl, crawl
+from benchmarks.redis_here import measured_on
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
-from support.conditions import measured_on
 
 HEAD = [
     "scheduler", "workers", "quick domains alone, pages/s", "beside the slow domain, pages/s",

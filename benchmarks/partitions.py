@@ -20,11 +20,11 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
 from scrapy_dq.frontier import Frontier, wire
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Ack, Admission, Limits, Move, Order, Put, Receipt
-from support.conditions import measured_on
 from support.redis_server import RedisServer
 
 COUNTS = [10, 100, 1_000, 10_000, 100_000]
@@ -34,8 +34,6 @@ MOVES = 100
 BLOCK = 10_000
 """Leases taken before they are acked."""
 PAYLOAD_BYTES = 250
-# A rewrite of the AOF would fall into one of them and not into the others.
-REDIS_ARGS = ["--auto-aof-rewrite-percentage", "0"]
 
 T = TypeVar("T")
 
@@ -126,7 +124,7 @@ def batches(of: Iterator[T], size: int) -> Iterator[list[T]]:
 async def run(partitions: int, want: int, repetition: int, options: argparse.Namespace) -> Run:
     """Put everything, and lease and ack it block by block, on a new Redis."""
     result = Run(partitions, want, repetition)
-    with RedisServer(appendonly=True, args=REDIS_ARGS) as server:
+    with start_redis(aof=True) as server:
         worker = OneWorker(server, Limits(concurrency=options.concurrency))
         await worker.join()
         empty = worker.memory_bytes()

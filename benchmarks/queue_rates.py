@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq import Queue
-from support.conditions import measured_on
-from support.redis_server import RedisServer
 
 ITEM = {"url": "http://localhost/" + "a" * 60, "meta": {"depth": 3}}
 MANY = 20
@@ -76,7 +75,7 @@ def measure(q: Any, threads: int, repetition: int, items: int) -> Iterator[Rate]
 def ours() -> Iterator[Queue]:
     """Yield a queue on a new Redis."""
     with (
-        RedisServer(appendonly=True) as server,
+        start_redis(aof=True) as server,
         Queue("benchmark", url=server.url) as q,
     ):
         q.qsize()

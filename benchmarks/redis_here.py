@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import platform
 import time
+from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 from support.redis_server import KINDS, Kind, RedisServer, find_binary
@@ -40,6 +45,22 @@ def used_bytes(client: Any) -> int:
     while (found := client.info("memory"))["lazyfree_pending_objects"]:
         time.sleep(0.01)
     return int(found["used_memory"])
+
+
+def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = None) -> str:
+    """Return date, versions, Redis's version and number of cores, for the line below a table.
+
+    Args:
+        persistence: the caller's description of how Redis stores, which is included.
+        kind: as `start_redis` takes it.
+    """
+    with start_redis(kind) as server, server.client() as client:
+        redis_version = client.info("server")["redis_version"]
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return (
+        f"{datetime.date.today()}; {versions}, Redis {redis_version} ({persistence}), "
+        f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    )
 
 
 def titled(kind: Kind | None = None) -> str:

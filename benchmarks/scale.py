@@ -19,12 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.redis_here import found_kinds, used_seconds
+from benchmarks.redis_here import found_kinds, measured_on, start_redis, used_seconds
 from benchmarks.scale_worker import HOSTS, KNOWN, LINKS
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier.keys import PREFIX
-from support.conditions import measured_on
-from support.redis_server import Kind, RedisServer
+from support.redis_server import Kind
 
 STARTS, STARTS_LEAST = 20_000, 50
 """Of all workers together, and the least of each: with so few new links a crawl of one page would soon have
@@ -84,7 +83,7 @@ def measure(what: str, shards: int, servers: int, repetition: int, load: Load) -
     """
     run = Run(what, servers, load.workers, repetition)
     with ExitStack() as stack:
-        redises = [stack.enter_context(RedisServer(load.server, appendonly=True)) for _ in range(servers)]
+        redises = [stack.enter_context(start_redis(load.server, aof=True)) for _ in range(servers)]
         looks = [stack.enter_context(each.client()) for each in redises]
         began = time.monotonic() + load.warm_up
         until = began + load.seconds

@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.partitions import MOVES, REDIS_ARGS, Cost, OneWorker, batches, puts
+from benchmarks.partitions import MOVES, Cost, OneWorker, batches, puts
+from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier import limit
 from scrapy_dq.frontier.model import Limits, Put
 from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.status import read_status
 from scrapy_dq.settings import Config
-from support.conditions import measured_on
 from support.redis_server import RedisServer
 
 BAR_S = 0.1
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write every single result there")
     options = parser.parse_args()
-    with RedisServer(appendonly=True, args=REDIS_ARGS) as server:
+    with start_redis(aof=True) as server:
         asyncio.run(fill(server, options))
         with opened(Config(CRAWL, redis_url=server.url)) as place:
             found, called = measure(place, options)

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 
 from benchmarks.cpu import CpuMeter
 from benchmarks.crawl import OURS, PAGES, Crawl, crawl
+from benchmarks.redis_here import measured_on
 from benchmarks.tables import markdown, ratios, spread, tell
-from support.conditions import measured_on
 from support.web_page import WebPage
 
 SCRAPE_EVERY_S = 5.0

@@ -13,6 +13,7 @@ import pytest
 from queues.conftest import Background
 from scrapy_dq import Queue
 from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.worker import durability
 from scrapy_dq.queue import FrontierUnavailable, ShutDown
 from support.power_loss import PoweredRedis
 from support.project import Project
@@ -186,22 +187,32 @@ def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
     assert waiting(powered.server, name) == ITEMS
 
 
-def test_a_fail_over_to_a_replica_keeps_what_was_put(
-    start_redis: Callable[..., RedisServer], crawl_name: str
-) -> None:
-    """close() returns when the replicas that are connected have it."""
+def replicated(start_redis: Callable[..., RedisServer]) -> tuple[RedisServer, RedisServer]:
+    """Return a primary and its replica, in step."""
     primary, replica = (start_redis(appendonly=True) for _ in range(2))
     with replica.client() as client:
         client.replicaof("127.0.0.1", primary.port)  # type: ignore[no-untyped-call]
         wait_until(lambda: client.info()["master_link_status"] == "up", "the replica is in step")
     with primary.client() as client:
         wait_until(lambda: client.info().get("slave0", {}).get("state") == "online", "the primary knows it")
+    return primary, replica
+
+
+def waits_for_replicas(primary: RedisServer) -> bool:
+    with primary.client() as client:
+        return "cmdstat_wait" in str(client.info("commandstats"))
+
+
+def test_a_fail_over_to_a_replica_keeps_what_was_put(
+    start_redis: Callable[..., RedisServer], crawl_name: str
+) -> None:
+    """close() returns when the replicas that are connected have it."""
+    primary, replica = replicated(start_redis)
     q = Queue(crawl_name, url=primary.url, settings=PATIENT)
     replica.suspend()
     q.put_all(range(ITEMS))
     closing = Background(q.close)
-    with primary.client() as client:
-        wait_until(lambda: "cmdstat_wait" in str(client.info("commandstats")), "replicas are waited for")
+    wait_until(lambda: waits_for_replicas(primary), "replicas are waited for")
     assert closing.blocked
     replica.resume()
     closing.wait(30)
@@ -209,6 +220,22 @@ def test_a_fail_over_to_a_replica_keeps_what_was_put(
     with replica.client() as client:
         client.replicaof("no", "one")  # type: ignore[no-untyped-call]
     assert waiting(replica, crawl_name) == ITEMS
+
+
+def test_a_replica_that_is_gone_for_good_is_not_waited_for(
+    start_redis: Callable[..., RedisServer], crawl_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush without a timeout would never return."""
+    primary, replica = replicated(start_redis)
+    monkeypatch.setattr(durability, "GONE_S", 0.5)
+    with Queue(crawl_name, url=primary.url, settings=PATIENT) as q:
+        replica.suspend()
+        q.put_all(range(ITEMS))
+        flushing = Background(q.flush)
+        wait_until(lambda: waits_for_replicas(primary), "replicas are waited for")
+        assert flushing.blocked
+        replica.kill()
+        flushing.wait(30)
 
 
 def test_without_an_aof_nothing_is_waited_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Ack,
     Admission,
+    Bury,
     Census,
+    Ending,
     FrontierRefused,
     FrontierUnavailable,
     Gone,
@@ -417,6 +420,29 @@ def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> No
     assert list(deferred.due(1)) == list(deferred.due(2)) == []
     protocols[1].retired = 8
     assert list(deferred.due(1)) == [(0, Ack(b"x"))]
+
+
+def test_what_waits_for_a_horizon_costs_the_garbage_collector_nothing() -> None:
+    """Of a busy worker that is tens of thousands."""
+    protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=1), retired=0) for _ in range(3)]
+    deferred = DeferredEnds(cast("Any", protocols))
+    ends: list[Ending] = [Ack(b"%d" % number) for number in range(1000)]
+    ends.append(Bury(b"other", "why"))
+    for end in ends:
+        deferred.depends(end.entry_id, 1)
+        deferred.depends(end.entry_id, 2)
+    gc.collect()
+    before = len(gc.get_objects())
+    assert all(deferred.defers(0, end) for end in ends)
+    del end, ends
+    gc.collect()
+    assert len(gc.get_objects()) - before < 500
+    protocols[1].retired = protocols[2].retired = 1
+    assert list(deferred.due(1)) == []
+    found = list(deferred.due(2))
+    assert len(found) == 1001
+    assert (0, Bury(b"other", "why")) in found
+    assert (0, Ack(b"7")) in found
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:

@@ -12,21 +12,15 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from scrapy_dq.frontier.model import Ending
+from scrapy_dq.frontier.model import Ack, Ending
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-
-
-class _Deferred:
-    """The end of a lease, and on how many shards it waits."""
-
-    __slots__ = ("ending", "left", "shard")
-
-    def __init__(self, shard: int, ending: Ending, left: int) -> None:
-        self.shard, self.ending, self.left = shard, ending, left
 
 
 class DeferredEnds:
     """Of one worker.
+
+    Tens of thousands may wait for a horizon. They are tuples of bytes and numbers, which Python's garbage
+    collector visits only once: with objects, full collections stopped a process for a quarter of a second.
 
     Args:
         protocols: of its dialogues, by shard.
@@ -36,10 +30,12 @@ class DeferredEnds:
         self._protocols = protocols
         self._needs: dict[bytes, dict[int, int]] = {}
         """By lease and other shard, the number of the last put there on which the lease depends."""
-        self._deferred: dict[bytes, _Deferred] = {}
-        """By lease."""
-        self._waiting: list[list[tuple[int, int, _Deferred]]] = [[] for _ in protocols]
-        """By shard, a heap of numbers of puts, each with a serial number and what waits for it."""
+        self._deferred: dict[bytes, tuple[int, int, int]] = {}
+        """By lease: a serial number, its shard, and on how many shards it waits."""
+        self._endings: dict[bytes, Ending] = {}
+        """By lease; that of the others is an Ack."""
+        self._waiting: list[list[tuple[int, int, bytes]]] = [[] for _ in protocols]
+        """By shard, a heap: number of a put, and serial number and lease of what waits for it."""
         self._serial = count()
 
     def __len__(self) -> int:
@@ -57,9 +53,14 @@ class DeferredEnds:
         waits = {other: n for other, n in needs.items() if self._protocols[other].retired < n}
         if not waits:
             return False
-        deferred = self._deferred[ending.entry_id] = _Deferred(shard, ending, len(waits))
+        entry_id, serial = ending.entry_id, next(self._serial)
+        self._deferred[entry_id] = serial, shard, len(waits)
+        if isinstance(ending, Ack):
+            self._endings.pop(entry_id, None)
+        else:
+            self._endings[entry_id] = ending
         for other, number in waits.items():
-            heappush(self._waiting[other], (number, next(self._serial), deferred))
+            heappush(self._waiting[other], (number, serial, entry_id))
         return True
 
     def forget(self, entry_id: bytes) -> None:
@@ -70,16 +71,22 @@ class DeferredEnds:
         """Remove and yield the ends that have waited for *shard* alone, and no longer, each with its own."""
         waiting = self._waiting[shard]
         while waiting and waiting[0][0] <= self._protocols[shard].retired:
-            deferred = heappop(waiting)[2]
-            deferred.left -= 1
-            # Otherwise it was lost, and its lease may have been granted and deferred again.
-            if not deferred.left and self._deferred.get(deferred.ending.entry_id) is deferred:
-                del self._deferred[deferred.ending.entry_id]
-                yield deferred.shard, deferred.ending
+            _, serial, entry_id = heappop(waiting)
+            of, own, left = self._deferred.get(entry_id, (-1, 0, 0))
+            if of != serial:
+                continue  # it was lost, and its lease may have been granted and deferred again
+            if left > 1:
+                self._deferred[entry_id] = serial, own, left - 1
+                continue
+            del self._deferred[entry_id]
+            ending = self._endings.pop(entry_id, None)
+            yield own, Ack(entry_id) if ending is None else ending
 
-    def give_up(self) -> list[tuple[int, Ending]]:
-        """Remove and return all that wait."""
-        deferred, self._deferred = self._deferred, {}
+    def give_up(self) -> list[tuple[int, bytes]]:
+        """Remove all that wait, and return their leases, each with its shard."""
+        given_up = [(shard, entry_id) for entry_id, (_, shard, _) in self._deferred.items()]
+        self._deferred.clear()
+        self._endings.clear()
         for waiting in self._waiting:
             waiting.clear()
-        return [(each.shard, each.ending) for each in deferred.values()]
+        return given_up

@@ -34,6 +34,8 @@ POLL_S = 0.02
 AGAIN_S = 0.2
 SLICE_MS = 100
 """Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
+GONE_S = 60.0
+"""A replica that was away for so long is not waited for any more: Redis's default for one that is silent."""
 
 
 class Member(Protocol):
@@ -134,9 +136,7 @@ class _Waiting:
                 info = await client.info()
             except NoPermissionError:
                 return "this user may not ask it (INFO)"
-            found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
-            replicas = sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
-            return await self._disk(client, info) or await self._replicas(client, replicas)
+            return await self._disk(client, info) or await self._replicas(client, _online(info))
 
     async def _disk(self, client: Any, info: dict[str, Any]) -> str:
         if not int(info.get("aof_enabled", 0)):
@@ -195,7 +195,7 @@ class _Waiting:
         await asyncio.sleep(min(pause_s, left))
 
     async def _replicas(self, client: Any, count: int) -> str:
-        reached = 0
+        reached, give_up_at = 0, time.monotonic() + GONE_S
         while reached < count:
             self.outstanding = f"{reached} of {count} replicas have it"
             try:
@@ -204,7 +204,17 @@ class _Waiting:
                 return "this user may not ask it for its replicas (WAIT)"
             if reached < count:
                 await self._sleep(0)
+                online = _online(await client.info("replication"))
+                if online >= count:
+                    give_up_at = time.monotonic() + GONE_S
+                elif time.monotonic() >= give_up_at:
+                    count = online
         return ""
+
+
+def _online(info: dict[str, Any]) -> int:
+    found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
+    return sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
 
 
 def _text(config: dict[Any, Any], name: str) -> str:

@@ -572,8 +572,8 @@ class Worker:
             if self._deferred:
                 for shard in range(len(everywhere)):
                     self._let_pass(shard)
-                for shard, ending in self._deferred.give_up():
-                    self._end(shard, Release(ending.entry_id))
+                for shard, entry_id in self._deferred.give_up():
+                    self._end(shard, Release(entry_id))
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             others = everywhere[1:]
             if others and self.home.protocol.finished:
