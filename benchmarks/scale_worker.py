@@ -153,7 +153,7 @@ class Crawler(Listener):
         payload = fingerprint * (PAYLOAD_BYTES // 20)
         put = Put(next(self._ids), Admission.SEEN, fingerprint, 0, 0, payload, parent, partition=partition)
         self.worker.put(put)
-        self._sent[fingerprint] = self.worker.shard_of(partition, fingerprint)
+        self._sent[fingerprint] = self.worker.reference(put)
         if len(self._sent) > LOCAL_SEEN:
             self._sent.popitem(last=False)
 

@@ -40,7 +40,7 @@ class Admissions:
         self._local_seen = local_seen
         self._shares_seen = shares_seen
         self._sent: OrderedDict[bytes, int] = OrderedDict()
-        """With the shard that each was sent to."""
+        """With the reference of each put (`Worker.reference`)."""
         self._seeds: Counter[int] = Counter()
         self._children: dict[bytes, Counter[bytes]] = {}
         self._ids = entry_ids()
@@ -53,13 +53,13 @@ class Admissions:
         """Return whether this worker sent *fingerprint* recently: then it is seen, without asking Redis."""
         return fingerprint in self._sent
 
-    def sent_to(self, fingerprint: bytes) -> int:
-        """Return the shard to which *fingerprint* was sent, if it is known."""
+    def sent_as(self, fingerprint: bytes) -> int:
+        """Return the reference of the put by which *fingerprint* was sent, if it is known."""
         return self._sent[fingerprint]
 
-    def remember(self, fingerprint: bytes, shard: int) -> None:
-        """Note that *fingerprint* was sent to a shard."""
-        self._sent[fingerprint] = shard
+    def remember(self, fingerprint: bytes, reference: int) -> None:
+        """Note that *fingerprint* was sent; *reference*: of its put, or 0."""
+        self._sent[fingerprint] = reference
         if len(self._sent) > self._local_seen:
             self._sent.popitem(last=False)
 

@@ -150,26 +150,23 @@ class Intake:
             return False
         if unfit is not None:
             self._warn_unencodable(request, unfit)
-        if payload is None:
-            placed = self._keep_local(request, classified)
-        elif classified.reason:
-            return self._put_dead(request, classified, payload)
-        else:
-            placed = self._put(request, classified, payload)
-        if placed and classified.fingerprint is not None:
-            shard = self._worker.shard_of(classified.partition, classified.fingerprint)
-            self.admissions.remember(classified.fingerprint, shard)
-        return placed
+        if payload is not None:
+            put = self._put_dead if classified.reason else self._put
+            return put(request, classified, payload)
+        kept = self._keep_local(request, classified)
+        if kept and classified.fingerprint is not None:
+            self.admissions.remember(classified.fingerprint, 0)
+        return kept
 
     def _classify(self, request: Request) -> _Classified | None:
         """Return what *request* is; None: it is a duplicate."""
         # A DUPEFILTER_CLASS that is not ours filters here; with ours, the frontier filters.
         if self._filters_alone and not request.dont_filter and self._dupefilter.request_seen(request):
-            self._await_puts(request, range(self._worker.shards))
+            self._await_puts(request, self._worker.last_references)
             return None
         fingerprint = self.admissions.fingerprint(request)
         if fingerprint is not None and self.admissions.known(fingerprint):  # so are most links of most sites
-            self._await_puts(request, (self.admissions.sent_to(fingerprint),))
+            self._await_puts(request, (self.admissions.sent_as(fingerprint),))
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
@@ -187,12 +184,12 @@ class Intake:
             reason, refused = prose_without_logins(str(error), request.url), isinstance(error, OtherHost)
         return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
 
-    def _await_puts(self, request: Request, shards: Iterable[int]) -> None:
-        """Keep the lease that has brought *request* until what was put before cannot be lost."""
+    def _await_puts(self, request: Request, references: Iterable[int]) -> None:
+        """Keep the lease that has brought *request* until these puts, which were made before, are certain."""
         if self._worker.shards > 1:
             parents = self._work.possible_parents(request, self._settlement.parent_of(request))
-            for shard in shards:
-                self._worker.depends(parents, shard)
+            for reference in references:
+                self._worker.depends(parents, reference)
 
     def _encode(
         self, request: Request, parent: Request | None, mark: Callable[[Request], Request] | None = None
@@ -359,17 +356,21 @@ class Intake:
         # pages may link to it, and one dead letter is enough.
         fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
         if fingerprint is not None and self.admissions.known(fingerprint):
-            self._await_puts(request, (self.admissions.sent_to(fingerprint),))
+            self._await_puts(request, (self.admissions.sent_as(fingerprint),))
             self.count_duplicate(request)
             return False
         put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)
         put.reason = classified.reason
         self._count(stats.BURIED)
         self.warn_dead(str(request), put.reason)
-        placed = self._worker.put(put)
-        if placed and fingerprint is not None:
-            self.admissions.remember(fingerprint, self._worker.shard_of(put.partition, put.token))
-        return placed
+        if not self._worker.put(put):
+            return False
+        self._remember(fingerprint, put)
+        return True
+
+    def _remember(self, fingerprint: bytes | None, put: Put) -> None:
+        if fingerprint is not None:
+            self.admissions.remember(fingerprint, self._worker.reference(put))
 
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         put = self._put_of(request, classified, payload)
@@ -383,10 +384,11 @@ class Intake:
         if not self._worker.put(put):
             self._warn_over(request, "the run is over for this worker")
             return False
+        self._remember(classified.fingerprint, put)
         if forgets and not fed and self._revisits is not None:  # the run may never end
             self._worker.forget_with_parent(put)
         if put.parent is None and not is_from_start(request):
-            self._await_puts(request, (self._worker.shard_of(put.partition, put.token),))
+            self._await_puts(request, (self._worker.reference(put),))
         self._count(stats.ENQUEUED)
         self._count(stats.SCRAPY_ENQUEUED)
         return True

@@ -380,12 +380,12 @@ class Crawler(Listener):
                 self.worker.depends([parent.entry_id], self._sent[fingerprint])
                 return
             fed = parent.payload.startswith(FED_MARK) and self._setup.shards == 1
-            self.put(
+            put = self.put(
                 page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s,
                 parent.message if fed else b"",
             )  # fmt: skip
-            if self._setup.local_seen:
-                self._sent[fingerprint] = self.worker.shard_of(self._site[page].host, fingerprint)
+            if self._setup.local_seen and put is not None:
+                self._sent[fingerprint] = self.worker.reference(put)
         else:
             of_page, _, origin = parts(parent.payload)
             origin = origin if attempt else f"{of_page}-{ordinal}"
@@ -397,24 +397,15 @@ class Crawler(Listener):
     def put(
         self, page: int, payload: bytes, admission: Admission, token: bytes, entry_id: bytes,
         parent: bytes | None = None, delay_s: float = 0.0, message: bytes = b"",
-    ) -> bool:  # fmt: skip
-        """Add a request to the outbox; return False if the run is over."""
+    ) -> Put | None:  # fmt: skip
+        """Add a request to the outbox, and return it; None: the run is over."""
         due_at = self._world.now + delay_s if delay_s else 0.0
         of = self._site[page]
-        return self.worker.put(
-            Put(
-                entry_id,
-                admission,
-                token,
-                of.priority,
-                0,
-                payload,
-                parent,
-                partition=of.host,
-                due_at=due_at,
-                message=message,
-            )
-        )
+        put = Put(
+            entry_id, admission, token, of.priority, 0, payload, parent, partition=of.host, due_at=due_at,
+            message=message,
+        )  # fmt: skip
+        return put if self.worker.put(put) else None
 
     # Called by the worker.
 

@@ -180,7 +180,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "an ack waits for no put that was made before", (
         (WORKER + "worker.py",
-         "        for entry_id in entry_ids:\n            self._depends(entry_id, shard)\n",
+         "        for entry_id in entry_ids:\n            self._depends(entry_id, shard, number)\n",
          "        return\n"),
     )),
     Mutation(SHARDS, "a put without a parent does not wait for home", (

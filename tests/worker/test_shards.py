@@ -155,6 +155,32 @@ async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(crawl: Crawl, 
         assert worker.worker.ending == "finished"
 
 
+async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_certain(crawl: Crawl) -> None:
+    """Most links of most pages were put long before: else most pages would be crawled again after a kill."""
+    crawl.size = 0
+    links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
+    async with engine(crawl, concurrency=10) as worker:
+        held = worker.worker
+        worker.seed(at_home[:4])
+        first, second, third, fourth = [(await leased(worker)).entry_id for _ in range(4)]
+        link = Put(b"of the first", Admission.SEEN, b"%d" % links[0], 0, 0, b"", first)
+        assert held.put(link)
+        held.ack(first)
+        held.depends([second], held.reference(link))
+        held.ack(second)
+        held.ack((await leased(worker)).entry_id)
+        await until(lambda: held.dialogues[1].protocol.retired == link.number, "the link is certain")
+        assert worker.counts[Count.DEFER] == 2
+        worker.put(links[1])
+        held.depends([third], held.reference(link))
+        held.ack(third)
+        held.depends([fourth], held.last_references[1])
+        held.ack(fourth)
+        held.ack((await leased(worker)).entry_id)
+        await until(lambda: not held.pending, "the end")
+        assert (worker.counts[Count.DEFER], worker.counts[Count.ACK]) == (3, 6)
+
+
 async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
     crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,9 +221,14 @@ async def test_the_disks_of_all_shards_are_waited_for_at_once(
     await redis.aclose()
 
 
+def place(number: int) -> int:
+    """Return the shard of an entry."""
+    return shard_of(b"", b"%d" % number, SHARDS)
+
+
 def of(shard: int) -> int:
     """Return an entry of a shard, which no link leads to."""
-    return next(n for n in range(1000, 2000) if shard_of(b"", b"%d" % n, SHARDS) == shard)
+    return next(n for n in range(1000, 2000) if place(n) == shard)
 
 
 async def leased(worker: Engine) -> Lease:
@@ -405,13 +436,12 @@ def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> 
 
 
 def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:
-    protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=0), retired=0) for _ in range(3)]
+    protocols = [SimpleNamespace(retired=0) for _ in range(3)]
     deferred = DeferredEnds(cast("Any", protocols))
 
     def held(*puts: int) -> bool:
         for shard, number in enumerate(puts, 1):
-            protocols[shard].outbox.last_put = number
-            deferred.depends(b"x", shard)
+            deferred.depends(b"x", shard, number)
         return deferred.defers(0, Ack(b"x"))
 
     assert held(5)
@@ -424,13 +454,13 @@ def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> No
 
 def test_what_waits_for_a_horizon_costs_the_garbage_collector_nothing() -> None:
     """Of a busy worker that is tens of thousands."""
-    protocols = [SimpleNamespace(outbox=SimpleNamespace(last_put=1), retired=0) for _ in range(3)]
+    protocols = [SimpleNamespace(retired=0) for _ in range(3)]
     deferred = DeferredEnds(cast("Any", protocols))
     ends: list[Ending] = [Ack(b"%d" % number) for number in range(1000)]
     ends.append(Bury(b"other", "why"))
     for end in ends:
-        deferred.depends(end.entry_id, 1)
-        deferred.depends(end.entry_id, 2)
+        deferred.depends(end.entry_id, 1, 1)
+        deferred.depends(end.entry_id, 2, 1)
     gc.collect()
     before = len(gc.get_objects())
     assert all(deferred.defers(0, end) for end in ends)

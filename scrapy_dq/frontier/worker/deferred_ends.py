@@ -29,7 +29,7 @@ class DeferredEnds:
     def __init__(self, protocols: Sequence[WorkerProtocol]) -> None:
         self._protocols = protocols
         self._needs: dict[bytes, dict[int, int]] = {}
-        """By lease and other shard, the number of the last put there on which the lease depends."""
+        """By lease and other shard, the highest number of a put there on which the lease depends."""
         self._deferred: dict[bytes, tuple[int, int, int]] = {}
         """By lease: a serial number, its shard, and on how many shards it waits."""
         self._endings: dict[bytes, Ending] = {}
@@ -41,9 +41,11 @@ class DeferredEnds:
     def __len__(self) -> int:
         return len(self._deferred)
 
-    def depends(self, entry_id: bytes, shard: int) -> None:
-        """Note that a lease depends on a put to another shard: the last one of its outbox, or one before."""
-        self._needs.setdefault(entry_id, {})[shard] = self._protocols[shard].outbox.last_put
+    def depends(self, entry_id: bytes, shard: int, number: int) -> None:
+        """Note that a lease depends on a put to another shard; *number*: `Put.number`."""
+        if self._protocols[shard].retired < number:
+            needs = self._needs.setdefault(entry_id, {})
+            needs[shard] = max(number, needs.get(shard, 0))
 
     def defers(self, shard: int, ending: Ending) -> bool:
         """Tell whether *ending* has to wait, and keep it until then; *shard*: of its lease."""

@@ -277,7 +277,7 @@ class Worker:
         dialogue.protocol.finished = False
         dialogue.append(put)
         if put.parent is not None:
-            self._depends(put.parent, shard)
+            self._depends(put.parent, shard, put.number)
         elif shard:
             self._level.put(shard, put.number)
             if not self._level.is_raised():
@@ -307,10 +307,23 @@ class Worker:
         """Return the shard of an entry: that of its partition; without one, of its token (fingerprint)."""
         return shard_of(partition, token, len(self.dialogues))
 
-    def depends(self, entry_ids: Iterable[bytes], shard: int) -> None:
-        """Note that what these leases have brought was put to a shard before, or without a parent."""
+    def reference(self, put: Put) -> int:
+        """Return what `depends` takes for *put*, which was just put: one number, because many are kept."""
+        return self._reference(self.shard_of(put.partition, put.token), put.number)
+
+    @property
+    def last_references(self) -> list[int]:
+        """Of the last put to each shard."""
+        return [self._reference(shard, each.outbox.last_put) for shard, each in enumerate(self._protocols)]
+
+    def _reference(self, shard: int, number: int) -> int:
+        return number * self.shards + shard if self.shards > 1 else 0
+
+    def depends(self, entry_ids: Iterable[bytes], reference: int) -> None:
+        """Note that what these leases have brought was put before, or without a parent; see `reference`."""
+        number, shard = divmod(reference, self.shards)
         for entry_id in entry_ids:
-            self._depends(entry_id, shard)
+            self._depends(entry_id, shard, number)
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if there is none at the moment."""
@@ -392,10 +405,10 @@ class Worker:
         self.dialogues[shard].pace.called()
         self.dialogues[shard].kick()
 
-    def _depends(self, entry_id: bytes, shard: int) -> None:
+    def _depends(self, entry_id: bytes, shard: int, number: int) -> None:
         of = self._leased.get(entry_id)
         if of is not None and of != shard:
-            self._deferred.depends(entry_id, shard)
+            self._deferred.depends(entry_id, shard, number)
 
     def _settle(self, move: Ending | Release) -> None:
         shard = self._leased.pop(move.entry_id, None)
