@@ -198,9 +198,17 @@ def replicated(start_redis: Callable[..., RedisServer]) -> tuple[RedisServer, Re
     return primary, replica
 
 
-def waits_for_replicas(primary: RedisServer) -> bool:
+def wait_for_silent(
+    replica: RedisServer, primary: RedisServer, q: Queue, call: Callable[[], object]
+) -> Background:
+    """Put something that the replica does not answer for, and make a call that is to wait for it."""
+    replica.suspend()
+    q.put_all(range(ITEMS))
+    begun = Background(call)
     with primary.client() as client:
-        return "cmdstat_wait" in str(client.info("commandstats"))
+        wait_until(lambda: "cmdstat_wait" in str(client.info("commandstats")), "replicas are waited for")
+    assert begun.blocked
+    return begun
 
 
 def test_a_fail_over_to_a_replica_keeps_what_was_put(
@@ -209,11 +217,7 @@ def test_a_fail_over_to_a_replica_keeps_what_was_put(
     """close() returns when the replicas that are connected have it."""
     primary, replica = replicated(start_redis)
     q = Queue(crawl_name, url=primary.url, settings=PATIENT)
-    replica.suspend()
-    q.put_all(range(ITEMS))
-    closing = Background(q.close)
-    wait_until(lambda: waits_for_replicas(primary), "replicas are waited for")
-    assert closing.blocked
+    closing = wait_for_silent(replica, primary, q, q.close)
     replica.resume()
     closing.wait(30)
     primary.kill()
@@ -229,11 +233,7 @@ def test_a_replica_that_is_gone_for_good_is_not_waited_for(
     primary, replica = replicated(start_redis)
     monkeypatch.setattr(durability, "GONE_S", 0.5)
     with Queue(crawl_name, url=primary.url, settings=PATIENT) as q:
-        replica.suspend()
-        q.put_all(range(ITEMS))
-        flushing = Background(q.flush)
-        wait_until(lambda: waits_for_replicas(primary), "replicas are waited for")
-        assert flushing.blocked
+        flushing = wait_for_silent(replica, primary, q, q.flush)
         replica.kill()
         flushing.wait(30)
 

@@ -160,24 +160,24 @@ async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_ce
     crawl.size = 0
     links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
     async with engine(crawl, concurrency=10) as worker:
-        held = worker.worker
+        inner = worker.worker
         worker.seed(at_home[:4])
         first, second, third, fourth = [(await leased(worker)).entry_id for _ in range(4)]
         link = Put(b"of the first", Admission.SEEN, b"%d" % links[0], 0, 0, b"", first)
-        assert held.put(link)
-        held.ack(first)
-        held.depends([second], held.reference(link))
-        held.ack(second)
-        held.ack((await leased(worker)).entry_id)
-        await until(lambda: held.dialogues[1].protocol.retired == link.number, "the link is certain")
+        assert inner.put(link)
+        inner.ack(first)
+        inner.depends([second], inner.reference(link))
+        inner.ack(second)
+        inner.ack((await leased(worker)).entry_id)
+        await until(lambda: inner.dialogues[1].protocol.retired == link.number, "the link is certain")
         assert worker.counts[Count.DEFER] == 2
         worker.put(links[1])
-        held.depends([third], held.reference(link))
-        held.ack(third)
-        held.depends([fourth], held.last_references[1])
-        held.ack(fourth)
-        held.ack((await leased(worker)).entry_id)
-        await until(lambda: not held.pending, "the end")
+        inner.depends([third], inner.reference(link))
+        inner.ack(third)
+        inner.depends([fourth], inner.last_references[1])
+        inner.ack(fourth)
+        inner.ack((await leased(worker)).entry_id)
+        await until(lambda: not inner.pending, "the end")
         assert (worker.counts[Count.DEFER], worker.counts[Count.ACK]) == (3, 6)
 
 

@@ -33,7 +33,7 @@ class DeferredEnds:
         self._deferred: dict[bytes, tuple[int, int, int]] = {}
         """By lease: a serial number, its shard, and on how many shards it waits."""
         self._endings: dict[bytes, Ending] = {}
-        """By lease; that of the others is an Ack."""
+        """By lease, of those that do not end with an Ack."""
         self._waiting: list[list[tuple[int, int, bytes]]] = [[] for _ in protocols]
         """By shard, a heap: number of a put, and serial number and lease of what waits for it."""
         self._serial = count()

@@ -35,7 +35,7 @@ AGAIN_S = 0.2
 SLICE_MS = 100
 """Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
 GONE_S = 60.0
-"""A replica that was away for so long is not waited for any more: Redis's default for one that is silent."""
+"""A replica that was not online for so long is not waited for any more: as Redis gives up a silent one."""
 
 
 class Member(Protocol):
@@ -213,6 +213,7 @@ class _Waiting:
 
 
 def _online(info: dict[str, Any]) -> int:
+    """Return how many replicas are in step, by INFO; one that still loads its first copy is not."""
     found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
     return sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
 

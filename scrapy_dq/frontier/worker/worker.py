@@ -308,7 +308,7 @@ class Worker:
         return shard_of(partition, token, len(self.dialogues))
 
     def reference(self, put: Put) -> int:
-        """Return what `depends` takes for *put*, which was just put: one number, because many are kept."""
+        """Return what `depends` takes for *put*, which was just put: shard and number in one int."""
         return self._reference(self.shard_of(put.partition, put.token), put.number)
 
     @property
