@@ -11,10 +11,9 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.environment import names_of, spider_args, told_apart
-from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_others
+from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_all
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import MAX_LEASES, Census, StartKeys
+from scrapy_dq.frontier.model import MAX_LEASES, Census, Flushed, StartKeys
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import start_keys_of
@@ -91,19 +90,15 @@ async def flush_crawl(config: Config, connection: Connection) -> Census:
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
     """
-    home = frontier_of(config, await connection.client_of(HOME))
-    others = [
-        frontier_of(config, await connection.client_of(shard), shard=shard)
-        for shard in range(1, config.shards)
-    ]
-    epochs = [await each.epoch() for each in others]
-    flushed = await flush(home, config.worker_ttl_s)
-    others += [
-        frontier_of(config, await connection.client_of(shard), shard=shard)
-        for shard in range(config.shards, flushed.shards)
-    ]
-    deleted = [each.deleted for each in await flush_others(others, epochs, PURGE_S)]
-    return sum(deleted, flushed.deleted)
+
+    async def of_shard(number: int) -> Frontier:
+        return frontier_of(config, await connection.client_of(number), shard=number)
+
+    async def delete(home: Frontier) -> Flushed:
+        return await flush(home, config.worker_ttl_s)
+
+    deleted = [each.deleted for each in await flush_all(delete, of_shard, config.shards, PURGE_S)]
+    return sum(deleted, Census())
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

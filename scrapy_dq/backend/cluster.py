@@ -36,6 +36,13 @@ class Route:
         with self._lock:
             return self._named or self.nodes[self._next % len(self.nodes)]
 
+    def another(self) -> Route:
+        """Return a route for another slot, which begins where this one leads: at a node that answers."""
+        route = Route(self.nodes)
+        with self._lock:
+            route._next, route._named = self._next, self._named
+        return route
+
     def named(self, address: Address) -> None:
         """Note that a node has named another one as that of the crawl's slot."""
         with self._lock:

@@ -75,7 +75,8 @@ class Connection:
         self._cluster = False
         self._routes: dict[int, cluster.Route] = {}
         """By shard: each may be on another node."""
-        self._of_shards: list[redis.asyncio.Redis] = []
+        self._of_shards: dict[int, redis.asyncio.Redis] = {}
+        """Those of other shards than home, which are on nodes of their own."""
         self._checked: set[str] = set()
         """The nodes of a cluster that were checked; empty: none is to be."""
         self._level = logging.WARNING
@@ -117,8 +118,9 @@ class Connection:
         assert self._client is not None
         if not (shard and self.in_cluster):
             return self._client
-        client = self.another(shard)
-        self._of_shards.append(client)
+        if shard in self._of_shards:
+            return self._of_shards[shard]
+        client = self._of_shards[shard] = self.another(shard)
         with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and says what is wrong
             name = keys.Shard(self._config.crawl, shard)
             await cluster.find_node_on_the_loop(client, keys.meta(name))
@@ -128,14 +130,18 @@ class Connection:
                 check_info(await client.info(), node, level=self._level)
         return client
 
-    async def close(self) -> None:
-        """Close the clients; stop the embedded Redis if no other process uses it."""
-        for client in self._of_shards:
+    async def disconnect(self) -> None:
+        """Close the clients of this event loop; an embedded Redis is not stopped."""
+        for client in self._of_shards.values():
             await client.aclose()
         self._of_shards.clear()
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+
+    async def close(self) -> None:
+        """Close the clients; stop the embedded Redis if no other process uses it."""
+        await self.disconnect()
         if self._embedded is not None:
             if self._ensuring is not None:
                 await asyncio.wait([self._ensuring])
@@ -219,9 +225,10 @@ class Connection:
         try:
             url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
-            client = new_client(
-                cls, url, options, own_server=bool(self._socket), route=self._routes.get(shard)
-            )
+            route = self._routes.get(shard)
+            if route is None and keys.HOME in self._routes:
+                route = self._routes[keys.HOME].another()
+            client = new_client(cls, url, options, own_server=bool(self._socket), route=route)
             pool = client.connection_pool
             if hasattr(pool, "route"):
                 self._routes[shard] = pool.route
@@ -338,9 +345,13 @@ class CommandClients(NamedTuple):
 
 
 @contextmanager
-def client_for_commands(config: Config, data_dir: Path) -> Iterator[CommandClients]:
+def client_for_commands(
+    config: Config, data_dir: Path, *, any_node: bool = False
+) -> Iterator[CommandClients]:
     """Yield blocking clients, for commands.
 
+    Args:
+        any_node: of a cluster, any node has to answer, not the one that has the crawl: all crawls are meant.
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
         FrontierUnavailable: it stopped answering meanwhile.
@@ -375,7 +386,11 @@ def client_for_commands(config: Config, data_dir: Path) -> Iterator[CommandClien
                 logger.warning("The user may not run CLUSTER SLOTS: only crawls of one node are found")
 
             try:
-                cluster.find_node(client, keys.meta(config.crawl))
+                if any_node:
+                    with suppress(NoPermissionError):  # a node has answered
+                        cluster.masters(client)
+                else:
+                    cluster.find_node(client, keys.meta(config.crawl))
                 client.ping()
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error

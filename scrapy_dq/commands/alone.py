@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from scrapy_dq.commands.subcommand import CommandError
@@ -18,6 +17,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@asynccontextmanager
+async def connected(place: Place) -> AsyncIterator[Callable[[int], Awaitable[Frontier]]]:
+    """Yield a function that returns the frontier of a shard of the crawl, by its number."""
+    from scrapy_dq.backend.connection import Connection
+    from scrapy_dq.environment import data_dir
+    from scrapy_dq.factory import frontier_of
+
+    connection = Connection(place.config, data_dir())
+
+    async def of_shard(number: int) -> Frontier:
+        return frontier_of(place.config, await connection.client_of(number), shard=number)
+
+    try:
+        await connection.connect()
+        yield of_shard
+    finally:
+        await connection.close()
+
+
 async def with_frontiers(
     place: Place, call: Callable[[list[Frontier]], Awaitable[T]], *, shards: int = 0
 ) -> T:
@@ -26,17 +44,8 @@ async def with_frontiers(
     Args:
         shards: with those of so many; 0: of as many as it has.
     """
-    from scrapy_dq.backend.connection import Connection
-    from scrapy_dq.environment import data_dir
-    from scrapy_dq.factory import frontiers_of
-
-    connection = Connection(place.config, data_dir())
-    try:
-        await connection.connect()
-        config = replace(place.config, shards=shards or len(place.shards))
-        return await call(await frontiers_of(config, connection))
-    finally:
-        await connection.close()
+    async with connected(place) as of_shard:
+        return await call([await of_shard(number) for number in range(shards or len(place.shards))])
 
 
 @contextmanager

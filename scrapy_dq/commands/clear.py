@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -13,6 +12,7 @@ from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.inspection.place import NoSuchCrawl, Place
+from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -43,7 +43,7 @@ class Clear(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.frontier.admin.flush import flush, flush_others, flush_under_workers, need_nobody
+        from scrapy_dq.frontier.admin.flush import flush, flush_all, need_nobody
         from scrapy_dq.frontier.keys import HOME
 
         with looking.place_of(settings, options) as place:
@@ -61,20 +61,21 @@ class Clear(Subcommand):
                 await alone.announce_wait(frontiers[HOME], ttl_s)
                 await need_nobody(frontiers[HOME], ttl_s, "clear", refused, dead)
 
-            async def delete(frontiers: list[Frontier]) -> list[Flushed]:
-                home, *others = frontiers
-                epochs = [await other.epoch() for other in others]
+            async def delete_home(home: Frontier) -> Flushed:
                 if options.force:
-                    first = await flush_under_workers(home)
-                else:
-                    first = await flush(home, ttl_s, "clear", refused, math.inf, dead)
-                return [first, *await flush_others(others, epochs)]
+                    return await home.flush([], force=True)
+                return await flush(home, ttl_s, "clear", refused, dead)
+
+            async def delete() -> list[Flushed]:
+                async with alone.connected(place) as of_shard:
+                    return await flush_all(delete_home, of_shard, len(place.shards))
 
             if not options.force:
                 asyncio.run(alone.with_frontiers(place, check))
             # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
-            left = any(each.left for each in asyncio.run(alone.with_frontiers(place, delete)))
+            with alone.continued("The same command deletes the rest"):
+                left = any(each.left for each in asyncio.run(delete()))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
             print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts, "left": left})
@@ -98,6 +99,7 @@ def _if_it_does_not_end(place: Place) -> str:
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
     from scrapy_dq.frontier import keys
+    from scrapy_dq.frontier.admin.crawls import shards_left
     from scrapy_dq.frontier.model import FrontierRefused
 
     try:
@@ -109,12 +111,13 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         return found
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
-        orphans = sum(client.exists(keys.meta(shard)) for client, shard in list(place.shards)[1:])
+        orphans = shards_left(place.nodes(), place.crawl)
         if orphans:
             lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
-            asking.say(f"{lost}; {orphans} shards are left", options)
+            asking.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
             asking.need_consent("Delete all of it?", options)
-        left, unlinked = asyncio.run(alone.with_frontiers(place, _delete_rest))
+        shards = max([len(place.shards), *(number + 1 for number in orphans)])
+        left, unlinked = asyncio.run(alone.with_frontiers(place, _delete_rest, shards=shards))
         if not (discarded or orphans or unlinked):
             raise
         if left:
@@ -129,14 +132,12 @@ async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
     """Return whether some of the seen set is left, and how many other keys were deleted."""
     from scrapy_dq.frontier.admin.flush import purge
 
-    unlinked = 0
     for other in frontiers[1:]:
         await other.flush([], force=True)
     for frontier in frontiers:
         if await frontier.sweep(SWEEP_S):
-            return True, unlinked
-        unlinked += await purge(frontier)
-    return False, unlinked
+            return True, 0
+    return False, await purge(frontiers)
 
 
 SWEEP_S = 60.0

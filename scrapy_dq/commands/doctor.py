@@ -17,7 +17,7 @@ from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier.rights import ROLES, acl_of
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.words import named, unanswered
+from scrapy_dq.inspection.words import named, unanswered, uncounted
 
 if TYPE_CHECKING:
     from scrapy_dq.backend.health import Finding
@@ -130,30 +130,35 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     """
     from scrapy_dq.backend import health
     from scrapy_dq.frontier.admin.overview import peek
-    from scrapy_dq.frontier.model import Audited, FrontierUnavailable
+    from scrapy_dq.frontier.model import Audited, FrontierRefused, FrontierUnavailable
     from scrapy_dq.frontier.worker.audit import audit, told
 
     overview = peek(place.shards, place.crawl)
     if overview.phase == "absent":
         return []
 
-    silent = set[int]()
+    silent, apart = set[int](), set(overview.apart)
 
     async def look(frontiers: list[Frontier]) -> Audited:
         found = Audited()
         for frontier in frontiers:
+            number = frontier.name.number
+            if number in apart:
+                continue
             try:
                 found += await audit(frontier, overview.epoch, overview.run, repair=options.repair)
-            except FrontierUnavailable:
-                if not frontier.name.number:
+            except (FrontierUnavailable, FrontierRefused) as error:
+                if not number:
                     raise
-                silent.add(frontier.name.number)
+                (silent if isinstance(error, FrontierUnavailable) else apart).add(number)
         return found
 
     found = asyncio.run(alone.with_frontiers(place, look))
     text, level = told(found), health.OK
     if silent:
         text, level = f"{text}; {named(silent)} could not be examined", health.BAD
+    for line in uncounted((), apart):
+        text, level = f"{text}; {line}", health.BAD
     if found != Audited():
         level = health.WARN if options.repair and not (found.gone or found.seen_gone) else health.BAD
         hint = ". `scrapy dq doctor --repair` rebuilds what can be derived"
@@ -193,6 +198,9 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
     # The findings of a check stay together; the checks in the order of the first node.
     whats = list(dict.fromkeys(finding.what for finding in findings))
     findings.sort(key=lambda finding: whats.index(finding.what))
+    if len(place.shards) > 1 and all(nodes):
+        where = (f"{address}: {named([shard.number for _, shard in at])}" for address, at in nodes.items())
+        findings.append(health.Finding("shards", health.OK, "; ".join(where)))
     silent = unanswered(place.shards.unreachable)
     return findings + [health.Finding("shards", health.BAD, text) for text in silent]
 

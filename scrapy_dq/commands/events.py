@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
 LOOK_S = 1.0
+ALL = sys.maxsize
+"""What each shard keeps: of the newest of all shards, older ones would be part while a shard is away."""
 
 
 class Events(Subcommand):
@@ -43,11 +45,11 @@ class Events(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.inspection.history import read_events
+        from scrapy_dq.inspection.history import MOST_EVENTS, read_events
 
         with looking.place_of(settings, options) as place:
             place.overview()
-            events = read_events(place.shards, place.crawl)
+            events = read_events(place.shards, place.crawl, ALL if options.follow else MOST_EVENTS)
             looking.say_unanswered(place)
             if options.follow:
                 with ended_quietly():
@@ -64,20 +66,21 @@ class Events(Subcommand):
         """Print events until Ctrl-C, also after an outage."""
         from scrapy_dq.frontier.errors import as_unavailable
         from scrapy_dq.frontier.model import FrontierUnavailable
-        from scrapy_dq.inspection.history import completes, read_events
+        from scrapy_dq.inspection.history import is_known, read_events
 
-        shown, missed = set(events[: -options.count]), ""
+        shown, away, missed = set(events[: -options.count]), {*place.shards.unreachable}, ""
         while True:
             for event in events:
-                if event not in shown and not completes(event, shown):
+                if event not in shown and not is_known(event, shown, away):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
-            shown = set(events)
+            # What is not read of a shard now comes back with it.
+            shown = {*events} | (shown if away else set())
             time.sleep(LOOK_S)
             try:
                 with as_unavailable(place.target):
                     place.ask_all()
-                    events = read_events(place.shards, place.crawl)
-                missed = ""
+                    events = read_events(place.shards, place.crawl, ALL)
+                away, missed = {*place.shards.unreachable}, ""
             except FrontierUnavailable as error:
                 if str(error) != missed:
                     missed = str(error)

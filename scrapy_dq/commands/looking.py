@@ -98,13 +98,13 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[Place]:
-    """Yield the crawl of *config*, whether it exists or not.
+def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
+    """Yield the crawl of *config*, whether it exists or not; *any_node*: as for `place.opened`.
 
     Raises:
         CommandError, FrontierError: Redis is not usable, or there turned out to be no such crawl.
     """
-    with place.opened(config) as found:
+    with place.opened(config, any_node=any_node) as found:
         try:
             yield found
         except place.NoSuchCrawl as error:

@@ -20,9 +20,10 @@ from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongU
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from scrapy_dq.inspection.metrics import Metrics
-    from scrapy_dq.settings import Config
+    from scrapy_dq.inspection.place import Place
     from scrapy_dq.web.access import Access
 
 NOT_INSTALLED = "the metrics need prometheus_client: pip install 'scrapy-dq[metrics]'"
@@ -61,15 +62,16 @@ class PrometheusMetrics(Subcommand):
                 raise
             raise CommandError(NOT_INSTALLED) from None
         config = looking.config_named(settings, options)
-        metrics = Metrics(config.crawl if options.spider or options.crawl else "")
+        named = bool(options.spider or options.crawl)
+        metrics, opened = Metrics(config.crawl if named else ""), looking.opened(config, any_node=not named)
         if options.port is None:
-            _print(metrics, config, as_json=options.json)
+            _print(metrics, opened, as_json=options.json)
         else:
-            _serve(metrics, config, options)
+            _serve(metrics, opened, options)
         return DONE
 
 
-def _print(metrics: Metrics, config: Config, *, as_json: bool) -> None:
+def _print(metrics: Metrics, opened: AbstractContextManager[Place], *, as_json: bool) -> None:
     """Print them once. That Redis gives no usable answer is what a metric says: the exit status is 0."""
     from scrapy_dq.commands.output.display import print_json
     from scrapy_dq.frontier.model import FrontierError
@@ -77,7 +79,7 @@ def _print(metrics: Metrics, config: Config, *, as_json: bool) -> None:
 
     show = metrics.samples if as_json else metrics.text
     try:
-        with looking.opened(config) as place:
+        with opened as place:
             until, found = time.monotonic() + LONGEST_S, show(place)
             while not metrics.complete and time.monotonic() < until:
                 time.sleep(SHARED_S)
@@ -91,7 +93,7 @@ def _print(metrics: Metrics, config: Config, *, as_json: bool) -> None:
         print_json(found)
 
 
-def _serve(metrics: Metrics, config: Config, options: argparse.Namespace) -> None:
+def _serve(metrics: Metrics, opened: AbstractContextManager[Place], options: argparse.Namespace) -> None:
     from scrapy_dq.inspection.metrics import CONTENT_TYPE
     from scrapy_dq.web.access import TOKEN_VARIABLE, Access, given_token, is_loopback
 
@@ -104,7 +106,7 @@ def _serve(metrics: Metrics, config: Config, options: argparse.Namespace) -> Non
     access = Access.of(token, False, ())
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with listening(options.host, options.port) as listener, looking.opened(config) as place:
+        with listening(options.host, options.port) as listener, opened as place:
             address = f"{address_of(options.host, listener)}metrics"
             if options.json:
                 print(json.dumps({"address": address, "redis": place.target}), flush=True)

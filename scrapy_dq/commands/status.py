@@ -84,6 +84,7 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
     """Return, for each spider, the crawl that its settings name, or why that is unknown."""
     from scrapy_dq.commands.input.crawlers import spider_names
     from scrapy_dq.frontier.admin.overview import peek
+    from scrapy_dq.inspection.crawls import reason_of_one
     from scrapy_dq.settings import Config, ConfigError
 
     crawls: list[dict[str, Any]] = []
@@ -100,11 +101,15 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
         where = (config.redis_url, config.redis_host, config.redis_port, config.redis_db, config.redis_params)
         by_redis.setdefault(repr(where), []).append((found, config))
     for group in by_redis.values():
-        with looking.opened(group[0][1]) as place:
+        with looking.opened(group[0][1], any_node=True) as place:
             for found, config in group:
-                overview = peek(place.client, config.crawl)
-                found |= {"redis": place.target, "phase": overview.phase, "run": overview.run}
-                found["hold"] = overview.hold.value
+                found["redis"] = place.target
+                try:
+                    overview = peek(place.client, config.crawl)
+                except Exception as error:
+                    found["why"] = reason_of_one(error, place.client)
+                    continue
+                found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
                 found["unreachable_shards"] = list(overview.unreachable)
                 found["apart_shards"] = list(overview.apart)
                 if overview.phase != "absent":
@@ -126,7 +131,9 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
     ]
     print_table(("phase", *counts, "spider: crawl"), rows, numbers=counts)
     for found in crawls:
-        for line in uncounted(found.get("unreachable_shards", ()), found.get("apart_shards", ())):
+        why = found.get("why", "") if found["crawl"] else ""
+        away = found.get("unreachable_shards", ()), found.get("apart_shards", ())
+        for line in filter(None, (why, *uncounted(*away))):
             print(f"scrapy dq: crawl {found['crawl']!r}: {line}", file=sys.stderr)
 
 

@@ -36,12 +36,12 @@ def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
 
 async def _prepare(connection: Connection, config: Config) -> None:
     """Check Redis, and flush the crawl if that is configured: each worker would flush that of the others."""
-    client = await connection.open()
     try:
+        await connection.open()
         if config.flush_on_start:
             await flush_crawl(config, connection)
     finally:
-        await client.aclose()
+        await connection.disconnect()  # a client of an event loop that has ended cannot be closed
 
 
 def run_name_for(client: Any, config: Config) -> str:

@@ -1,8 +1,8 @@
-"""Finds the keys of a crawl that no index names, by scanning all keys of this Redis."""
+"""Finds the keys of shards that no index names, by scanning all keys of this Redis."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from scrapy_dq.frontier import keys
@@ -23,28 +23,39 @@ class Found(NamedTuple):
     """Of `seen:<generation>:<n>`: generation, n, ..."""
 
 
-async def scan(client: Any, shard: keys.Shard) -> AsyncIterator[Found]:
-    """Yield the lists, workers and buckets, in parts; one may come twice, or be gone by then.
+async def scan(client: Any, shards: Sequence[keys.Shard]) -> AsyncIterator[dict[keys.Shard, Found]]:
+    """Yield the lists, workers and buckets of shards of one crawl, in parts; one may come twice, or be gone.
 
     Yields a part after each SCAN, even if it is empty.
 
     Args:
-        client: of `redis.asyncio`.
+        client: of `redis.asyncio`, for the node of these shards.
     Raises:
         FrontierUnavailable: Redis is not available; the rest is unknown.
     """
-    prefix, cursor = keys.prefix(shard), -1
+    known, cursor = {keys.prefix(shard).encode(): shard for shard in shards}, -1
+    # Crawls whose names begin as this one's match, too.
+    pattern = keys.prefix(shards[0] if len(shards) == 1 else shards[0].crawl).removesuffix("}:") + "*"
     while cursor:
         with as_unavailable():
-            cursor, names = await client.scan(max(0, cursor), match=f"{prefix}*", count=SCAN_STEP)
-        lists: list[bytes] = []
-        workers: dict[bytes, None] = {}
-        buckets: list[bytes] = []
+            cursor, names = await client.scan(max(0, cursor), match=pattern, count=SCAN_STEP)
+        of_shards: dict[keys.Shard, list[bytes]] = {}
         for name in names:
-            kind, _, rest = name[len(prefix) :].partition(b":")
-            if kind in (b"worker", b"in-flight"):
-                workers[rest] = None
-            elif kind in (b"backlog", b"seen"):
-                first, _, second = rest.partition(b":")
-                (lists if kind == b"backlog" else buckets).extend((first, second))
-        yield Found(lists, list(workers), buckets)
+            tag, end, rest = name.partition(b"}:")
+            if (shard := known.get(tag + end)) is not None:
+                of_shards.setdefault(shard, []).append(rest)
+        yield {shard: _found(rests) for shard, rests in of_shards.items()}
+
+
+def _found(names: Iterable[bytes]) -> Found:
+    lists: list[bytes] = []
+    workers: dict[bytes, None] = {}
+    buckets: list[bytes] = []
+    for name in names:
+        kind, _, rest = name.partition(b":")
+        if kind in (b"worker", b"in-flight"):
+            workers[rest] = None
+        elif kind in (b"backlog", b"seen"):
+            first, _, second = rest.partition(b":")
+            (lists if kind == b"backlog" else buckets).extend((first, second))
+    return Found(lists, list(workers), buckets)

@@ -35,7 +35,7 @@ class CrawlWatch:
         """
         overview = self._place.overview(hint=False, most_members=MOST_READ)
         status = self._progress.status(overview)
-        rows = self._workers.look(overview.members, self._place.now())
+        rows = self._workers.look(overview, self._place.now())
         states = Counter(row["state"] for row in rows)
         rows.sort(key=lambda row: row["state"] not in _TROUBLED)
         for kind in ("largest", "slowest", "blocked"):

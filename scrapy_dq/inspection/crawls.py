@@ -77,9 +77,7 @@ class _Watched:
         try:
             overview = peek(self._place.client, self.name, most_members=0)
         except Exception as error:
-            if not (is_answer(error) or in_cluster(self._place.client)):
-                raise
-            self.row = row | {"error": printable(describe(error) if is_answer(error) else explain(error))}
+            self.row = row | {"error": reason_of_one(error, self._place.client)}
             return True
         if overview.phase == "absent":
             return False
@@ -94,3 +92,12 @@ class _Watched:
             "pages_per_s": None if rate is None else round(rate, 1),
         }
         return True
+
+
+def reason_of_one(error: Exception, client: Any) -> str:
+    """Return why one crawl cannot be read, for people; raise *error* if none can be."""
+    if is_answer(error):
+        return printable(describe(error))
+    if not in_cluster(client):
+        raise error
+    return printable(explain(error))  # the nodes of the others may answer

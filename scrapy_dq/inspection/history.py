@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -177,11 +177,18 @@ def _each_fact_once(events: Iterable[Event]) -> list[Event]:
     return found
 
 
-def completes(event: Event, known: Iterable[Event]) -> bool:
-    """Tell whether *event* is one of those that are *known*, which further shards have noted since."""
+def is_known(event: Event, known: Iterable[Event], away: Collection[int] = ()) -> bool:
+    """Tell whether *event* is one of those that are *known*, with other shards.
+
+    Further ones have noted it since, or what it is made of lacks those that are *away*.
+    """
+    shards = {*event.shards}
     return any(
-        {*before.shards} < {*event.shards} and _fact_of(before) == _fact_of(event) and _is_near(before, event)
-        for before in (known if len(event.shards) > 1 else ())
+        _is_near(before, event)
+        and {*before.shards} != shards
+        and {*before.shards}.difference(away) <= shards
+        and _fact_of(before) == _fact_of(event)
+        for before in known
     )
 
 

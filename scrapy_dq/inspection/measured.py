@@ -129,7 +129,7 @@ class MeasuredCrawl:
 
     def _measure(self, shards: Shards, overview: Overview) -> Measured:
         parts = list(shards.each(lambda client, shard: self._look_at(client, shard, overview.run)))
-        states = Counter(row["state"] for row in self._workers.look(overview.members))
+        states = Counter(row["state"] for row in self._workers.look(overview))
         states["unknown"] += max(0, overview.census.workers - len(overview.members))
         sizes = [sum(each) for each in zip(*parts, strict=True)]
         samples, whole = self._samples.values(), not (overview.unreachable or overview.apart)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier.admin.backlog import info_of
-from scrapy_dq.frontier.admin.crawls import CrawlSearch, members_of
+from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
@@ -84,10 +84,7 @@ class MeasuresWatch:
             client = place.client
             if not self._only:
                 self._find(place)
-            until = time.monotonic() + LONGEST_S
-            for crawl in self._next(client):
-                if time.monotonic() < until and not self._look_at(crawl, client) and not self._only:
-                    del self._crawls[crawl.name]
+            self._look_at_some(client)
             memory = info_of(client, "memory") or {}
         rows = [self._crawls[name].row for name in sorted(self._crawls)]
         # Equal labels would make all of the text invalid: such names are made for that.
@@ -96,6 +93,17 @@ class MeasuresWatch:
             True, 0.0, list(reversed(unique.values())),
             count_in(memory.get("used_memory")), count_in(memory.get("maxmemory")),
         )  # fmt: skip
+
+    def _look_at_some(self, client: Any) -> None:
+        """Look at those that were not read for longest, as many as may be read at once, and at least one."""
+        cost, until = 0.0, time.monotonic() + LONGEST_S
+        for crawl in sorted(self._crawls.values(), key=lambda each: each.due)[:PART]:
+            if cost and (cost + _cost_of(crawl) > MOST_COST or time.monotonic() >= until):
+                break
+            exists = self._look_at(crawl, client)
+            cost += _cost_of(crawl)
+            if not (exists or self._only):
+                del self._crawls[crawl.name]
 
     def _look_at(self, crawl: MeasuredCrawl, client: Any) -> bool:
         try:
@@ -117,12 +125,8 @@ class MeasuresWatch:
             if name not in self._crawls and len(self._crawls) < MOST_CRAWLS:
                 self._crawls[name] = MeasuredCrawl(name)
 
-    def _next(self, client: Any) -> list[MeasuredCrawl]:
-        """Return those that were not read for longest, as many as may be read at once, and at least one."""
-        cost, chosen = 0.0, list[MeasuredCrawl]()
-        for each in sorted(self._crawls.values(), key=lambda each: each.due)[:PART]:
-            cost += CRAWL_COST + WORKER_COST * members_of(client, each.name)
-            if chosen and cost > MOST_COST:
-                break
-            chosen.append(each)
-        return chosen
+
+def _cost_of(crawl: MeasuredCrawl) -> float:
+    """Return what the last look at a crawl has cost, as estimated; to ask for the next one takes time."""
+    measured = crawl.row.measured
+    return CRAWL_COST + WORKER_COST * (measured.overview.census.workers if measured else 0)

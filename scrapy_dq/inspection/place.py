@@ -118,9 +118,11 @@ def project_config(settings: Settings) -> Config:
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[Place]:
+def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
     """Yield the crawl of *config*, whether it exists or not.
 
+    Args:
+        any_node: it stands for all crawls: of a cluster, any node has to answer.
     Raises:
         FrontierRefused: Redis is not usable.
         FrontierUnavailable: it stopped answering meanwhile.
@@ -128,5 +130,5 @@ def opened(config: Config) -> Iterator[Place]:
     from scrapy_dq.backend.connection import client_for_commands
     from scrapy_dq.environment import data_dir
 
-    with client_for_commands(config, data_dir()) as found:
+    with client_for_commands(config, data_dir(), any_node=any_node) as found:
         yield Place(found.client, found.target, config, found.of_shard, found.of_nodes)

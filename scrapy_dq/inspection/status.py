@@ -25,16 +25,17 @@ class Progress:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._looks: deque[tuple[float, int]] = deque()
-        self._run = ("", 0)
+        self._counted: tuple[Any, ...] = ()
+        """Of which run the counts are, and without which shards."""
         self._sizes: Sizes | None = None
         self._sizes_until = 0.0
 
     def note(self, overview: Overview) -> None:
         """Record the counts at this moment."""
-        now, run = time.monotonic(), (overview.epoch, overview.run)
-        if run != self._run:
-            self._looks.clear()  # the counts of a run start at 0
-        self._run = run
+        now, counted = time.monotonic(), counted_in(overview)
+        if counted != self._counted:
+            self._looks.clear()  # a run starts at 0, and of a shard all counts come or go at once
+        self._counted = counted
         while len(self._looks) > 1 and now - self._looks[1][0] >= RATE_OVER_S:
             self._looks.popleft()
         self._looks.append((now, settled(asdict(overview.census))))
@@ -86,6 +87,11 @@ class Progress:
             self._sizes = sizes(self._place.shards, self._place.crawl, TOP)
             self._sizes_until = began + SIZES_PART * (time.monotonic() - began)
         return self._sizes
+
+
+def counted_in(overview: Overview) -> tuple[Any, ...]:
+    """Return which run is counted, and without which shards; a rate is that of two looks with the same."""
+    return overview.epoch, overview.run, overview.unreachable, overview.apart
 
 
 def settled(counts: dict[str, Any]) -> int:

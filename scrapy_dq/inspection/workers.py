@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.inspection.status import RATE_OVER_S
+from scrapy_dq.inspection.status import RATE_OVER_S, counted_in
 
 if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.frontier.model import Member
     from scrapy_dq.inspection.place import Place
 
@@ -25,46 +25,49 @@ def read_workers(place: Place, wait_s: float) -> list[dict[str, Any]]:
     Raises:
         NoSuchCrawl: there is no such crawl.
     """
-    before: dict[str, Member] = {}
+    before = None
     began = time.monotonic()
     if wait_s:
-        before = {member.worker_id: member for member in place.overview().members}
+        before = place.overview()
         time.sleep(wait_s)
-    members, passed_s = place.overview().members, time.monotonic() - began
-    return workers_of(members, before, passed_s, place.now(), watched=wait_s >= WAIT_S)
+    overview, passed_s = place.overview(), time.monotonic() - began
+    return workers_of(overview, before, passed_s, place.now(), watched=wait_s >= WAIT_S)
 
 
 class WorkersWatch:
     """Workers, looked at repeatedly; rates, and whether they are silent, are those of the last 5 s."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, dict[str, Member]]] = deque()
+        self._looks: deque[tuple[float, Overview]] = deque()
 
-    def look(self, members: Sequence[Member], now: float = 0.0) -> list[dict[str, Any]]:
+    def look(self, overview: Overview, now: float = 0.0) -> list[dict[str, Any]]:
         """Return the state of each; *now*: as for `workers_of`; without it, `since_s` means nothing."""
         at = time.monotonic()
         while len(self._looks) > 1 and at - self._looks[1][0] >= RATE_OVER_S:
             self._looks.popleft()
-        self._looks.append((at, {member.worker_id: member for member in members}))
+        self._looks.append((at, overview))
         first_at, before = self._looks[0]
         passed_s = at - first_at
         # The first look has nothing to compare with.
-        return workers_of(members, before if passed_s else {}, passed_s, now, watched=passed_s >= WAIT_S)
+        return workers_of(overview, before if passed_s else None, passed_s, now, watched=passed_s >= WAIT_S)
 
 
 def workers_of(
-    members: Iterable[Member], before: Mapping[str, Member], passed_s: float, now: float, *, watched: bool
+    overview: Overview, before: Overview | None, passed_s: float, now: float, *, watched: bool
 ) -> list[dict[str, Any]]:
-    """Return the state of each of *members*.
+    """Return the state of each worker of *overview*.
 
     Args:
-        before: what they were *passed_s* seconds ago, by id.
+        before: what there was *passed_s* seconds ago; None: unknown.
         now: seconds since 1970 by the clock of Redis.
         watched: whether that is so long ago that a missing heartbeat means something.
     """
     from scrapy_dq.frontier.worker.identity import own_identity
 
     own = own_identity()
+    known = {member.worker_id: member for member in before.members} if before else {}
+    # Home has the heartbeats, but what a worker has done is the sum over the shards.
+    compares = before is not None and counted_in(before) == counted_in(overview)
     return [
         {
             "id": member.worker_id,
@@ -75,18 +78,18 @@ def workers_of(
             "beat": member.beat,
             "leases": member.in_flight,
             "done": member.done,
-            "pages_per_s": _rate(member, before.get(member.worker_id), passed_s),
+            "pages_per_s": _rate(member, known.get(member.worker_id), passed_s) if compares else None,
             "fenced": member.fenced,
-            "state": _state(member, before.get(member.worker_id), watched, own),
+            "state": _state(member, known.get(member.worker_id), watched, own),
         }
-        for member in sorted(members, key=lambda member: member.worker_id)
+        for member in sorted(overview.members, key=lambda member: member.worker_id)
     ]
 
 
 def _rate(member: Member, before: Member | None, passed_s: float) -> float | None:
     if before is None:
         return None
-    # Fewer than before: Redis was rolled back, or the next run has started.
+    # Fewer than before: Redis was rolled back.
     return round(max(0, member.done - before.done) / passed_s, 1)
 
 

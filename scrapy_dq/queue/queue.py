@@ -55,9 +55,11 @@ class Queue:
         Args:
             crawl: the name that all users of the queue share; a spider's name, to feed it (see DQ_CRAWL).
             maxsize: how many items may wait, from any process, before `put` blocks; 0 or less: any number.
+                With DQ_SHARDS it is kept only nearly: a process learns of others' puts up to 0.5 s late.
             url: of Redis; as REDIS_URL in *settings*. Neither: the embedded Redis of this folder's project.
             order: as DQ_ORDER; "": that of the crawl, or fifo for a new one.
-            settings: of scrapy_dq and Redis, by name; also Scrapy's Settings object.
+            settings: of scrapy_dq and Redis, by name; also Scrapy's Settings object. DQ_SHARDS is needed if
+                the crawl has several shards.
             durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
                 has the item on its disk. False: if Redis then loses its newest data, the item may be lost.
         Raises:
@@ -102,6 +104,8 @@ class Queue:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Store *item* at the end; when this returns, Redis has it.
 
+        With DQ_SHARDS it is the end of one shard, drawn at random.
+
         Raises:
             queue.Full: there was no room, within *timeout* seconds.
             ValueError: it cannot be stored: too large, or of a type that entries cannot contain.
@@ -120,7 +124,8 @@ class Queue:
     def put_all(self, items: Iterable[Any]) -> None:
         """Store many items, in their order, some hundreds at a time; each waits for room.
 
-        If this raises, the first of *items* may be stored.
+        With DQ_SHARDS their order is kept within each shard. If this raises, the first of *items* may be
+        stored; with DQ_SHARDS, the first for each shard.
         """
         for payloads in self._chunks(items):
             self._refuse_if_shut()

@@ -241,7 +241,7 @@ class Looks:
 
     def _open(self) -> None:
         if self._place is None:
-            self._place = self._stack.enter_context(opened(self._config))
+            self._place = self._stack.enter_context(opened(self._config, any_node=True))
 
     def _at(self, crawl: str) -> Place:
         assert self._place is not None

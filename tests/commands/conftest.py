@@ -9,7 +9,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from scrapy import Spider
 from scrapy.settings import Settings
+from scrapy.spiderloader import SpiderLoader
 
 from scrapy_dq.commands.group import SUBCOMMANDS
 from scrapy_dq.frontier.model import Order
@@ -92,6 +94,16 @@ class Dq:
             assert PASSWORD not in shown.out + shown.err
         assert shown.err == "" or self.may_say or name in (*CHANGES, "metrics")
         return shown.out
+
+
+def loader_of(*names: str) -> type:
+    """Return a SPIDER_LOADER_CLASS of spiders with these names, whose crawls are named as they are."""
+
+    class Loader(SpiderLoader):
+        def _load_all_spiders(self) -> None:
+            self._spiders = {name: type("Named", (Spider,), {"name": name}) for name in names}
+
+    return Loader
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ import pytest
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import Retried, dead, failed, forget, keys, limit, peek, retry, shared_stats
 from scrapy_dq.frontier.admin.backlog import names_beside
-from scrapy_dq.frontier.admin.flush import flush_under_workers
 from scrapy_dq.frontier.model import Admission, Defer, Put, StartQueue, Terms
 from scrapy_dq.frontier.worker.routing import shard_of
-from scrapy_dq.inspection.history import Event, completes, read_events, said
+from scrapy_dq.inspection.history import Event, is_known, read_events, said
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.settings import Config
 from support import stored
@@ -60,6 +59,19 @@ def test_a_shard_that_has_nothing_of_the_run_is_named(dq: Any, workers: list[Han
     assert dq.found("pause")["apart_shards"] == [1]
 
 
+def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWorker]) -> None:
+    """It names the others, of which one was found late."""
+    fill(workers)
+    client = workers[0].live.redis
+    client.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
+    client.delete(keys.prefix(keys.Shard(dq.crawl, 2)) + "rotation")
+    for repair in ([], ["--repair"]):
+        found = {each["what"]: each["text"] for each in dq.found("doctor", "--audit", *repair)["findings"]}
+        assert "partitions would not have been served" in found["crawl"]
+        assert "; nothing of this run is in shard 1: lost" in found["crawl"]
+    assert client.zcard(keys.prefix(keys.Shard(dq.crawl, 2)) + "rotation")
+
+
 def test_who_looks_for_long_sees_all_shards_after_a_reshard(server: RedisServer, live: LiveFrontier) -> None:
     """Of a page, and of `status --watch`, the crawl is looked up once."""
     config = Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})
@@ -67,7 +79,7 @@ def test_who_looks_for_long_sees_all_shards_after_a_reshard(server: RedisServer,
         alone = HandWorker(live, "worker")
         assert place.overview().shards == 1
         alone.leave()
-        live.run(flush_under_workers(live.frontier))
+        live.call("flush", [], True)
         home = HandWorker(live, "worker", SPREAD)
         others = [stack.enter_context(closing(Other(server.url, home, shard))) for shard in range(1, SHARDS)]
         fill([home, *(HandWorker(other, "worker", SPREAD) for other in others)])
@@ -168,11 +180,21 @@ def test_an_event_that_further_shards_note_is_not_shown_again() -> None:
     """By `events --follow`, which has shown it when the first shard noted it."""
     first = Event(100.0, 0, "died", "host-7-00000000000a", 1, "", (1,))
     later = Event(99.0, 0, "died", "host-7-00000000000b", 3, "", (0, 1))
-    assert completes(later, {first})
-    assert not completes(first, {later})
-    assert not completes(replace(later, who="host-8-00000000000b"), {first})
-    assert not completes(replace(later, at=200.0), {first})
-    assert not completes(replace(first, count=2), {first})
+    assert is_known(later, {first})
+    assert not is_known(first, {later})
+    assert not is_known(replace(later, who="host-8-00000000000b"), {first})
+    assert not is_known(replace(later, at=200.0), {first})
+    assert not is_known(replace(first, count=2), {first})
+
+
+def test_an_event_of_which_a_shard_is_away_is_not_shown_again() -> None:
+    """Only if it is that one; what the others have noted again is shown."""
+    known = Event(100.0, 0, "died", "host-7-00000000000a", 5, "", (0, 1))
+    rest = replace(known, count=2, shards=(0,))
+    assert is_known(rest, {known}, {1})
+    assert not is_known(rest, {known}, {2})
+    assert is_known(replace(known, shards=(0, 2)), {known}, {1})
+    assert not is_known(replace(known, count=9), {known}, {1})
 
 
 def test_partitions_are_counted_in_all_shards_by_metrics(dq: Any, workers: list[HandWorker]) -> None:
@@ -251,14 +273,14 @@ def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: Live
 def test_clear_deletes_what_is_left_when_home_is_lost(
     dq: Any, workers: list[HandWorker], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After it has asked."""
+    """After it has asked; a command that was interrupted need not be told how many shards there were."""
     fill(workers)
     stored.roll_back(live.redis, live.crawl, {})
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(CommandError, match="--yes"):
-        dq.text("clear", DQ_SHARDS=SHARDS)
+        dq.text("clear")
     assert metas(live) == SHARDS - 1
-    text = dq.text("clear", "--yes", DQ_SHARDS=SHARDS)
+    text = dq.text("clear", "--yes")
     assert "has lost its home shard; 2 shards are left" in text
     assert text.endswith(f"What was left of crawl {live.crawl!r} is deleted.\n")
     assert not metas(live)

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgpack
 import pytest
+import redis
 from scrapy.settings import Settings
 
-from commands.conftest import PASSWORD, Dq
+from commands.conftest import PASSWORD, Dq, loader_of
 from scrapy_dq.backend import health_monitor
 from scrapy_dq.backend.connection import Connection
+from scrapy_dq.commands import events
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.crew import redis_access
 from scrapy_dq.factory import frontiers_of
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
+from scrapy_dq.frontier.admin.shards import Shards
 from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
-from scrapy_dq.inspection import crawls, measures
+from scrapy_dq.inspection import crawls, history, measures
 from scrapy_dq.inspection.crawls import CrawlsWatch
 from scrapy_dq.inspection.curves import read_curves
 from scrapy_dq.inspection.failures import read_failure, read_failures
 from scrapy_dq.inspection.metrics import Metrics
-from scrapy_dq.inspection.place import NoSuchCrawl, opened
+from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
 from scrapy_dq.settings import Config
 from scrapy_dq.web.commands import obey
+from scrapy_dq.web.looks import Looks
 from support.clusters import Cluster
 from support.live_frontier import HandWorker, LiveFrontier, fail, numbers
 from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
@@ -74,6 +83,13 @@ class Spread:
             ends = Terms(finish_at=-2 if number else -1)
             while taken := numbers(worker.exchange(want=9, terms=ends)):
                 worker.exchange(*map(fail, taken), terms=ends)
+
+    def note(self, shard: int, who: str, leases: int) -> None:
+        """Append to the journal of a shard that a worker has died."""
+        live = self.workers[shard].live
+        record = msgpack.packb([0, int(time.time() * 1000), "died", who, leases, ""])
+        live.redis.rpush(live.key("journal"), record)
+        live.redis.ltrim(live.key("journal"), -history.MOST_EVENTS, -1)
 
     def kept(self, shard: int) -> int:
         name = keys.prefix(keys.Shard(self.crawl, shard)) + "failed"
@@ -121,6 +137,44 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
         assert any(UNANSWERED in line for line in dq.lines("report", **QUICK))
     assert len(dq.found("failed", "-n", "100", **QUICK)) == len(HOSTS)
     assert dq.said == []
+
+
+def test_events_that_were_shown_are_not_shown_again(
+    dq: Dq, crawl: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `events --follow`, when a shard misses some looks and is back; each shard keeps 500."""
+    for n in range(history.MOST_EVENTS):
+        crawl.note(0, f"host-{n}-00000000000a", 2)
+        crawl.note(SILENT, f"host-{n}-00000000000b" if n % 2 else f"other-{n}-00000000000b", 3)
+    real, looks = history.read_events, list[set[int]]()
+
+    def read(shards: Shards, *args: Any) -> list[history.Event]:
+        found = real(shards, *args)
+        looks.append({*shards.unreachable})
+        return found
+
+    def follow() -> Iterator[None]:
+        yield from looked(set())
+        with crawl.silent():
+            yield from looked({SILENT})
+            crawl.note(0, "new-1-00000000000a", 2)
+            yield from looked({SILENT})
+        crawl.note(SILENT, "new-1-00000000000b", 2)
+        yield from looked(set())
+        raise KeyboardInterrupt
+
+    def looked(away: set[int]) -> Iterator[None]:
+        """A busy node may not answer within the short time-out."""
+        looks.clear()
+        while away not in looks:
+            yield
+
+    steps = follow()
+    own = SimpleNamespace(**vars(time) | {"sleep": lambda seconds: next(steps)})
+    monkeypatch.setattr(events, "time", own)
+    monkeypatch.setattr(history, "read_events", read)
+    _, *lines = dq.lines("events", "--follow", "--last", "1", "--json", **QUICK)
+    assert [json.loads(line)["who"] for line in lines] == ["new-1-00000000000a"]
 
 
 def test_a_retry_does_the_rest_and_fails(dq: Dq, crawl: Spread) -> None:
@@ -248,17 +302,22 @@ def test_the_crawls_of_all_nodes_are_found(
                     replace(place, config=replace(config, crawl=f"{hidden}x")).overview()
                 return str(told.value)
 
-            def measured() -> set[str]:
-                return {row.crawl for row in watch.look(place).crawls if row.measured}
+            def measured(since: float = 0.0) -> set[str]:
+                return {row.crawl for row in watch.look(place).crawls if row.measured and row.at > since}
 
             # A busy node may not answer within the short time-out.
             wait_until(lambda: measured() >= {*names}, "the metrics have all", 60)
             wait_until(lambda: shown("phase").keys() >= {*names}, "the page has all", 60)
             wait_until(lambda: page.look()["searched"], "all keys are examined", 60)
             wait_until(lambda: f"did you mean --crawl '{hidden}'" in hint(), "the hint", 60)
+            monkeypatch.setattr(measures, "LONGEST_S", QUICK["DQ_REDIS_TIMEOUT"] / 2)
             names[hidden].suspend()
             try:
-                wait_until(lambda: watch.look(place).up, "the metrics", 60)
+                silent_at = time.monotonic()
+                wait_until(
+                    lambda: measured(silent_at) >= {*names} - {hidden}, "newer metrics of the others", 60
+                )
+                assert not measures.MeasuresWatch(hidden).look(place).up
                 wait_until(lambda: "does not answer" in shown("error").get(hidden, ""), "the error", 60)
                 wait_until(lambda: missing() == {hidden}, "the crawls of the others", 60)
                 assert not search.complete
@@ -271,11 +330,109 @@ def test_the_crawls_of_all_nodes_are_found(
             assert len(shown("phase")) <= 2
 
 
+def test_status_of_all_crawls_names_the_one_that_does_not_answer(
+    dq: Dq, crawl: Spread, cluster: Cluster
+) -> None:
+    """And counts the others."""
+    other = next(
+        name for n in count() if cluster.owner(keys.meta(name := f"x {n}")) is crawl.nodes[SHARDS - 1]
+    )
+    hidden, dq.crawl = dq.crawl, ""
+    settings = {"SPIDER_LOADER_CLASS": loader_of(hidden, other), **QUICK}
+
+    def phases() -> list[str]:
+        return [row["phase"] for row in dq.found("status", **settings)]
+
+    # A busy node may not answer within the short time-out.
+    wait_until(lambda: phases() == ["open", "absent"], "both are known", 60)
+    with crawl.silent(0):
+        wait_until(lambda: phases() == ["unknown", "absent"], "the other one is known", 60)
+        silent, _ = dq.found("status", **settings)
+        assert "does not answer" in silent["why"]
+        assert any(line.endswith(f"{hidden}: {hidden}") for line in dq.lines("status", **settings))
+        assert any(f"crawl {hidden!r}: Redis does not answer" in line for line in dq.said)
+
+
+def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
+    dq: Dq, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Nor the one that would have a crawl without a name."""
+    dq.crawl = ""
+    config = project_config(Settings({"REDIS_URL": cluster.url, **QUICK}))
+
+    def up() -> bool:
+        return [each["value"] for each in dq.found("metrics", **QUICK) if each["name"] == "dq_up"] == [1]
+
+    async def open_page() -> bool:
+        looks = Looks(config)
+        try:
+            return bool(await looks.open())
+        except FrontierError:
+            return False
+        finally:
+            await looks.close()
+
+    node = cluster.owner(keys.meta(config.crawl))
+    node.suspend()
+    try:
+        wait_until(up, "the metrics", 60)
+        wait_until(lambda: asyncio.run(open_page()), "the page", 60)
+    finally:
+        node.resume()
+
+
 def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:
     with crawl.silent():
         found = by_what(dq.found("doctor", "--audit", **QUICK))
     assert found["crawl"][0].endswith(f"; shard {SILENT} could not be examined")
     assert dq.status == 1
+
+
+def test_a_silent_node_costs_a_look_few_timeouts(crawl: Spread, cluster: Cluster) -> None:
+    """However many shards it has."""
+    config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "DQ_REDIS_TIMEOUT": 1}, {})
+    timeouts = []
+
+    def look(client: Any, shard: keys.Shard) -> int:
+        try:
+            client.exists(keys.meta(shard))
+        except redis.TimeoutError:
+            timeouts.extend({shard.number} & there)
+            raise
+        return shard.number
+
+    with opened(config) as place:
+        shards = Shards(place.crawl, 24, lambda number: place.connect(number) if number else place.client)
+        there = {
+            number
+            for number in range(24)
+            if cluster.owner(keys.meta(keys.Shard(crawl.crawl, number))) is crawl.nodes[SILENT]
+        }
+        assert len(there) > 1
+        assert {*shards.each(look)} == {*range(24)}
+        for _ in range(2):
+            shards.ask_all()
+            timeouts.clear()
+            with crawl.silent():
+                assert {*shards.each(look)} == {*range(24)} - there
+            assert shards.unreachable == there
+            assert len(timeouts) < len(there)
+
+
+def test_nodes_of_the_url_that_are_gone_hide_no_shard(dq: Dq, crawl: Spread, cluster: Cluster) -> None:
+    """Each shard is asked where home was found."""
+    dq.url = cluster.url.replace("@", "@127.0.0.1:1,127.0.0.1:2,")
+    assert dq.found("status", "--no-rate")["unreachable_shards"] == []
+
+
+def test_a_crew_starts_afresh_in_all_shards(crawl: Spread, cluster: Cluster, tmp_path: Path) -> None:
+    """It leaves no connection to an event loop that has ended."""
+    crawl.fail_all()
+    settings = {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "SCHEDULER_FLUSH_ON_START": True}
+    config = Config.read({**settings, "DQ_SHARDS": SHARDS, "DQ_WORKER_TTL": 1}, {})
+    with redis_access.opened(config, tmp_path) as (client, _):
+        assert client.exists(keys.meta(crawl.crawl)) == 0
+    assert all(crawl.kept(shard) == 0 for shard in range(SHARDS))
 
 
 @pytest.mark.parametrize("name", ["failed", "status", "retry"])
@@ -324,7 +481,11 @@ def test_doctor_examines_each_node_and_names_it(dq: Dq, crawl: Spread) -> None:
     assert "(shard 2)" in ok
     with crawl.silent():
         found = by_what(dq.found("doctor", **QUICK))
-    assert found["shards"] == [f"{UNANSWERED}: what is there is not shown or counted"]
+    there, missing = found["shards"]
+    assert there.split("; ") == [
+        f"127.0.0.1:{crawl.nodes[shard].port}: shard {shard}" for shard in range(SHARDS) if shard != SILENT
+    ]
+    assert missing == f"{UNANSWERED}: what is there is not shown or counted"
 
 
 def by_what(found: Any) -> dict[str, list[str]]:

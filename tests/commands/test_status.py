@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from commands.conftest import loader_of
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order
+from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
@@ -248,6 +250,23 @@ def test_a_user_with_the_rights_of_a_worker_may_look(
     with pytest.raises(CommandError, match="did you mean"):
         dq.text("status", "--crawl", "crowl")
     live.close()
+
+
+def test_a_crawl_that_a_user_may_not_read_hides_no_other(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+) -> None:
+    """In the list of all: it is unknown, and why."""
+    server = start_redis()
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *acl_of("observer", "ours").split())
+    dq = dq_at(server.url.replace("redis://", "redis://observer:pw@"))
+    dq.crawl, dq.may_say = "", True
+    spiders = {"SPIDER_LOADER_CLASS": loader_of("ours", "theirs")}
+    ours, theirs = dq.found("status", **spiders)
+    assert (ours["phase"], theirs["phase"]) == ("absent", "unknown")
+    assert "permissions" in theirs["why"]
+    dq.text("status", **spiders)
+    assert dq.said == [f"scrapy dq: crawl 'theirs': {theirs['why']}"]
 
 
 def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(

@@ -172,6 +172,19 @@ def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> 
     assert looks.rate() == 10
 
 
+def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million pages that are back in the counts were not made in a second."""
+    clock = [0.0]
+    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    looks, rates = status_module.Progress(None), []  # type: ignore[arg-type]
+    for done, away in ((2_000_000, {}), (1_000_000, {"unreachable": (1,)}), (2_000_020, {}),
+                       (2_000_030, {}), (1_000_000, {"apart": (1,)}), (2_000_050, {})):  # fmt: skip
+        looks.note(Overview("open", "e", 0, replace(Census(), done=done), [], **away))
+        rates.append(looks.rate())
+        clock[0] += 1
+    assert rates == [None, None, None, 10, None, None]
+
+
 STATUS: dict[str, Any] = {
     "crawl": "a crawl", "redis": "redis.example.com:6379/0", "at": 100.0, "phase": "open", "run": 3,
     "unreachable_shards": [],

@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scrapy_dq.commands import looking
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.model import Census, Member
 from scrapy_dq.frontier.worker import identity as identity_module
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.inspection import workers as workers_module
+from scrapy_dq.inspection.workers import WorkersWatch
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 
 
@@ -86,6 +91,17 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
     assert 0 < found["quick"]["pages_per_s"] <= 6 / 0.05
     assert (found["slow"]["pages_per_s"], found["new"]["pages_per_s"]) == (0, None)
     assert slow.leave()[0] == 0
+
+
+def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker has done there comes and goes at once; its heartbeat is home's."""
+    watch, found = WorkersWatch(), []
+    for at, done, away in ((0.0, 9000, ()), (1.0, 4000, (1,)), (2.0, 9010, ()), (6.0, 9050, ())):
+        monkeypatch.setattr(workers_module, "time", SimpleNamespace(monotonic=lambda at=at: at))
+        member = Member("worker", {}, False, 0, beat=int(at), done=done)
+        (row,) = watch.look(Overview("open", "e", 0, Census(), [member], unreachable=away))
+        found.append((row["pages_per_s"], row["state"]))
+    assert found == [(None, "unknown"), (None, "alive"), (5.0, "alive"), (None, "alive")]
 
 
 def test_since_is_reported_by_the_clock_of_redis(

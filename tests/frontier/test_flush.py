@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import msgpack
 import pytest
 
 from scrapy_dq.frontier import frontier, keys, peek
 from scrapy_dq.frontier.admin.convert import convert_some
-from scrapy_dq.frontier.admin.flush import flush, flush_others, flush_under_workers, purge
+from scrapy_dq.frontier.admin.flush import flush, flush_all, flush_others, purge
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, Flushed, FrontierRefused, Limits, Order, Seen
 from support import sharded_crawl
 from support.live_frontier import FOREIGN, IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
-from support.sharded_crawl import Crawl
+from support.sharded_crawl import MOST, Crawl
 
 KINDS_OF_SEEN = [kind.value for kind in Seen]
 ODD = [
@@ -34,13 +35,26 @@ def filled(live: LiveFrontier) -> list[str]:
     return ["worker"]
 
 
+def delete(live: LiveFrontier, most_s: float = inf) -> Flushed:
+    """Delete the crawl, even under workers."""
+
+    async def by_force(home: Frontier) -> Flushed:
+        return await home.flush([], force=True)
+
+    async def of_shard(number: int) -> Frontier:
+        return live.frontier
+
+    (deleted,) = live.run(flush_all(by_force, of_shard, 1, most_s))
+    return deleted
+
+
 def flushed(live: LiveFrontier) -> None:
     """See to it that the crawl can be looked at for a flush, deleted with every key, and begun again.
 
     What may be left: the many buckets that the overwritten data says there are.
     """
     peek(live.redis, live.crawl, anyhow=True)
-    done = live.run(flush_under_workers(live.frontier))
+    done = delete(live)
     assert done.left == ("discarded" in live.key_names())
     assert done.left or not live.key_names()
     assert HandWorker(live, "again").joined.run == 0
@@ -122,9 +136,40 @@ def test_a_flush_deletes_what_nothing_leads_to(live: LiveFrontier, worker: HandW
     others = [f"dq:{{{live.crawl}2}}:backlog:0:a", f"dq:{live.crawl}:backlog:0:a", f"{live.crawl}:start_urls"]
     for name in others:
         live.redis.rpush(name, "of others")
-    live.run(flush_under_workers(live.frontier))
+    delete(live)
     assert not live.key_names()
     assert live.redis.delete(*others) == 3
+
+
+def test_all_shards_are_searched_at_once(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one Redis, whose keys are read once; crawls whose names begin as this one's are of others."""
+    crawl = crawl_of(Seen.EXACT, True)
+    lost = [f"{keys.prefix(keys.Shard(crawl.name, shard))}backlog:0:lost" for shard in range(MOST)]
+    others = [
+        f"{keys.prefix(keys.Shard(crawl.name, MOST))}backlog:0:a",
+        f"{keys.prefix(crawl.name + '2')}backlog:0:a",
+    ]
+    for name in (*lost, *others):
+        crawl.redis.rpush(name, "an entry")
+    cursors: list[int] = []
+
+    async def purge_all(frontiers: list[Frontier]) -> int:
+        client = frontiers[0].client
+        scan = client.scan
+
+        async def counted(cursor: int, **options: object) -> object:
+            cursors.append(cursor)
+            return await scan(cursor, **options)
+
+        monkeypatch.setattr(client, "scan", counted)
+        return await purge(frontiers)
+
+    assert crawl.with_frontiers(purge_all) == MOST
+    assert cursors.count(0) == 1
+    assert crawl.redis.exists(*lost) == 0
+    assert crawl.redis.delete(*others) == 2
 
 
 def test_a_flush_deletes_what_was_spent_today(live: LiveFrontier) -> None:
@@ -133,7 +178,7 @@ def test_a_flush_deletes_what_was_spent_today(live: LiveFrontier) -> None:
     worker.exchange(put(0, partition=b"a"), want=1, seeding=1)
     worker.exchange(ack(0), seeding=1)
     assert "spent" in live.key_names()
-    live.run(flush_under_workers(live.frontier))
+    delete(live)
     assert not live.key_names()
 
 
@@ -141,7 +186,7 @@ def test_a_late_copy_of_a_flush_deletes_nothing_of_a_crawl_that_has_begun_since(
     """Of one whose answer was lost: it was repeated, and then there is another crawl."""
     HandWorker(live, "worker")
     epoch = live.redis.hget(live.key("meta"), "epoch")
-    live.run(flush_under_workers(live.frontier))
+    delete(live)
     assert live.call("_call", "flush", msgpack.packb([]), 1, epoch)[0] == b"OK"  # of two at once, the second
     HandWorker(live, "another").exchange(put(0), seeding=1)
     before = live.dump()
@@ -174,7 +219,7 @@ def test_a_purge_deletes_nothing_of_a_crawl_that_has_begun_since(
     filled(live)
     live.redis.rpush(live.key("backlog:0:lost"), "of the crawl before")
     before = live.dump()
-    assert live.run(purge(live.frontier)) == 1
+    assert live.run(purge([live.frontier])) == 1
     assert live.dump() == {name: value for name, value in before.items() if b"lost" not in name}
 
 
@@ -184,7 +229,7 @@ def test_a_flush_at_the_start_does_not_look_for_ever(
     """In a Redis with very many keys of others it gives up, and says so."""
     worker.exchange(*puts(b"a", 3))
     live.redis.delete(live.key("bands"))
-    live.run(flush(live.frontier, 0.0, most_s=0.0))
+    delete(live, most_s=0.0)
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "scrapy dq clear" in line
     assert HandWorker(live, "again").joined.run == 0
@@ -197,5 +242,5 @@ def test_a_crawl_with_too_many_members_can_be_deleted(live: LiveFrontier, worker
     assert peek(live.redis, live.crawl, anyhow=True).census.workers == 20_001
     with pytest.raises(FrontierRefused, match=r"20,001 workers.* clear --force"):
         live.run(flush(live.frontier, 0.0))
-    live.run(flush_under_workers(live.frontier))
+    delete(live)
     assert not live.key_names()

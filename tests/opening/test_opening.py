@@ -363,7 +363,7 @@ def use_everything(url: str, crawl: str) -> None:
     b.leave()
     live.redis.rpush(live.key("backlog:0:lost"), "in no index")
     assert live.call("flush", [])[0] == ""
-    assert live.run(purge(live.frontier)) == 1
+    assert live.run(purge([live.frontier])) == 1
     disconnect(live)
 
 

@@ -202,6 +202,8 @@ def test_an_observer_finds_all_masters(
         ports = {each.info("server")["tcp_port"] for each in nodes} if may_know else set()
         assert (nodes == [client]) != may_know
         again = of_nodes()
+    with client_for_commands(config, Path(), any_node=True) as (client, *_):
+        assert client.ping()
     assert ports == ({each.port for each in cluster.servers[:3]} if may_know else set())
     assert all(one is other for one, other in zip(nodes, again, strict=True))
     assert caplog.text.count("CLUSTER SLOTS") == (not may_know)

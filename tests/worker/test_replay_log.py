@@ -60,6 +60,29 @@ def test_the_log_is_bounded_and_says_so_once(
     assert len(log.take()) == 1
 
 
+def test_what_the_log_had_no_room_for_is_certain_no_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that wait for it in other shards are the only ones that can bring it again."""
+    monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
+    log = ReplayLog(10)
+    for number in range(1, 31):
+        each = put(number, payload=b"x" * 100)
+        each.number = number
+        log.add(each, 100.0 + number // 10, number)
+    assert log.retired == 0
+    log.retire(109.9)
+    assert log.retired == 0
+    log.retire(110.0)
+    assert log.retired == 9
+    log.retire(111.0)
+    assert log.retired == 19
+    log.take()
+    assert log  # the first ones of the exchange whose others were taken
+    assert log.certain_at == 112.0
+    log.retire(112.0)
+    assert not log
+    assert 20 <= log.retired < 30
+
+
 def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() -> None:
     """It was confirmed, its parent is done: nobody else brings it if Redis has forgotten it, even twice."""
     log, outbox = ReplayLog(10), Outbox()

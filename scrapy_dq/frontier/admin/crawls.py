@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +10,9 @@ from urllib.parse import unquote
 
 from redis.exceptions import RedisError
 
-from scrapy_dq.frontier.admin.shards import at_home, in_cluster
+from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import is_answer
-from scrapy_dq.frontier.keys import PREFIX, prefix
+from scrapy_dq.frontier.keys import MOST_SHARDS, PREFIX, prefixes
 
 _PATTERN = f"{PREFIX}{{*}}:meta"
 _PART = 1000
@@ -72,15 +73,13 @@ class CrawlSearch:
         return [unquote(name) for name in encoded if "/" not in name]
 
 
-def members_of(client: Any, crawl: str) -> int:
-    """Return how many workers a crawl has; 0 if that cannot be read; blocking.
+def shards_left(nodes: Sequence[Any], crawl: str) -> set[int]:
+    """Return the numbers of shards of which something is stored, but for home; scans all keys; blocking.
 
     Raises:
-        redis.exceptions.RedisError: no reply of the only node.
+        redis.exceptions.RedisError: a node does not answer.
     """
-    try:
-        return int(at_home(client, crawl, lambda node, home: node.scard(prefix(home) + "members")))
-    except (RedisError, OSError) as error:
-        if not (is_answer(error) or in_cluster(client)):
-            raise
-        return 0
+    _, of_others = prefixes(crawl, MOST_SHARDS)
+    names = (name for node in nodes for name in node.scan_iter(match=f"{of_others}meta", count=_PART))
+    numbers = (re.search(rb"/([1-9]\d{0,3})}:meta$", name) for name in names)
+    return {number for found in numbers if found and (number := int(found[1])) < MOST_SHARDS}

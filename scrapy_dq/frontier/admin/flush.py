@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 
 from scrapy_dq.frontier.admin.liveness import find_alive
+from scrapy_dq.frontier.admin.shards import node_of
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import BegunAnew, Flushed, FrontierRefused
 from scrapy_dq.frontier.scan import scan
 
@@ -31,17 +33,15 @@ async def flush(
     ttl_s: float,
     purpose: str = "SCHEDULER_FLUSH_ON_START",
     refused: Callable[[str, str], str] = _refused_at_start,
-    most_s: float = PURGE_S,
     dead: dict[str, int | None] | None = None,
 ) -> Flushed:
-    """Delete everything of the crawl, whatever is stored, and return what was deleted.
+    """Delete the home shard, whatever is stored in it, and return what was deleted.
 
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
         purpose: the setting or command that requests it, for the log.
         refused: returns the error message, given the crawl's name and the id of a live worker.
-        most_s: how long to look for keys that nothing leads to, among all keys of this Redis.
         dead: what an earlier `need_nobody` has found.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
@@ -51,7 +51,7 @@ async def flush(
         await need_nobody(frontier, ttl_s, purpose, refused, dead)
         flushed = await frontier.flush(sorted(dead))
         if not flushed.joined:
-            return await _purged(frontier, flushed, most_s)
+            return flushed
         # A worker has joined meanwhile: check it, too.
 
 
@@ -68,22 +68,38 @@ async def need_nobody(
         raise FrontierRefused(refused(frontier.crawl, alive))
 
 
-async def flush_under_workers(
-    frontier: Frontier, most_s: float = math.inf, epoch: bytes | None = None
-) -> Flushed:
-    """Delete everything of the crawl, or of a shard, even if workers are live, and return what was deleted.
+async def flush_all(
+    delete: Callable[[Frontier], Awaitable[Flushed]],
+    of_shard: Callable[[int], Awaitable[Frontier]],
+    shards: int,
+    most_s: float = math.inf,
+) -> list[Flushed]:
+    """Delete everything of the crawl, in all its shards, and return what was deleted in each.
 
-    Live workers find the frontier gone, and close with reason frontier_lost.
+    Home, without which there is no crawl, is deleted first. If this is interrupted, `scrapy dq clear` deletes
+    the rest: it finds the other shards by their names.
 
     Args:
-        epoch: see `Frontier.flush`.
+        delete: deletes home: `flush`, or by force.
+        of_shard: returns the frontier of a shard.
+        shards: how many there are; home may know of more.
+        most_s: how long to look for keys that nothing leads to, among all keys of this Redis.
     """
-    return await _purged(frontier, await frontier.flush([], force=True, epoch=epoch), most_s)
+    frontiers = [await of_shard(number) for number in range(shards)]
+    epochs = [await each.epoch() for each in frontiers[1:]]
+    first = await delete(frontiers[HOME])
+    frontiers += [await of_shard(number) for number in range(shards, first.shards)]
+    flushed = [first, *await flush_others(frontiers[1:], epochs)]
+    if not any(each.left for each in flushed) and await purge(frontiers, most_s) < 0:
+        logger.warning(
+            "Crawl %r is deleted. Other keys of it, which nothing leads to, may be left: this Redis has so "
+            "many keys that %.0f s were too short to look at all. `scrapy dq clear` looks at all of them",
+            frontiers[HOME].crawl, most_s,
+        )  # fmt: skip
+    return flushed
 
 
-async def flush_others(
-    others: Sequence[Frontier], epochs: Sequence[bytes], most_s: float = math.inf
-) -> list[Flushed]:
+async def flush_others(others: Sequence[Frontier], epochs: Sequence[bytes]) -> list[Flushed]:
     """Delete the other shards of a crawl whose home was deleted, and return what was deleted.
 
     Without home, they belong to no crawl: a worker that is alive there only was left behind. One that belongs
@@ -95,32 +111,28 @@ async def flush_others(
     found = []
     for other, epoch in zip_longest(others, epochs):
         try:
-            found.append(await flush_under_workers(other, most_s, epoch))
+            found.append(await other.flush([], force=True, epoch=epoch))
         except BegunAnew:
             logger.warning("Crawl %r was begun anew meanwhile: a shard of it was not deleted", other.crawl)
     return found
 
 
-async def _purged(frontier: Frontier, flushed: Flushed, most_s: float) -> Flushed:
-    if not flushed.left and await purge(frontier, most_s) < 0:
-        logger.warning(
-            "Crawl %r is deleted. Other keys of it, which nothing leads to, may be left: this Redis has so "
-            "many keys that %.0f s were too short to look at all. `scrapy dq clear` looks at all of them",
-            frontier.crawl, most_s,
-        )  # fmt: skip
-    return flushed
-
-
-async def purge(frontier: Frontier, most_s: float = math.inf) -> int:
-    """Delete the keys of a flushed crawl that nothing led to, and return how many; -1: it took too long.
+async def purge(frontiers: Sequence[Frontier], most_s: float = math.inf) -> int:
+    """Delete the keys of flushed shards that nothing led to, and return how many; -1: it took too long.
 
     Raises:
         FrontierError: some may be left; repeat the call.
     """
     until, deleted = time.monotonic() + most_s, 0
-    async for found in scan(frontier.client, frontier.name):
-        if any(found):
-            deleted += await frontier.purge(found)
-        if time.monotonic() >= until:
-            return -1
+    of_nodes: dict[object, list[Frontier]] = {}
+    for frontier in frontiers:
+        of_nodes.setdefault(node_of(frontier.client), []).append(frontier)
+    for here in of_nodes.values():
+        named = {each.name: each for each in here}
+        async for part in scan(here[0].client, list(named)):
+            for name, found in part.items():
+                if any(found):
+                    deleted += await named[name].purge(found)
+            if time.monotonic() >= until:
+                return -1
     return deleted

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import is_answer, moved_to
@@ -34,6 +34,8 @@ class Shards:
         self._strict = strict
         self.unreachable: set[int] = set()
         """Those that did not answer. They are not asked again: that could take a time-out each time."""
+        self._silent: set[object] = set()
+        """Nodes of a cluster that did not answer: other shards that they have are not asked."""
 
     def __iter__(self) -> Iterator[tuple[Any, Shard]]:
         return iter(self._shards)
@@ -48,6 +50,7 @@ class Shards:
     def ask_all(self) -> None:
         """Ask those again that did not answer."""
         self.unreachable.clear()
+        self._silent.clear()
 
     def each(self, call: Callable[[Any, Shard], T], *, strict: bool | None = None) -> Iterator[T]:
         """Yield what *call* returns for each shard that answers, home first; note the others.
@@ -64,7 +67,7 @@ class Shards:
             if shard.number in self.unreachable and not strict:
                 continue
             try:
-                found = _called(call, client, shard)
+                found = _called(call, client, shard, self._silent if shard.number else None)
             except (RedisError, OSError) as error:
                 if strict or shard.number == HOME or is_answer(error):
                     raise
@@ -134,10 +137,23 @@ def in_cluster(client: Any) -> bool:
     return hasattr(getattr(client, "connection_pool", None), "route")
 
 
-def _called(call: Callable[[Any, Shard], T], client: Any, shard: Shard) -> T:
+def node_of(client: Any) -> object:
+    """Return the address of the node to which a client's commands go now; None: it is of no cluster."""
+    return client.connection_pool.route.address if in_cluster(client) else None
+
+
+def _called(
+    call: Callable[[Any, Shard], T], client: Any, shard: Shard, silent: set[object] | None = None
+) -> T:
+    silent = set() if silent is None else silent
     finds, failed = in_cluster(client), False
     for last in (False,) * (_MOST_TRIES - 1) + (True,):
+        node = node_of(client)
         try:
+            if node in silent:
+                client.connection_pool.route.failed(node)
+                client.connection_pool.disconnect()  # it would ask there again
+                raise ConnectionError("the node did not answer before")
             return call(client, shard)
         except ResponseError as error:
             if last or not finds or moved_to(error) is None:  # else the client knows the node now
@@ -145,6 +161,8 @@ def _called(call: Callable[[Any, Shard], T], client: Any, shard: Shard) -> T:
         except (RedisError, OSError):
             # The first one that was asked may be another shard's node: now the client asks the next.
             if last or failed or not finds:
+                if finds:
+                    silent.add(node)
                 raise
             failed = True
     raise AssertionError("the last try returns or raises")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from redis.exceptions import ResponseError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.flush import flush_under_workers
+from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.errors import as_unavailable, moved_to
 from scrapy_dq.frontier.frontier import Frontier
@@ -112,8 +112,10 @@ class ShardChange:
 
     async def _delete(self, number: int) -> None:
         """Delete what is left of a shard, also of one that an interrupted call has deleted in part."""
-        while (await flush_under_workers(self._frontiers[number])).left:
+        frontier = self._frontiers[number]
+        while (await frontier.flush([], force=True)).left:
             pass
+        await purge([frontier])
 
 
 async def end_again(frontiers: Sequence[Frontier], metas: Sequence[dict[bytes, bytes]]) -> None:

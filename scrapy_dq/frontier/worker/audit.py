@@ -33,8 +33,9 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
         FrontierError: the audit is incomplete; what it has rebuilt is valid.
     """
     total = Audited()
-    async for found in scan(frontier.client, frontier.name):
-        if found.lists or found.workers:
+    async for part in scan(frontier.client, [frontier.name]):
+        found = part.get(frontier.name)
+        if found and (found.lists or found.workers):
             total += await frontier.audit(epoch, run, found.lists, found.workers, False, repair)
     total += await frontier.audit(epoch, run, [], [], True, repair)
     # Without repair: entries in lists that are in no index are not gone.

@@ -752,7 +752,12 @@ class WorkerProtocol:
         leases would lose them for good.
         """
         then = "The pages that it holds are released, and what Redis has lost is crawled again"
-        if parentless and self._has_start:
+        if self.others and self._has_start:
+            then = (
+                "Pages that other shards count as done may have had links that are lost: this worker closes "
+                "with reason frontier_rolled_back, and the run ends as frontier_damaged"
+            )
+        elif parentless and self._has_start:
             then += (
                 "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and "
                 "the same command continues the crawl"

@@ -30,6 +30,9 @@ class ReplayLog:
         self._home = home
         self._logger = ShardLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
+        self._dropped: deque[tuple[float, int]] = deque()
+        """When puts were confirmed that had no room, and the last one's number, by exchange: what waits for
+        them in other shards has to wait all the same."""
         # The newest exchange under the worker's present id with a retired put; with one without a parent.
         self._retired_seq = self._retired_parentless_seq = 0
         self._retired = self._retired_parentless = False
@@ -42,8 +45,9 @@ class ReplayLog:
         self.certain_until = -inf
         """No roll-back within the horizon takes back what was confirmed until this moment."""
 
-    def __len__(self) -> int:
-        return len(self._puts)
+    def __bool__(self) -> bool:
+        """Tell whether a roll-back within the horizon could lose a confirmed put."""
+        return bool(self._puts or self._dropped)
 
     @property
     def parentless(self) -> bool:
@@ -81,13 +85,18 @@ class ReplayLog:
                     LOG_LIMIT_BYTES // 2**20,
                 )
                 self._warned = True
-            self._drop()
+            dropped_at, dropped = self._drop()
+            if self._dropped and self._dropped[-1][0] == dropped_at:
+                self._dropped.pop()
+            self._dropped.append((dropped_at, dropped.number))
 
     def retire(self, sent_at: float) -> None:
         """Note that an exchange sent at *sent_at* was accepted."""
         self.certain_until = sent_at - self._horizon_s
+        while self._dropped and self.covers(self._dropped[0][0], sent_at):
+            self.retired = self._dropped.popleft()[1]
         while self._puts and self.covers(self._puts[0][0], sent_at):
-            self._drop()
+            self.retired = self._drop()[1].number
 
     def covers(self, confirmed_at: float, sent_at: float) -> bool:
         """Tell whether an accepted exchange of *sent_at* makes what was confirmed before certain."""
@@ -96,7 +105,8 @@ class ReplayLog:
     @property
     def certain_at(self) -> float:
         """From when on an exchange makes all that is here certain; inf: there is nothing."""
-        return self.certain_after(self._puts[-1][0]) if self._puts else inf
+        newest = self._puts or self._dropped
+        return self.certain_after(newest[-1][0]) if newest else inf
 
     def certain_after(self, confirmed_at: float) -> float:
         """Return from when on an exchange makes certain what was confirmed then."""
@@ -104,8 +114,9 @@ class ReplayLog:
 
     def retire_all(self) -> None:
         """Retire all puts, because this worker leaves."""
+        self._dropped.clear()
         while self._puts:
-            self._drop()
+            self.retired = self._drop()[1].number
 
     def begin_anew(self) -> None:
         """Note that the worker has a new id: its exchanges are counted from 1 again."""
@@ -127,11 +138,12 @@ class ReplayLog:
         self._bytes = 0
         return puts
 
-    def _drop(self) -> None:
-        _, seq, put = self._puts.popleft()
-        self._retired, self._retired_seq, self.retired = True, seq, put.number
+    def _drop(self) -> tuple[float, Put]:
+        confirmed_at, seq, put = self._puts.popleft()
+        self._retired, self._retired_seq = True, seq
         if put.parent is None:
             self._retired_parentless, self._retired_parentless_seq = True, seq
         self._bytes -= put.size
         if put.once and not put.parent:  # else: see child_tokens.py
             self.forgettable.append(put.entry_id)
+        return confirmed_at, put
