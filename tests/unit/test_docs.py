@@ -22,10 +22,12 @@ from test_house import LUA, PUBLIC, SOURCES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-AT_THE_TOP = ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")
+ELSEWHERE = (
+    "README", "CONTRIBUTING", "SECURITY", "CHANGELOG", "example_project/README", "verification/README",
+)  # fmt: skip
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
-    for path in [*sorted(DOCS.glob("*.md")), *(ROOT / f"{name}.md" for name in AT_THE_TOP)]
+    for path in [*sorted(DOCS.rglob("*.md")), *(ROOT / f"{name}.md" for name in ELSEWHERE)]
 }
 # By its beginning: a test that runs this command, or why there is none.
 COMMANDS = {
@@ -68,6 +70,11 @@ COMMANDS = {
     "scrapy dq export": "tests/commands/test_export.py test_all_of_a_crawl_travels",
     "scrapy dq import": "tests/commands/test_export.py test_all_of_a_crawl_travels",
     "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_reported",
+    "python demo.py": "no test: it is `make demo`",
+    "python -m bookshop.site": "tests/crawl/test_example_project.py "
+    "test_products_that_are_sold_are_visited_again",
+    "scrapy crawl stock": "tests/crawl/test_example_project.py test_products_that_are_sold_are_visited_again",
+    "scrapy crawl books": "tests/crawl/test_deploying.py test_a_worker_of_the_unit",
     "scrapy crawl books -s DQ_TRACE=0.01": "tests/scheduling/test_tracing.py "
     "test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers",
     "export ": "no test: it only sets a variable",
@@ -81,6 +88,7 @@ COMMANDS = {
     "make simulate": "tests/simulation/test_seeds.py test_no_promise_is_broken",
     "make simulate-mutations": "tests/simulation/test_seeds.py test_a_rule_that_is_taken_out_is_found",
     "cd ": "no test: it only changes the folder",
+    "valkey-cli --user admin": "tests/crawl/test_deploying.py test_a_crawl_of_several_shards",
     "redis-cli -s": "no test: redis-cli is not always installed; tests/embedded connects to the same socket",
     "tail redis.log": "no test: it only shows a file",
     "sudo apt-get": "no test: it changes the machine",
