@@ -754,6 +754,36 @@ async def test_a_worker_leaves_if_its_puts_become_certain_meanwhile(
         await until(stopping.done, "the end")
 
 
+async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own shard has been waited for by then."""
+    crawl.size = 0
+    async with engine(crawl, concurrency=1) as worker:
+        worker.seed([of(0)])
+        lease = await leased(worker)
+        worker.put(of(1), lease.entry_id)
+        worker.worker.ack(lease.entry_id)
+        home, other, _ = (each.protocol for each in worker.worker.dialogues)
+        await until(lambda: not (other.outbox or other.under_way), "the link is stored")
+        handed_in = asyncio.Event()
+
+        async def on_disk(dialogue: Dialogue, verify: Any, deadline: float) -> str:
+            if dialogue.protocol is other:
+                await handed_in.wait()
+                await asyncio.sleep(max(0.0, other.certain_at - time.monotonic()))
+            await verify()
+            if dialogue.protocol is home:
+                handed_in.set()
+            return ""
+
+        monkeypatch.setattr(Dialogue, "wait_until_durable", on_disk)
+        await worker.worker.stop(10, durable=True)
+        assert worker.counts[Count.DEFER] == 1
+    census = peek(client, crawl.name).census
+    assert (census.done, census.waiting) == (1, 1)
+
+
 async def test_a_run_is_not_over_because_another_shard_has_ended_it(crawl: Crawl, client: Redis) -> None:
     """A retry has opened it again at home: the page there goes on, and what it leads to is stored."""
     async with engine(crawl) as worker:

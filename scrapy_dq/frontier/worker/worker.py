@@ -582,11 +582,12 @@ class Worker:
                 if raised and not self._level.needed():
                     # Its start() is complete: an exchange says so to home.
                     await self.home.attempt(self.home.look, deadline)
-            if self._deferred:
-                for shard in range(len(everywhere)):
-                    self._let_pass(shard)
-                for shard, entry_id in self._deferred.give_up():
-                    self._end(shard, Release(entry_id))
+            for shard in range(len(everywhere)):
+                self._let_pass(shard)
+            for shard, entry_id in self._deferred.give_up():
+                self._end(shard, Release(entry_id))
+            # Also what became certain while another shard was waited for.
+            if any(each.outbox for each in self._protocols):
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             others = everywhere[1:]
             if others and self.home.protocol.finished:
