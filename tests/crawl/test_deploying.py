@@ -93,7 +93,7 @@ def nodes(start_redis: Callable[..., RedisServer], tmp_path: Path) -> list[Redis
     if cli is None:
         pytest.skip("no redis-cli")
     users = tmp_path / "users.acl"
-    users.write_text(block("# /etc/valkey/users.acl of each server").partition("\n")[2])
+    users.write_text(block("# users.acl of each server").partition("\n")[2])
     words = [shlex.split(line, comments=True) for line in block("# /etc/valkey/cluster.conf").splitlines()]
     options = start_options()["conf"] + [
         part for name, value in filter(None, words) for part in (f"--{name}", value)
