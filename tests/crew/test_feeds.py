@@ -24,8 +24,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.exporters import CsvItemExporter, JsonItemExporter, JsonLinesItemExporter
-from scrapy.utils.test import get_crawler
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
@@ -254,7 +254,7 @@ def test_a_feed_that_its_folder_keeps_for_another_user_is_refused_at_the_start(
     target = tmp_path / "shared" / "items.jsonl"
     target.parent.mkdir()
     target.parent.chmod(mode)
-    crawler = get_crawler(settings_dict={"FEEDS": {str(target): {"format": "jsonlines", "overwrite": True}}})
+    crawler = Crawler(Spider, {"FEEDS": {str(target): {"format": "jsonlines", "overwrite": True}}})
     crawler.spider = Spider("any")
     assert plan_feeds(crawler)
     target.touch()

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from scrapy import Spider
-from scrapy.utils.test import get_crawler
+from scrapy.crawler import Crawler
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
 from scrapy_dq.crew.feeds.joining import Joined, Joining
@@ -239,7 +239,7 @@ def test_a_link_of_another_user_is_not_followed(
         with pytest.raises(CrewError, match=rf"{link} is a link of another user.*choose another file"):
             feed.joining()
         options = {str(feed.target): {"format": "jsonlines"}}
-        crawler = get_crawler(settings_dict={"FEEDS": options})
+        crawler = Crawler(Spider, {"FEEDS": options})
         crawler.spider = Spider("any")
         with pytest.raises(CrewError, match="is a link of another user"):
             plan_feeds(crawler)

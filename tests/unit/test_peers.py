@@ -6,11 +6,13 @@ import logging
 from typing import Any
 
 import pytest
-from scrapy.utils.test import get_crawler
+from scrapy.settings import Settings
+from scrapy.utils.misc import load_object
 
 import scrapy_dq.addon
 import scrapy_dq.stats
 from scrapy_dq.frontier.model import Order
+from scrapy_dq.inspection.place import project_settings
 from scrapy_dq.settings import Config, ConfigError, peers
 
 EVERYTHING = {
@@ -93,7 +95,7 @@ def test_stats_that_are_gone_are_an_error_that_names_the_setting(
     given = f"{package}.stats.RedisStatsCollector"
     settings = {"ADDONS": {"scrapy_dq.Addon": 500}, "STATS_CLASS": given}
     with pytest.raises(ConfigError, match=rf"^STATS_CLASS = '{given}' .*set STATS_CLASS = 'scrapy_dq\.Sh"):
-        get_crawler(settings_dict=settings)
+        load_object(project_settings(Settings(settings))["STATS_CLASS"])
     assert not hasattr(scrapy_dq.stats, "Other")
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.retry import get_retry_request
-from scrapy.utils.test import get_crawler
+from scrapy.statscollectors import DummyStatsCollector
 
 from scrapy_dq.scheduling.redirects import without_redirects_of
 
@@ -42,7 +43,9 @@ def test_others_stay(meta: dict[str, Any], parent: Request | None) -> None:
 def test_those_of_a_retry_stay() -> None:
     """A callback that is not content with its page yields its own request again."""
     parent = Request(URL + "3", meta=dict(OF_PARENT))
-    spider = get_crawler(Spider)._create_spider("any")
+    crawler = Crawler(Spider)
+    crawler.stats = DummyStatsCollector(crawler)
+    spider = Spider.from_crawler(crawler, "any")
     retry = get_retry_request(parent, spider=spider, reason="empty page")
     assert retry is not None
     assert without_redirects_of(retry, parent) is retry
