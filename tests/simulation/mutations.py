@@ -178,8 +178,8 @@ MUTATIONS = (
          "return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put",
          "return self.outbox.last_put - self.outbox.puts"),
     )),
-    # Not here: an ack that waits for no put that was made before (`defer_for_known` of verification/). 2,694
-    # seeds in which a worker loses its way to a shard, and is taken for dead, did not find it; the model does.
+    # Not here: an ack that waits for no put that was made before. The model finds it (`defer_for_known` of
+    # verification/); 2,694 seeds in which a worker is cut off from a shard, and taken for dead, did not.
     Mutation(SHARDS, "a put without a parent does not wait for home", (
         (WORKER + "level.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     )),
