@@ -109,7 +109,16 @@ def nodes(start_redis: Callable[..., RedisServer], tmp_path: Path) -> list[Redis
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stdout + made.stderr
+    wait_until(lambda: all(map(is_ready, servers)), "the cluster is up, and each master has its replica", 60)
     return servers
+
+
+def is_ready(server: RedisServer) -> bool:
+    """Tell whether a node serves, and has its master or its replica."""
+    with admin(server) as client:
+        linked = client.info("replication")
+        has_other = linked.get("connected_slaves") == 1 or linked.get("master_link_status") == "up"
+        return bool(has_other and client.cluster("INFO")["cluster_state"] == "ok")
 
 
 def admin(server: RedisServer) -> redis.Redis:
