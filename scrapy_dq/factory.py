@@ -97,8 +97,8 @@ async def flush_crawl(config: Config, connection: Connection) -> Census:
     async def delete(home: Frontier) -> Flushed:
         return await flush(home, config.worker_ttl_s)
 
-    deleted = [each.deleted for each in await flush_all(delete, of_shard, config.shards, PURGE_S)]
-    return sum(deleted, Census())
+    first, *others = await flush_all(delete, of_shard, config.shards, PURGE_S)
+    return sum((each.deleted for each in others), first.deleted)
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:

@@ -74,7 +74,7 @@ class Clear(Subcommand):
                 asyncio.run(alone.with_frontiers(place, check))
             # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
-            with alone.continued("The same command deletes the rest"):
+            with alone.continued("The same command deletes what is left"):
                 left = any(each.left for each in asyncio.run(delete()))
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
@@ -112,6 +112,11 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         orphans = shards_left(place.nodes(), place.crawl)
+        # And without the right to CLUSTER SLOTS, those that DQ_SHARDS names.
+        stored = place.shards.each(
+            lambda client, shard: (shard.number, client.exists(keys.meta(shard))), strict=True
+        )
+        orphans |= {number for number, exists in stored if number and exists}
         if orphans:
             lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
             asking.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)

@@ -57,16 +57,19 @@ def assert_acknowledged(client: redis.Redis, crawl: FaultCrawl, count: int) -> N
 
 
 @pytest.mark.parametrize("count", [1_500, pytest.param(100_000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("kind", ["list", "SET", "ZSET", "STREAM"])
+@pytest.mark.parametrize(
+    ("kind", "shards"), [("list", 1), ("SET", 1), ("ZSET", 1), ("STREAM", 1), ("list", 3), ("STREAM", 3)]
+)
 def test_each_url_that_was_fed_is_crawled(
     kind: str,
+    shards: int,
     count: int,
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
     """At least once; and at most as many twice as the killed worker held."""
-    settings: dict[str, Any] = {"DQ_WORKER_TTL": 30, "LOG_LEVEL": "INFO"}
+    settings: dict[str, Any] = {"DQ_WORKER_TTL": 30, "LOG_LEVEL": "INFO", "DQ_SHARDS": shards}
     if kind != "list":
         settings[f"REDIS_START_URLS_AS_{kind}"] = True
     crawl = fault_crawl(

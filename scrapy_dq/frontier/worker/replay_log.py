@@ -114,7 +114,8 @@ class ReplayLog:
 
     def retire_all(self) -> None:
         """Retire all puts, because this worker leaves."""
-        self._dropped.clear()
+        while self._dropped:
+            self.retired = self._dropped.popleft()[1]
         while self._puts:
             self.retired = self._drop()[1].number
 
