@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def connected(place: Place) -> AsyncIterator[Callable[[int], Awaitable[Frontier]]]:
-    """Yield a function that returns the frontier of a shard of the crawl, by its number."""
+    """Yield a function that returns the frontier of a shard of the crawl, by its number.
+
+    Raises:
+        FrontierRefused: the embedded Redis cannot be started or joined, or a node is not suitable.
+    """
     from scrapy_dq.backend.connection import Connection
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontier_of

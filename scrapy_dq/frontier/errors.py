@@ -90,6 +90,11 @@ def is_answer(error: BaseException | None) -> bool:
     return error is not None and refused and not passes(error)
 
 
+def is_no_answer(error: BaseException) -> bool:
+    """Tell whether Redis cannot be reached, or gives no usable answer now: not a defect of this program."""
+    return isinstance(error, (RedisError, OSError, FrontierUnavailable)) and not is_answer(error)
+
+
 def denies(error: BaseException) -> bool:
     """Tell whether Redis denies its user a command or a key, inside or outside a script."""
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.shards import in_cluster
-from scrapy_dq.frontier.errors import describe, explain, is_answer
+from scrapy_dq.frontier.errors import describe, explain, is_answer, is_no_answer
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
 from scrapy_dq.inspection.words import phase_of, uncounted
 from scrapy_dq.text import printable
@@ -98,6 +98,6 @@ def reason_of_one(error: Exception, client: Any) -> str:
     """Return why one crawl cannot be read, for people; raise *error* if none can be."""
     if is_answer(error):
         return printable(describe(error))
-    if not in_cluster(client):
+    if not (in_cluster(client) and is_no_answer(error)):
         raise error
     return printable(explain(error))  # the nodes of the others may answer
