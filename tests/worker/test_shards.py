@@ -482,6 +482,21 @@ def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
     assert OnDemand(bool, bool).share(1, 5, 0, 0.1) == 1
 
 
+async def test_shards_are_worked_at_in_proportion_to_what_waits_in_them(crawl: Crawl) -> None:
+    """With whole leases, rounded up. By turns, the small one would be empty when a fifth of all is done."""
+    crawl.size = 0
+    many, few = ([n for n in range(1000, 3000) if place(n) == shard] for shard in (0, 1))
+    async with engine(crawl, concurrency=16) as worker:
+        worker.seed([*many[:600], *few[:60]])
+        await until(lambda: stored(worker.worker.census) >= 660, "all is stored", patience(10))
+        shards: list[int] = []
+        while len(shards) < 660:
+            lease = await leased(worker)
+            shards.append(place(int(lease.payload)))
+            worker.worker.ack(lease.entry_id)
+    assert shards[:220].count(1) < 60
+
+
 class Answered:
     """What the detector of the end uses of a protocol; it counts the looks at it."""
 
