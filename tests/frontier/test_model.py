@@ -694,3 +694,24 @@ def test_limits_that_are_only_shown_change_nothing_in_the_reference_either(redis
         machine.the_state_is_the_same()
     finally:
         machine.teardown()
+
+
+@pytest.mark.usefixtures("_no_time_passes_by_itself")
+def test_a_late_join_of_who_has_crawled_the_run_begins_none_in_the_reference_either(
+    redis_server: RedisServer,
+) -> None:
+    """It has left, and the run is over. (Hypothesis has found it.)"""
+    machine = FrontierMachine(redis_server.url)
+    try:
+        machine.begin(order=Order.PRIORITY_LIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}), partitions=1,
+                      named=False, moves=[("seen", 0, 0, False, 0, "")] * 6)  # fmt: skip
+        (join,) = (
+            args for _, args in machine.history if args[0] == machine.reference.crawled and len(args) == 4
+        )
+        machine.finish()
+        for _ in range(2):
+            machine.leave(who=0, keep_seen=False)
+        assert machine.both("join", *join).status is Status.FINISHED
+        machine.the_state_is_the_same()
+    finally:
+        machine.teardown()

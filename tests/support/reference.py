@@ -74,7 +74,8 @@ class ReferenceFrontier(Partitions):
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
         if not resumed and self.phase == "finished":
-            if crawl.run_name and crawl.run_name == self.crawl.run_name:
+            # The second: a late copy of the first call of a worker that has crawled this run, and has left.
+            if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
                 return Joined(Status.FINISHED, *args, words=self.words, crawled=True)
             self._next_run(crawl.keep_seen)
