@@ -78,6 +78,11 @@ TRANSITIONS = (*_LEAN, *(name for name in _PARTS if name not in (*LOOKS, *BY_HAN
 _WHOLE = (*LOOKS, *AFTERWARDS, *_LEAN, "overview", "fence", "sweep", "purge")
 """Scripts that cannot be stopped midway, or for which a repeat is enough."""
 _MOST_TRIES = 5
+UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
+"""The first line of a script. Dragonfly needs it, because partitions have keys that no client can declare.
+
+For Redis it is a comment.
+"""
 
 
 @cache
@@ -110,10 +115,10 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
     """
     outer, inner = _scopes(transition, order, seen)
     if transition in _WHOLE:
-        return "\n".join((*outer, "return (function()", *inner, "end)()"))
+        return "\n".join((UNDECLARED_KEYS, *outer, "return (function()", *inner, "end)()"))
     *inner, salvage = inner
     tail = ("end)", "if done then return reply end", salvage)
-    return "\n".join((*outer, "local done, reply = pcall(function()", *inner, *tail))
+    return "\n".join((UNDECLARED_KEYS, *outer, "local done, reply = pcall(function()", *inner, *tail))
 
 
 @cache

@@ -102,7 +102,7 @@ def test_lists_that_are_not_compressed(dq_at: Dq, start_redis: Callable[..., Red
     assert "`redis-cli CONFIG SET list-compress-depth 1`" in said
 
 
-# Dragonfly without --default_lua_flags=allow-undeclared-keys; a proxy answers in its words.
+# In the words of Dragonfly; a proxy answers in its place.
 UNDECLARED = "script tried accessing undeclared key"
 
 

@@ -19,7 +19,16 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
 from scrapy_dq.frontier.resharding.transfer import Transfer
 from scrapy_dq.frontier.scan import Found
-from scrapy_dq.frontier.scripts import AFTERWARDS, BY_HAND, LOOKS, TRANSITIONS, lua_files, parts, source
+from scrapy_dq.frontier.scripts import (
+    AFTERWARDS,
+    BY_HAND,
+    LOOKS,
+    TRANSITIONS,
+    library,
+    lua_files,
+    parts,
+    source,
+)
 from support.live_frontier import HISTORY
 from support.lua_names import names_of
 from support.redis_server import RedisServer
@@ -307,3 +316,12 @@ def test_every_lua_file_is_part_of_a_script() -> None:
     names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
     everything = "\n".join(source(name, order) for name in names for order in Order)
     assert [name for name, text in LUA.items() if text not in everything] == []
+
+
+def test_scripts_begin_with_the_flag_that_dragonfly_reads() -> None:
+    """Dragonfly searches the beginning of a script for it; a library has to begin with its name."""
+    names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
+    texts = {source(name, order, seen) for name in names for order in Order for seen in Seen}
+    assert {text.partition("\n")[0] for text in texts} == {"--!df flags=allow-undeclared-keys"}
+    name, text = library("exchange", Order.FIFO, Seen.EXACT)
+    assert text.partition("\n")[0] == f"#!lua name={name}"

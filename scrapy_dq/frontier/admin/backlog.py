@@ -14,7 +14,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import denies, describe
 from scrapy_dq.frontier.model import Order, Seen, StartKeys
-from scrapy_dq.frontier.scripts import Function, Script
+from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Function, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
 PART = 500
@@ -211,9 +211,8 @@ def refused_scripts(
     """
     try:
         # Not by a script of ours: they take an error of a command that they try for one of its arguments.
-        client.eval(
-            "return redis.call('EXISTS', ARGV[1])", 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared"
-        )
+        text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
+        client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""
         refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(shard), kind))
         exchange = Function("exchange", order, seen)
