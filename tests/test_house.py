@@ -52,7 +52,7 @@ LAYERS = (
     "frontier.resharding",
     "frontier.admin",
     "frontier.worker",
-    "frontier embedded collector filesystem hostnames refusal scrapy_redis signals text",
+    "frontier embedded collector extras filesystem hostnames refusal scrapy_redis signals text",
 )
 
 

@@ -17,6 +17,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.listening import HOST, address_of, listening, port
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.extras import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
     from scrapy_dq.web.access import Access
 
-NOT_INSTALLED = "the metrics need prometheus_client: pip install 'scrapy-dq[metrics]'"
 LONGEST_S = 60.0
 """Most time that what is printed once may take: with many crawls, each read is a part of them."""
 MOST_CONNECTIONS = 20
@@ -60,7 +60,7 @@ class PrometheusMetrics(Subcommand):
         except ImportError as error:
             if (error.name or "").partition(".")[0] != "prometheus_client":
                 raise
-            raise CommandError(NOT_INSTALLED) from None
+            raise CommandError(f"the metrics need prometheus_client: {pip_install('metrics')}") from None
         config = looking.config_named(settings, options)
         named = bool(options.spider or options.crawl)
         metrics, opened = Metrics(config.crawl if named else ""), looking.opened(config, any_node=not named)

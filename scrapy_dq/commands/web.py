@@ -15,12 +15,12 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.listening import HOST, address_of, listening, name_of, port
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.extras import pip_install
 
 if TYPE_CHECKING:
     from scrapy_dq.web.looks import Looks
 
 PORT = 6870
-NOT_INSTALLED = "the page needs Starlette, uvicorn and prometheus_client: pip install 'scrapy-dq[web]'"
 LOOK_S = 0.1
 MOST_REQUESTS = 400
 GRACE_S = 3
@@ -68,7 +68,8 @@ class Web(Subcommand):
         except ImportError as error:
             if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
                 raise
-            raise CommandError(NOT_INSTALLED) from None
+            needs = "the page needs Starlette, uvicorn and prometheus_client"
+            raise CommandError(f"{needs}: {pip_install('web')}") from None
         token = given = given_token(options.token_file)
         if not (given or is_loopback(options.host)):
             raise WrongUsage(

