@@ -430,6 +430,7 @@ class Frontier:
         version: int = -1,
         kept: bool = False,
         began: bool = True,
+        why: str = "",
     ) -> tuple[int, bool]:
         """Release all leases and unregister; return (number of released leases, whether no member is left).
 
@@ -437,10 +438,11 @@ class Frontier:
             version: of another shard than home, when home had finished the run; -1: it has not.
             kept: another shard has failed requests or dead letters: what a retry needs stays.
             began: its start() may have begun.
+            why: the reason for which the worker closes, for the journal.
         Source: transitions/leave.lua
         """
         reply = await self._call(
-            "leave", worker_id, epoch, run, _said(keep_seen), version, int(kept), int(began)
+            "leave", worker_id, epoch, run, _said(keep_seen), version, int(kept), int(began), why
         )
         if reply[0] != b"OK":
             return 0, False

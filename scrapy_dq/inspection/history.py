@@ -230,11 +230,12 @@ def said(event: Event) -> str:
 def _words_of(event: Event) -> str:
     of, leases = event.count, count_of(event.count, "lease")
     times = f" ({of:,} times)" if of > 1 else ""
+    why = f" ({event.about})" if event.about else ""
     words = {
         "began": "the run began",
         "finished": f"the run finished{times}",
         "joined": "a worker joined",
-        "left": "a worker left" + (f"; {leases} given back" if of else ""),
+        "left": "a worker left" + why + (f"; {leases} given back" if of else ""),
         "died": f"a worker died with {leases}",
         "returned": f"a worker registered again, with {leases}; its former id: {event.about}",
         "outage": f"Redis gave no usable answer for {of / 1000:,.1f} s",

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 LONGEST_LABEL = 100
 FINISHED_LATER_S = 60.0
 """A finished crawl is read that much later than its turn, if not all are read each time."""
+ON_PURPOSE = (
+    "max_pages", "domain_budget", "stopped", "cancelled", "closespider_timeout", "closespider_itemcount",
+    "closespider_pagecount", "closespider_pagecount_no_item",
+)  # fmt: skip
+"""Close reasons of workers that leave requests behind because the user wants that."""
+_COMES_AND_GOES = ("began", "joined", "left", "died", "returned", "stop")
 _PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting", "saturated": "saturated"}
 
 
@@ -45,6 +51,8 @@ class Measured:
     died: int
     reclaimed: int
     """Leases of those that died. Both of this run, as far as its journal reaches when it is read first."""
+    stopped: bool
+    """The last worker left for a reason of ON_PURPOSE, or a user gave `stop` after that."""
     spider: str
     seen_kind: str
     exchanges: int = 0
@@ -83,6 +91,7 @@ class MeasuredCrawl:
         self._deaths: dict[int, set[tuple[float, str]]] = {}
         """Of each shard."""
         self._died = self._reclaimed = 0
+        self._stopped = False
         self._samples: dict[int, Sample] = {}
         """The newest of each shard, also of one that does not answer now: their sums never fall."""
 
@@ -124,7 +133,7 @@ class MeasuredCrawl:
         self._described = described(client, self.name)
         self._done, self._failed = _Rising(), _Rising()
         self._journals, self._deaths, self._died, self._reclaimed = {}, {}, 0, 0
-        self._samples = {}
+        self._samples, self._stopped = {}, False
         self._run = (overview.epoch, overview.run)
 
     def _measure(self, shards: Shards, overview: Overview) -> Measured:
@@ -141,6 +150,7 @@ class MeasuredCrawl:
             dict(zip(_PARTITIONS, sizes, strict=True)),
             self._died,
             self._reclaimed,
+            self._stopped,
             printable(self._described["spider"], LONGEST_LABEL),
             printable(self._described["seen_kind"], LONGEST_LABEL),
             sum(sample.exchanges for sample in samples),
@@ -164,7 +174,7 @@ class MeasuredCrawl:
                 raise reply
         *sizes, record, journal = replies
         if isinstance(journal, bytes) and journal != self._journals.get(shard.number):
-            self._count_deaths(client, shard, run)
+            self._read_events(client, shard, run)
             self._journals[shard.number] = journal
         with suppress(Exception):  # it is untrusted
             sample = parse_sample(record)
@@ -172,9 +182,13 @@ class MeasuredCrawl:
                 self._samples[shard.number] = sample
         return [count_in(size) or 0 for size in sizes]
 
-    def _count_deaths(self, client: Any, shard: Shard, run: int) -> None:
-        events = events_in_shard(client, shard)
-        deaths = {(each.at, each.who): each for each in events if each.kind == "died" and each.run == run}
+    def _read_events(self, client: Any, shard: Shard, run: int) -> None:
+        """Count the deaths of this run; note whether its last worker left on purpose."""
+        events = [each for each in events_in_shard(client, shard) if each.run == run]
+        if shard.number == HOME:
+            last = next((each for each in reversed(events) if each.kind in _COMES_AND_GOES), None)
+            self._stopped = last is not None and (last.kind == "stop" or last.about in ON_PURPOSE)
+        deaths = {(each.at, each.who): each for each in events if each.kind == "died"}
         for death in deaths.keys() - self._deaths.get(shard.number, set()):
             self._died += shard.number == HOME  # who has died is missed in every shard
             self._reclaimed += deaths[death].count

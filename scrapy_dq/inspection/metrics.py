@@ -28,6 +28,10 @@ _GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
     "dq_seen_requests": ("Fingerprints that were seen", lambda each: each.overview.census.seen),
     "dq_gone": ("Requests of this run, or keys, that were deleted", lambda each: each.overview.census.gone),
     "dq_on_hold": ("1: the crawl is paused or draining", lambda each: bool(each.overview.hold.value)),
+    "dq_stopped": (
+        "1: the last worker to leave did so on purpose, as at max_pages or a stop",
+        lambda each: each.stopped,
+    ),
     "dq_unreachable_shards": (
         "Shards that did not answer, or have nothing of this run: what is there is not counted",
         lambda each: len(each.overview.unreachable) + len(each.overview.apart),

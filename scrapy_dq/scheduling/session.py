@@ -261,7 +261,7 @@ class Session(Listener):
             self.listening.stop()
         try:
             if self.opened:
-                leaving = self.worker.stop(self._time_left())
+                leaving = self.worker.stop(self._time_left(), why=reason)
                 await (self._side_tasks.leave(leaving) if self._side_tasks else leaving)
                 starts = await self._interrupted() if reason == "start_incomplete" else []
                 hold = self.worker.on_hold

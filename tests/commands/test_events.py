@@ -121,6 +121,7 @@ def test_a_crawl_with_a_killed_worker(
         who = [event["who"] for event in events if event["kind"] == kind]
         assert [f"-{pid}-" in name for name, pid in zip(who, expected, strict=True)] == [True] * len(expected)
     assert events[3]["count"] == member.in_flight
+    assert events[5]["about"] == "finished"
     assert samples[-1]["done"] == len(site.paths)
     assert samples[-1]["workers"] == 0
 

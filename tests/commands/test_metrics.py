@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed")
 
 
 from scrapy_dq.frontier import peek, retry
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.inspection import measures
@@ -31,7 +33,7 @@ from scrapy_dq.inspection.measured import label_of
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.web import app
-from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, limited, put, puts
 from support.metrics_server import MetricsServer, Samples
 from support.place import place_of
 from support.redis_server import RedisServer
@@ -41,6 +43,7 @@ from support.waiting import free_port, wait_until
 from support.web_page import TOKEN, WebPage
 
 PASSWORD = "s3cr3t-w0rd"
+SPIDER = replace(IDENTITY, starts="{}")
 
 
 @pytest.fixture
@@ -139,6 +142,27 @@ def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live
     for _ in range(2):
         series = scrape().of(live.crawl)
         assert (series["dq_workers_died_total"], series["dq_leases_reclaimed_total"]) == (3, 11)
+
+
+def test_workers_that_left_on_purpose_are_told_from_those_that_are_missed(
+    scrape: Callable[[], Samples], live: LiveFrontier
+) -> None:
+    """At max_pages, or after `scrapy dq stop`; not after a signal, a kill, or the start of another worker."""
+
+    def stopped() -> float | None:
+        return scrape().of(live.crawl)["dq_stopped"]
+
+    for why, on_purpose in (("shutdown", 0), ("max_pages", 1), ("memusage_exceeded", 0), ("stopped", 1)):
+        worker = HandWorker(live, why, SPIDER)
+        worker.exchange(put(1), seeding=1)
+        assert stopped() == 0
+        worker.leave(why=why)
+        assert stopped() == on_purpose, why
+    HandWorker(live, "killed", SPIDER)
+    HandWorker(live, "program").reclaim("killed")
+    assert stopped() == 0
+    steer(live.redis, live.crawl, Word.STOP, by="ann@host")
+    assert stopped() == 1
 
 
 def test_what_a_run_has_counted_begins_at_0(

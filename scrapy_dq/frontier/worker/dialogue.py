@@ -350,8 +350,8 @@ class Dialogue:
         if not self.done:
             await self._until(deadline, self._exchange)
 
-    async def leave(self, deadline: float, *, version: int = -1, kept: bool = False) -> None:
-        """Unregister; what is still leased goes back. *version*, *kept*: see Frontier.leave."""
+    async def leave(self, deadline: float, *, version: int = -1, kept: bool = False, why: str = "") -> None:
+        """Unregister; what is still leased goes back. *version*, *kept*, *why*: see Frontier.leave."""
         protocol = self.protocol
         if not self.done:
             protocol.retire_log()
@@ -360,7 +360,7 @@ class Dialogue:
                 applied = protocol.applied
                 await self._until(deadline, self._exchange)
         if not protocol.lost:
-            await self._until(deadline, lambda: self._driver.leave(version, kept))
+            await self._until(deadline, lambda: self._driver.leave(version, kept, why=why))
 
     def end(self) -> None:
         """Drop what was not stored; the owner stops the heartbeat."""

@@ -51,11 +51,11 @@ class Driver:
         self.protocol.joined(joined, time.monotonic())
         return joined
 
-    async def leave(self, version: int = -1, kept: bool = False, began: bool = True) -> None:
+    async def leave(self, version: int = -1, kept: bool = False, began: bool = True, why: str = "") -> None:
         """Release all leases and unregister; see Frontier.leave."""
         of = self.protocol
         released, last = await self.frontier.leave(
-            of.id, of.epoch, of.run, self._crawl.keep_seen, version, kept, began
+            of.id, of.epoch, of.run, self._crawl.keep_seen, version, kept, began, why
         )
         self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
 

@@ -556,7 +556,7 @@ class Worker:
                 each.begin()  # `stop` leaves it
         return joined
 
-    async def stop(self, deadline_s: float, *, durable: bool | None = None) -> None:
+    async def stop(self, deadline_s: float, *, durable: bool | None = None, why: str = "") -> None:
         """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
 
         What could not be sent stays in flight under this worker's id, and is run again.
@@ -565,6 +565,7 @@ class Worker:
             durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
                 log, which ends with this worker, has puts that no other worker could repeat, or that leases
                 wait for.
+            why: the reason for which the owner closes, for the journal.
         """
         deadline = time.monotonic() + deadline_s
         everywhere, self._leaving = self.dialogues, True
@@ -604,7 +605,7 @@ class Worker:
             ]
             # Home last: while this worker is a member there, no other run begins.
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
-            await self.home.attempt(partial(self.home.leave, kept=kept), deadline)
+            await self.home.attempt(partial(self.home.leave, kept=kept, why=why), deadline)
         finally:
             self._end_all()
 

@@ -2,7 +2,7 @@
 -- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: it is
 --          not, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its start()
---          has not, because it could not join another shard)
+--          has not, because it could not join another shard), why (it closes, for the journal)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
@@ -40,5 +40,5 @@ if last == 1 and (over or state.phase == 'finished' and #ids == 0) then
   end_run(keeps_seen(ARGV[4]), ARGV[6] == '1')
 end
 save_state()
-if starts ~= '' then note_event('left', worker_id, #ids) end
+if starts ~= '' then note_event('left', worker_id, #ids, ARGV[8]) end
 return { 'OK', #ids, last, redis.call('EXISTS', key.discarded), broken }
