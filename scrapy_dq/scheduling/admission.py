@@ -27,16 +27,20 @@ class Admissions:
     """Gives each request of this worker its entry id and token, and remembers the fingerprints sent."""
 
     def __init__(
-        self, fingerprint: Callable[[Request], bytes], seed_once: bool, local_seen: int, shares_seen: bool
+        self,
+        fingerprint: Callable[[Request], bytes],
+        is_seed: Callable[[Request], bool],
+        local_seen: int,
+        shares_seen: bool,
     ) -> None:
         """
         Args:
-            seed_once: start requests are admitted once per run (DQ_SEED_ONCE).
+            is_seed: tells which requests are admitted once per run: those of start(), with DQ_SEED_ONCE.
             local_seen: number of fingerprints that are remembered (DQ_LOCAL_SEEN).
             shares_seen: the frontier filters, not a DUPEFILTER_CLASS of the project.
         """
         self._fingerprint = fingerprint
-        self._seed_once = seed_once
+        self._is_seed = is_seed
         self._local_seen = local_seen
         self._shares_seen = shares_seen
         self._sent: OrderedDict[bytes, int] = OrderedDict()
@@ -108,7 +112,7 @@ class Admissions:
         It is made of the whole payload: another worker's start() may yield requests that differ in their
         cb_kwargs only in another order, so that an ordinal per URL would identify another request.
         """
-        if not (self._seed_once and is_from_start(request)):
+        if not self._is_seed(request):
             return None
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions
@@ -129,11 +133,6 @@ class Admissions:
         siblings[name] += 1
         ordinal = siblings[name].to_bytes(4, "big")
         return blake2b(name + ordinal, digest_size=ENTRY_ID_BYTES).digest()
-
-
-def is_from_start(request: Request) -> bool:
-    """Tell whether start() has yielded *request*; a page's own requests may have a copy of its meta."""
-    return bool(request.meta.get("is_start_request")) and not request.meta.get("dq_seeded")
 
 
 def entry_ids() -> Iterator[bytes]:

@@ -74,14 +74,18 @@ class _Start:
         self._start = start
         self._engine = engine
         self.failed = False
+        self.latest: Any = None
+        """What it has just yielded: the engine stores a request before it asks for the next one."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     # Source: scrapy/core/engine.py::ExecutionEngine._process_start_next
     async def __anext__(self) -> Any:
+        self.latest = None
         try:
-            return await self._start.__anext__()
+            self.latest = await self._start.__anext__()
+            return self.latest
         except StopAsyncIteration:
             raise
         except asyncio.CancelledError as error:
@@ -183,6 +187,10 @@ class Settlement:
     def start_failed(self) -> bool:
         """`start()` raised; after CloseSpider, too, it is incomplete."""
         return self._start.failed
+
+    def from_start(self, request: Request) -> bool:
+        """Return whether `start()` has just yielded *request*, which is being stored now."""
+        return request is self._start.latest
 
     def parent_of(self, request: Request) -> Request | None:
         """Return the request whose callback yielded *request*, or that it is a redirect or retry of.

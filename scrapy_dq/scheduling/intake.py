@@ -23,7 +23,7 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.revisits.policy import BadRevisit
 from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.revisits.revisits import check as check_revisit
-from scrapy_dq.scheduling.admission import Admissions, is_from_start
+from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue, Due, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Settlement
@@ -216,7 +216,7 @@ class Intake:
         if self._revisits is None or not request.dont_filter:
             return payload
         redirected = classified.parent_id if self._settlement.followed(request) else None
-        begins = is_from_start(request) or self._work.was_fed(request)
+        begins = self._settlement.from_start(request) or self._work.was_fed(request)
         mark = self._revisits.mark_of(request, begins=begins, redirected=redirected)
         try:
             return (mark and self._encode(request, classified.parent, mark)) or payload
@@ -258,7 +258,7 @@ class Intake:
         if scheme in self._schemes or scheme == "data":
             return False
         if parent is None:  # what was fed is refused, or made by the project's own code
-            return not (is_from_start(request) or self._work.was_fed(request))
+            return not (self._settlement.from_start(request) or self._work.was_fed(request))
         marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
         return not marked and _scheme_of(parent) != scheme
 
@@ -345,8 +345,7 @@ class Intake:
 
     def _holds(self, request: Request, parent: Request | None) -> set[bytes]:
         """Return the leases that must not end before *request*, which stays in this worker, is done."""
-        if is_from_start(request):
-            request.meta["dq_seeded"] = True
+        if self._settlement.from_start(request):
             return set()
         return self._work.possible_parents(request, parent)
 
@@ -387,7 +386,7 @@ class Intake:
         self._remember(classified.fingerprint, put)
         if forgets and not fed and self._revisits is not None:  # the run may never end
             self._worker.forget_with_parent(put)
-        if put.parent is None and not is_from_start(request):
+        if put.parent is None and not self._settlement.from_start(request):
             self._await_puts(request, (self._worker.reference(put),))
         self._count(stats.ENQUEUED)
         self._count(stats.SCRAPY_ENQUEUED)
@@ -413,7 +412,7 @@ class Intake:
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
-        start = is_from_start(request)
+        start = self._settlement.from_start(request)
         kind = start, _without_numbers(str(error))
         new = kind not in self._warned_unencodable and len(self._warned_unencodable) < MOST_REASONS
         if new or self._debug:

@@ -171,8 +171,8 @@ def log_end(
             crawl, census.incomplete, printable(f": {'; '.join(starts[:5])}") if starts else "",
             shlex.quote(crawl),
         )  # fmt: skip
-    if reason == "start_error":
-        logger.error(
+    if reason == "start_error":  # Scrapy has logged an ERROR with the traceback
+        logger.warning(
             "Crawl %r: start() raised. Unless another worker with the same arguments has completed its own, "
             "the run stays open: the same command runs start() again, and crawls what is missing; "
             "`scrapy dq complete --crawl %s` ends the run without that",

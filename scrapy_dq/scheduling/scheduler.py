@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sized
 from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider, signals
@@ -93,7 +94,7 @@ class Scheduler(BaseScheduler):
         assert self._crawler.request_fingerprinter is not None
         # Before joining: a fingerprinter of the project may raise.
         fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
-        admissions = Admissions(fingerprint, config.seed_once, config.local_seen, session.shares_seen)
+        admissions = Admissions(fingerprint, self._is_seed, config.local_seen, session.shares_seen)
         self._start_hosts = StartHosts(config.start_hosts)
         self._fed = Payloads(spider, session.codec, self._start_hosts)
         await session.open(self)
@@ -182,9 +183,23 @@ class Scheduler(BaseScheduler):
 
     def __len__(self) -> int:
         """Return the number of requests that wait in the whole crawl, as of the last exchange."""
-        return self._session.worker.census.waiting + len(self._work.local) if self._opened else 0
+        return len(self.dqs) + len(self.mqs)
+
+    # Source: scrapy/utils/engine.py::get_engine_status, which est() of the telnet console prints
+    @property
+    def dqs(self) -> Sized:
+        """As long as what waits in Redis, as of the last exchange: tools look for it under this name."""
+        return range(self._session.worker.census.waiting if self._opened else 0)
+
+    @property
+    def mqs(self) -> Sized:
+        """The requests that stay in this worker; the same."""
+        return self._work.local
 
     # Serving and settling.
+
+    def _is_seed(self, request: Request) -> bool:
+        return self._session.config.seed_once and self._session.settlement.from_start(request)
 
     def _note_start(self) -> None:
         """End the worker's seeding if all that start() has yielded is in the outbox, or done."""

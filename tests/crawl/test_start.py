@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import Worker
 
+UNMARKED = "scrapy.spidermiddlewares.start.StartSpiderMiddleware"
 # All workers stand in start() until the file `go` is there, so that none comes when the run is over.
 SPIDER = """\
 import asyncio
@@ -124,16 +126,26 @@ def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
     ) + Counter(moved)
 
 
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "workers", "times"),
+    [
+        pytest.param({}, 3, 1, id="default"),
+        pytest.param({"SPIDER_MIDDLEWARES": {UNMARKED: None}}, 2, 1, id="without Scrapy's mark"),
+        pytest.param({"DQ_SEED_ONCE": False}, 2, 2, id="per worker"),
+    ],
+)
 def test_start_requests_are_run_once_per_run(
-    once: bool,
+    settings: dict[str, Any],
+    workers: int,
+    times: int,
     start_redis: Callable[..., RedisServer],
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
     """Of 50 start requests, equal ones stay separate; many workers crawl them as often as one would.
 
-    With DQ_SEED_ONCE = False every worker's are crawled.
+    This does not depend on the middleware that marks them. With DQ_SEED_ONCE = False every worker's are
+    crawled.
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=1)
@@ -142,16 +154,16 @@ def test_start_requests_are_run_once_per_run(
         [site.url(target) for target in targets],
         redis_url=redis.url,
         spider=SPIDER,
-        settings={} if once else {"DQ_SEED_ONCE": False},
+        settings=settings,
     )
 
-    workers = crawl(project, 3 if once else 2)
+    started = crawl(project, workers)
 
-    expected = Counter(targets) if once else Counter(targets * 2)
+    expected = Counter(targets * times)
     assert project.count("done") == expected
     assert site.hits() == expected
-    known = sum(worker.stats.get("dq/seeds/known", 0) for worker in workers)
-    assert known == (100 if once else 0)
+    known = sum(worker.stats.get("dq/seeds/known", 0) for worker in started)
+    assert known == (workers - times) * 50
 
 
 def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
@@ -240,6 +252,7 @@ def test_a_start_that_raises_leaves_the_run_open(
     workers = project.start_workers(2, environ={"FAIL_AFTER": "5"})
     assert project.wait() == ["start_error", "start_error"]
     assert all("the same command runs start() again" in worker.text for worker in workers)
+    assert all(worker.text.count("] ERROR: ") == 1 for worker in workers)  # Scrapy's, with the traceback
     assert project.count("done") == dict.fromkeys(targets[:5], 1)
     with connect_url(redis.url) as client:
         overview = peek(client, project.name)

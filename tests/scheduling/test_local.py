@@ -500,3 +500,41 @@ def test_local_requests_keep_the_limits_of_their_site(
     assert len(project.count()) == 12
     asked = [hit.at_s for hit in site.log() if hit.host == HOSTS[1]]
     assert min(b - a for a, b in pairwise(asked)) >= 0.9 * 0.2
+
+
+STATUS = """\
+import asyncio
+import scrapy
+from scrapy.exceptions import CloseSpider
+from scrapy.utils.engine import get_engine_status
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        for number in range(100):
+            yield scrapy.Request(f"{self.start_urls[0]}/seed?s=0&n={number}")
+
+    async def parse(self, response):
+        scheduler = self.crawler.engine._slot.scheduler
+        while not len(scheduler.dqs):
+            await asyncio.sleep(0.01)
+        yield response.follow("/later", meta={"dq_local": True, "dq_delay": 3600})
+        for look, result in get_engine_status(self.crawler.engine):
+            self.record(look.replace(" ", ""), str(result).replace(" ", ""))
+        assert len(scheduler) == len(scheduler.dqs) + 1
+        raise CloseSpider("looked")
+"""
+
+
+def test_tools_that_read_the_queues_of_scrapys_scheduler_find_both(begin: Begin) -> None:
+    """`est()` of the telnet console shows what waits in Redis as `dqs`, and what stays here as `mqs`."""
+    _, project = begin(STATUS, settings={"CONCURRENT_REQUESTS": 1})
+    worker = project.run_worker()
+    assert worker.close_reason == "looked", worker.text
+    shown = {event.event: event.path for event in project.events()}
+    assert not [look for look, result in shown.items() if "(exception)" in result]
+    assert [int(shown[look]) > 0 for look in shown if ".dqs" in look] == [True]
+    assert [shown[look] for look in shown if ".mqs" in look] == ["1"]
