@@ -40,6 +40,9 @@ class Dicts:
         cls, arguments = self.arguments_of(values)
         if cls is not type(request):
             raise Unfit(f"{values[CLASS]} is not the name of its class")
+        for name in ("callback", "errback"):  # Scrapy finds a method by its function, not by its object
+            if arguments.get(name) != getattr(request, name):
+                raise Unfit(f"{name}: it is not the method that the spider has as {values[name]!r}")
         attributes.check_cookies(arguments.get("cookies", ()), request.url)
         return values
 

@@ -8,16 +8,19 @@ this spider, Request classes already imported, and the classes that `classes.py`
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from operator import attrgetter
 from types import MemberDescriptorType
 from typing import Any
 
 from scrapy import Request, Spider
+from scrapy.http import Headers
 
 from scrapy_dq.codec import attributes, formats
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
@@ -25,6 +28,7 @@ from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.dicts import Dicts
 from scrapy_dq.codec.serializer import Serializer
+from scrapy_dq.codec.shapes import attributes_of
 from scrapy_dq.codec.short import lengthen, shorten
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.codec.values import Values
@@ -40,6 +44,20 @@ _COOKIES = KEYS["cookies"]
 _CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
+
+
+def copied(request: Request) -> Request:
+    """Return a copy of *request* whose headers and `meta` the caller may modify.
+
+    Not `request.copy()` for a subclass: its constructor may change what it is given, and loses what its
+    `attributes` do not list.
+    """
+    if type(request) is Request:
+        return request.copy()
+    made = copy.copy(request)
+    made._meta = dict(request.meta)  # Scrapy has no public way
+    made.headers = Headers(request.headers, encoding=request.headers.encoding)
+    return made
 
 
 class CannotEncode(Exception):
@@ -65,8 +83,12 @@ class _Plan:
     """Passed to a subclass for what the entry omits: its own defaults may differ."""
     added: list[str]
     """Attributes that a subclass adds: always written, because their defaults are unknown."""
+    scrapys: bool
+    """Whether Scrapy defines the class: its constructors neither modify their arguments nor add to them."""
     proven: bool
-    """Whether a decoded entry has already given the same request."""
+    """Whether no entry of this class needs to be decoded as a test."""
+    unlisted: list[str] = field(default_factory=list)
+    """Attributes of Request that `attributes` does not list: they are not written."""
     slots: tuple[str, ...] = ()
     """Attributes of a subclass that are not in its instances' __dict__."""
     ignored: set[str] = field(default_factory=set)
@@ -140,10 +162,10 @@ class Codec:
         """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
         try:
             plan = self._plan(type(request))
-            if self.serializer is None:
+            if self.serializer is None:  # not a call of _payload: that takes its time with each request
                 payload = _MARK + self._values.pack(shorten(self._entry(request, plan)))
             else:
-                payload = bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
+                payload = self._payload(request, plan)
             if len(payload) > self._max_bytes:
                 raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
             if not plan.proven or (plan.name and _unnamed(request, plan)):
@@ -247,6 +269,11 @@ class Codec:
         cls, kwargs = self._dicts.arguments_of(values)
         return self._built(cls, kwargs)
 
+    def _payload(self, request: Request, plan: _Plan) -> bytes:
+        if self.serializer is None:
+            return _MARK + self._values.pack(shorten(self._entry(request, plan)))
+        return bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
+
     def _entry(self, request: Request, plan: _Plan) -> dict[Any, Any]:
         entry: dict[Any, Any] = {_CLASS: plan.name} if plan.name else {}
         name = ""
@@ -266,27 +293,57 @@ class Codec:
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
-        """Decode the first entry of a class, and each entry of a request with unlisted attributes.
+        """Decode *payload*, and raise Unfit unless the result has all that *request* has.
 
-        Its constructor may take more than `attributes` lists: those arguments would be lost.
+        The constructor of a subclass may change what it is given, and may take more than `attributes` lists.
         """
-        try:
-            again, once_more = (self.decode(payload) for _ in range(2))
-        except CannotDecode as error:
-            raise Unfit(f"{plan.name or 'it'} cannot be rebuilt from its `attributes`: {error}") from error
-        for name in ("method", "body", *plan.added):
-            if getattr(again, name) != getattr(request, name):
-                raise Unfit(f"{plan.name or 'it'} is rebuilt from its `attributes` with another {name}")
-        # What its constructor creates each time (a time, an id, a lock) was not passed to it.
-        first, second = _unnamed(again, plan), _unnamed(once_more, plan)
-        plan.ignored |= {n for n in first if n not in second or not _alike(first[n], second[n])}
+        again = self._rebuilt(plan, payload)
+        if "dq_seeded" not in request.meta:
+            again.meta.pop("dq_seeded", None)
+        if changed := self._changed(plan, request, again, payload):
+            raise Unfit(f"{plan.name or 'it'} is rebuilt from its `attributes` with another {changed}")
         before, after = _unnamed(request, plan), _unnamed(again, plan)
-        if missing := sorted(n for n in before if n not in after or not _alike(before[n], after[n])):
+        missing = sorted(n for n in before if n not in after or not _alike(before[n], after[n]))
+        if missing:
+            # What its constructor creates each time (a time, an id, a lock) was not passed to it.
+            other = _unnamed(self._rebuilt(plan, payload), plan)
+            created = {n for n in missing if n in after and n in other and not _alike(after[n], other[n])}
+            plan.ignored |= {n for n in created if not _takes(type(request), n)}
+            missing = [n for n in missing if n not in plan.ignored]
+        missing += [n for n in plan.unlisted if not _alike(getattr(request, n), getattr(again, n))]
+        if missing:
             raise Unfit(
                 f"{plan.name} is rebuilt without its {', '.join(missing)}: its `attributes` do not list it. "
                 f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored fully"
             )
-        plan.proven = True
+        if plan.scrapys:
+            plan.ignored |= after.keys()
+            plan.proven = True
+
+    def _rebuilt(self, plan: _Plan, payload: bytes) -> Request:
+        try:
+            return self.decode(payload)
+        except CannotDecode as error:
+            raise Unfit(f"{plan.name or 'it'} cannot be rebuilt from its `attributes`: {error}") from error
+
+    def _changed(self, plan: _Plan, request: Request, again: Request, payload: bytes) -> str:
+        """Return the attribute that *again*, which *payload* was decoded to, has with another value."""
+        if plan.scrapys:
+            names = ["method", "body", *plan.added]
+        else:
+            # Not the attributes: NaN differs from itself, and instances may have no __eq__.
+            its_payload = self._payload(again, plan)
+            if (
+                its_payload == payload
+                or (
+                    self.serializer is not None  # its output may differ for equal requests
+                    and _alike(self.serializer.loads(its_payload[1:]), self.serializer.loads(payload[1:]))
+                )
+            ):
+                return ""
+            names = list(type(request).attributes)
+        changed = [name for name in names if not _alike(getattr(request, name), getattr(again, name))]
+        return ", ".join(changed) if changed or plan.scrapys else "content"
 
     def _request(self, entry: Any) -> Request:
         class_name = attributes.plain_dict(entry).pop(_CLASS, None)
@@ -311,8 +368,12 @@ class Codec:
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
+        if cls is Request:
+            return _plain(kwargs)
+        plan = self._plan(cls)
         # Everything is passed to a subclass, as request_from_dict() does.
-        return _plain(kwargs) if cls is Request else _special(cls, {**self._plan(cls).defaults, **kwargs})
+        kwargs = {**plan.defaults, **kwargs}
+        return _special(cls, kwargs) if plan.scrapys else _unchanged(cls, kwargs)
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -328,10 +389,12 @@ class Codec:
                 {a: (a, _after(self._values.lift, _ADDED.get(a, attributes.anything))) for a in added}
             )
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
+            bases = [base for base in cls.__mro__ if base not in Request.__mro__]
+            scrapys = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
             proven = cls is Request and self.serializer is None
             read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
-            plan = _Plan(name, writers, read, readers, defaults, added, proven)
-            bases = [base for base in cls.__mro__ if base not in Request.__mro__]
+            plan = _Plan(name, writers, read, readers, defaults, added, scrapys, proven)
+            plan.unlisted = [attribute for attribute in KEYS if attribute not in cls.attributes]
             own = [item for base in bases for item in vars(base).items()]
             plan.slots = tuple(a for a, each in own if isinstance(each, MemberDescriptorType))
             plan.ignored = {a for a, each in own if isinstance(each, cached_property)} | {*_OWN, *added}
@@ -352,6 +415,8 @@ class Codec:
 
 _ADDED = {"dumps_kwargs": attributes.json_data}
 """Checks of attributes that subclasses of Request add."""
+_CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
+"""What a constructor gets for an attribute that is empty, as from `Request.copy()`: an object of its own."""
 _OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
 """What every request has in its __dict__, in the versions of Scrapy in which it has no slots."""
 
@@ -365,17 +430,27 @@ def _unnamed(request: Request, plan: _Plan) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in plan.ignored}
 
 
-def _alike(a: Any, b: Any, depth: int = 3) -> bool:
+def _alike(a: Any, b: Any, depth: int = 16) -> bool:
     """Compare two values; objects whose class has no __eq__, by their attributes, if they have any."""
-    if type(a) is not type(b):
+    if a is b:
+        return True
+    if type(a) is not type(b) or not depth:
         return False
+    if type(a) is dict:
+        return _alike([*a.items()], [*b.items()], depth)
+    if type(a) in (list, tuple):
+        return len(a) == len(b) and all(_alike(*pair, depth - 1) for pair in zip(a, b, strict=True))
     own: Any = type(a).__eq__
     if own is not object.__eq__:
-        return bool(a == b)
-    ours, theirs = (getattr(each, "__dict__", {}) for each in (a, b))
-    if not depth or ours.keys() != theirs.keys():
-        return not depth
-    return all(_alike(ours[name], theirs[name], depth - 1) for name in ours)
+        return bool(a == b) or (type(a) is float and a != a and b != b)
+    ours, theirs = (attributes_of(each) for each in (a, b))
+    return ours.keys() == theirs.keys() and all(_alike(ours[n], theirs[n], depth - 1) for n in ours)
+
+
+def _takes(cls: type, name: str) -> bool:
+    """Return whether a constructor of *cls* has a parameter for this attribute."""
+    constructors = [vars(base).get("__init__") for base in cls.__mro__ if base not in Request.__mro__]
+    return any(name.lstrip("_") in signature(init).parameters for init in constructors if init)
 
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -398,9 +473,37 @@ def _plain(kwargs: dict[str, Any]) -> Request:
 
 
 def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    request = cls(**kwargs)
+    return _with_headers(cls(**kwargs), kwargs)
+
+
+def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
+    """Return a request of a project's class, with the attributes in *kwargs* as they are.
+
+    Its constructor may modify its arguments, merge some into others, and add to numbers: it gets copies.
+    """
+    kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
+    request = cls(**{name: _copied(value) for name, value in kwargs.items()})
+    for name in ("callback", "errback", "priority", "dont_filter", "cookies", "flags"):
+        if name in kwargs:
+            setattr(request, name, kwargs[name])
+    for name in ("meta", "cb_kwargs"):
+        if name in kwargs:
+            values = getattr(request, name)
+            values.clear()
+            values.update(kwargs[name])
+    return _with_headers(request, kwargs)
+
+
+def _copied(value: Any) -> Any:
+    # Not copy.deepcopy: it would run methods of untrusted instances.
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if type(value) is list else value
+
+
+def _with_headers(request: Request, kwargs: dict[str, Any]) -> Request:
     headers = kwargs.get("headers") or {}
-    if request.headers != headers:
+    if "headers" in kwargs and request.headers != headers:
         request.headers.clear()
         dict.update(request.headers, headers)
     return _exact(request, kwargs)
@@ -414,8 +517,8 @@ def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
             # w3lib before 2.5 turns http:x, which Request would refuse, into http:///x.
             raise Unfit(f"url: Missing scheme in request url: {url!a:.50}")
         request._url = url  # without verbatim_url, Scrapy has no public way
-    if request.method != kwargs.get("method", "GET"):
-        request.method = kwargs.get("method", "GET")
+    if "method" in kwargs and request.method != kwargs["method"]:
+        request.method = kwargs["method"]
     return request
 
 

@@ -96,6 +96,11 @@ def _attributes(instance: Any, slots: dict[str, MemberDescriptorType]) -> dict[s
     return state
 
 
+def attributes_of(instance: Any) -> dict[str, Any]:
+    """Return all attributes of an instance, also those in slots."""
+    return _attributes(instance, dict(_slots(type(instance))))
+
+
 def _enum(name: str, cls: EnumMeta) -> Shape:
     members: dict[str, Any] = dict(cls.__members__)
 

@@ -12,7 +12,7 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
+from scrapy_dq.codec import CannotDecode, CannotEncode, Codec, copied
 from scrapy_dq.frontier.model import StartQueue
 from scrapy_dq.revisits.policy import (
     EXPECTED,
@@ -174,7 +174,7 @@ class Revisits:
         visit = page.last._replace(priority=priority)
 
         def mark(retry: Request) -> Request:
-            stored = retry.copy()
+            stored = copied(retry)
             visit.put_into(stored)
             return stored
 
@@ -263,7 +263,7 @@ class Revisits:
 
 
 def _as_new(request: Request) -> Request:
-    stored = request.copy()
+    stored = copied(request)
     Visit().put_into(stored)
     return stored
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from scrapy import Request
 
+from scrapy_dq.codec import copied
+
 LONGEST_S = 315_360_000
 """Ten years: a longer delay is a confusion of units."""
 LATEST_S = 100_000_000_000
@@ -62,7 +64,7 @@ def as_stored(request: Request) -> Request:
     """
     if NOT_STORED.isdisjoint(request.meta):
         return request
-    stored = request.copy()
+    stored = copied(request)
     for key in DUE_KEYS + _OF_ONE_DOWNLOAD:
         stored.meta.pop(key, None)
     return stored

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from scrapy import Request
 
+from scrapy_dq.codec import copied
+
 MAX_CHARACTERS = 1000
 """Of a longer text, this many are stored."""
 
@@ -18,6 +20,6 @@ def with_short_link_text(request: Request) -> Request:
     # Source: scrapy/spiders/crawl.py::CrawlSpider._build_request
     if not isinstance(text, str) or len(text) <= MAX_CHARACTERS or type(meta.get("rule")) is not int:
         return request
-    short = request.copy()
+    short = copied(request)
     short.meta["link_text"] = text[:MAX_CHARACTERS]
     return short

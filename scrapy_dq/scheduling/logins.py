@@ -10,6 +10,8 @@ from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
 from scrapy.utils.url import url_is_from_any_domain
 from w3lib.http import basic_auth_header
 
+from scrapy_dq.codec import copied
+
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
@@ -48,7 +50,7 @@ class Logins:
         has_cookies = self._has_cookies(request)
         if not (proxied or has_cookies or self._is_ours(request)):
             return request
-        bare = request.copy()
+        bare = copied(request)
         if has_cookies:
             del bare.headers[b"Cookie"]
         if self._is_ours(request):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from scrapy import Request
 
+from scrapy_dq.codec import copied
+
 # Source: scrapy/downloadermiddlewares/redirect.py::BaseRedirectMiddleware._redirect
 _WRITTEN = ("redirect_urls", "redirect_reasons")
 
@@ -22,7 +24,7 @@ def without_redirects_of(request: Request, parent: Request | None) -> Request:
     # A redirect writes a longer list: an equal one is a copy.
     if not urls or parent is None or request.url == parent.url or urls != parent.meta.get("redirect_urls"):
         return request
-    bare = request.copy()
+    bare = copied(request)
     for key in _WRITTEN:
         bare.meta.pop(key, None)
     return bare

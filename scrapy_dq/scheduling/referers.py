@@ -6,6 +6,8 @@ import re
 
 from scrapy import Request
 
+from scrapy_dq.codec import copied
+
 MAX_BYTES = 2048
 """A longer Referer is stored as its origin."""
 _origin_of = re.compile(rb"(https?://)(?:[^/?#]*@)?([^/?#@]{1,300})(?=[/?#])", re.IGNORECASE).match
@@ -19,7 +21,7 @@ def with_short_referer(request: Request) -> Request:
     referers = dict.get(request.headers, b"Referer")
     if not referers or sum(map(len, referers)) <= MAX_BYTES:
         return request
-    short = request.copy()
+    short = copied(request)
     origin = _origin_of(referers[-1])
     if origin:
         short.headers[b"Referer"] = origin[1] + origin[2] + b"/"

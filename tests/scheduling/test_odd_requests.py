@@ -61,6 +61,23 @@ POLLING = (
 """
 )
 
+SIGNED = (
+    HEAD
+    + """\
+    class Signed(scrapy.Request):
+        def __init__(self, url, headers=None, priority=0, **more):
+            headers = {} if headers is None else headers
+            headers["X-Signature"] = "text"
+            super().__init__(url, headers=headers, priority=priority + 10, **more)
+
+    def parse(self, response):
+        yield self.Signed(response.urljoin("/signed?s=0"), callback=self.signed)
+
+    def signed(self, response):
+        self.record("done", f"{response.request.priority} {response.request.headers['X-Signature'].decode()}")
+"""
+)
+
 JARS = (
     HEAD
     + """\
@@ -88,6 +105,16 @@ LONG_HOST = (
         yield scrapy.Request(response.urljoin("/plain?s=0"), self.leaf)
 """
 )
+
+
+def test_a_constructor_that_modifies_its_headers_runs_again_in_the_worker(
+    redis_url: str, make_project: MakeProject, start_site: StartSite
+) -> None:
+    """The request is stored and sent as the callback yielded it."""
+    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SIGNED)
+    worker = project.run_to_end(timeout_s=30)
+    assert project.count("done") == {"10 text": 1}
+    assert worker.stats.get("dq/unencodable", 0) == 0
 
 
 def test_a_host_that_is_longer_than_any_is_dropped(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import pickle
 import time
 from functools import cached_property, partial
 from typing import Any
@@ -18,6 +21,8 @@ from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapy.utils.request import request_from_dict
 
 from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, Serializer
+from scrapy_dq.scheduling.due_times import as_stored
+from scrapy_dq.scheduling.referers import with_short_referer
 
 URL = "https://example.com/a?b=1"
 
@@ -642,6 +647,165 @@ def test_what_a_request_class_makes_by_itself_need_not_come_back(codec: Codec) -
             codec.encode(MakingRequest(URL, slotted=1))
 
 
+class SigningRequest(Request):
+    """A subclass whose constructor modifies all that it is given, in depth."""
+
+    def __init__(self, url: str, **kwargs: Any) -> None:
+        for name in ("headers", "meta", "cb_kwargs", "cookies"):
+            kwargs.setdefault(name, {})["X-Signature"] = "text"
+        kwargs["meta"].get("tags", []).append("signed")
+        super().__init__(url, **kwargs)
+
+
+class ApiRequest(Request):
+    """A subclass whose constructor merges its arguments into those of Request, and adds to them."""
+
+    def __init__(self, url: str, params: Any = None, **kwargs: Any) -> None:
+        kwargs["meta"] = {**(kwargs.get("meta") or {}), "api": params or {}}
+        kwargs["cb_kwargs"] = {**(kwargs.get("cb_kwargs") or {}), "params": params}
+        kwargs["cookies"] = {**(kwargs.get("cookies") or {}), "api": str(params)}
+        kwargs["flags"] = [*(kwargs.get("flags") or ()), "api"]
+        kwargs["priority"] = kwargs.get("priority", 0) + 10
+        kwargs["dont_filter"] = not kwargs.get("dont_filter")
+        kwargs["errback"] = None
+        super().__init__(url, **kwargs)
+        self.method = "POST" if self.method == "GET" else "GET"
+
+
+SERIALIZERS = pytest.mark.parametrize("serializer", [None, Serializer(json), Serializer(pickle)])
+
+
+@SERIALIZERS
+@pytest.mark.parametrize("cls", [SigningRequest, ApiRequest])
+def test_what_a_constructor_changes_comes_back_as_it_was_stored(
+    cls: Any, serializer: Serializer | None, spider: BookSpider
+) -> None:
+    """A request is rebuilt by its constructor, which changes it a second time."""
+    codec = Codec(spider, serializer=serializer)
+    request = cls(
+        URL,
+        headers={"A": "1"},
+        meta={"x": {"y": 1}, "tags": ["a"]},
+        cb_kwargs={"k": 1},
+        cookies={"c": "d"},
+        flags=["f"],
+    )
+    assert same(described(codec.decode(codec.encode(cls(URL))), spider), described(cls(URL), spider))
+    if cls is ApiRequest:
+        request.meta["api"] = {"render": False}
+    request.errback = spider.parse_book
+    before = described(request, spider)
+    again = codec.decode(codec.encode(request))
+    assert type(again) is cls
+    assert same(described(again, spider), before)
+    assert same(described(request, spider), before)
+
+
+def test_a_constructors_arguments_are_copies_in_a_dict_as_well(codec: Codec) -> None:
+    """A request of scrapy-redis is adopted."""
+    name = f"{__name__}.SigningRequest"
+    again = codec.from_dict({"_class": name, "url": URL, "headers": {b"A": [b"1"]}, "meta": {"tags": ["a"]}})
+    assert (dict(again.headers), again.meta) == ({b"A": [b"1"]}, {"tags": ["a"]})
+
+
+class LimitedRequest(Request):
+    """A subclass that accepts no large priority, and counts how often it was built."""
+
+    attributes = (*Request.attributes, "built", "item", "codes")
+
+    def __init__(self, *args: Any, built: int = 0, item: Any = None, codes: Any = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.priority > 5:
+            raise ValueError("too urgent")
+        self.built = built + 1 if built else 0
+        self.item = item
+        self.codes = codes
+        if isinstance(codes, set):
+            codes.add(len(codes))
+
+
+@SERIALIZERS
+def test_each_request_of_a_class_is_checked_not_the_first_alone(
+    serializer: Serializer | None, spider: BookSpider
+) -> None:
+    """A constructor may treat one value in another way than the next."""
+    codec = Codec(spider, serializer=serializer)
+    assert type(codec.decode(codec.encode(LimitedRequest(URL, item=math.nan)))) is LimitedRequest
+    urgent = LimitedRequest(URL)
+    urgent.priority = 6
+    with pytest.raises(CannotEncode, match=r"LimitedRequest cannot be rebuilt .*too urgent"):
+        codec.encode(urgent)
+    with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another built"):
+        codec.encode(LimitedRequest(URL, built=1))
+
+
+def test_a_value_that_a_constructor_modifies_is_refused(codec: Codec) -> None:
+    """A set is not copied for it."""
+    with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another codes"):
+        codec.encode(LimitedRequest(URL, codes={"a"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("meta", {"a": 1}),
+        ("callback", SPIDER.parse_book),
+        ("priority", 1),
+        ("headers", {"A": "1"}),
+        ("method", "POST"),
+        ("cookies", {"a": "b"}),
+    ],
+)
+def test_an_attribute_of_request_that_a_class_does_not_list_is_not_dropped(name: str, value: Any) -> None:
+    """It would come back with the default."""
+    with pytest.raises(CannotEncode, match=f"UrlRequest is rebuilt without its {name}: its `attributes` do"):
+        SHARED.encode(UrlRequest(URL, **{name: value}))
+
+
+class StampedRequest(Request):
+    """A subclass that creates what it was not given, in slots and lists as well."""
+
+    def __init__(self, *args: Any, stamp: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stamp = stamp or time.perf_counter_ns()
+
+
+class Slotted:
+    __slots__ = ("number",)
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+
+
+class SlottedRequest(Request):
+    def __init__(self, *args: Any, number: int = 0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.extras = [Slotted(number)]
+
+
+def test_what_a_constructor_takes_is_not_mistaken_for_what_it_creates(codec: Codec) -> None:
+    """A time that is new in each request may have been passed; what slots contain is compared."""
+    for _ in range(2):
+        with pytest.raises(CannotEncode, match="is rebuilt without its stamp"):
+            codec.encode(StampedRequest(URL, stamp=5))
+        assert codec.decode(codec.encode(SlottedRequest(URL))).extras[0].number == 0  # type: ignore[attr-defined]
+        with pytest.raises(CannotEncode, match="is rebuilt without its extras"):
+            codec.encode(SlottedRequest(URL, number=1))
+
+
+def test_a_copy_that_is_stored_does_not_go_through_the_constructor(codec: Codec) -> None:
+    """Parts of some requests are left out before they are stored."""
+    request = ApiRequest(URL, {"render": True}, headers={"Referer": "http://a/" + "x" * 3000})
+    request.meta["dq_delay"] = 5
+    again = codec.decode(codec.encode(with_short_referer(as_stored(request))))
+    assert (again.priority, again.meta) == (10, {"api": {"render": True}})
+    assert again.headers == {b"Referer": [b"http://a/"]}
+    assert "dq_delay" in request.meta
+    assert len(request.headers[b"Referer"] or b"") > 3000
+    with pytest.raises(CannotEncode, match="is rebuilt without its wait_s"):
+        codec.encode(as_stored(WaitingRequest(URL, wait_s=9, meta={"dq_delay": 5})))
+
+
 class Hostile:
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)
@@ -741,5 +905,5 @@ def test_the_layout_of_format_1_is_frozen(codec: Codec, spider: BookSpider) -> N
     )
     assert described(codec.decode(payload), spider) == described(request, spider)
     assert len(codec.encode(request)) == len(payload)
-    json = codec.decode(entry(_class="scrapy.http.request.json_request.JsonRequest"))
-    assert type(json) is JsonRequest
+    again = codec.decode(entry(_class="scrapy.http.request.json_request.JsonRequest"))
+    assert type(again) is JsonRequest

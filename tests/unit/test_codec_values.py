@@ -720,3 +720,36 @@ def test_a_set_is_the_same_bytes_in_every_order() -> None:
     assert codec.encode(Request(URL, meta={"x": one})) == codec.encode(Request(URL, meta={"x": other}))
     mixed = {"a", b"a", 1, (1, "b"), frozenset({"c", "d"}), None}
     assert codec.decode(codec.encode(Request(URL, meta={"x": mixed}))).meta["x"] == mixed
+
+
+@pytest.mark.parametrize(
+    ("value", "packed"),
+    [
+        (None, "c0"),
+        (True, "c3"),
+        (2**70, "c70901400000000000000000"),
+        (-1.5, "cbbff8000000000000"),
+        ("\ud800", "a3eda080"),
+        (b"b", "c40162"),
+        ([1, {"a": (2,)}], "920181a161d5029102"),
+        ({3, "a"}, "d6039203a161"),
+        (frozenset({1}), "d5049101"),
+        (bytearray(b"x"), "c70308c40178"),
+        (datetime(2026, 1, 2, 3, fold=1), "c70c0999c001cd07ea010203000000"),
+        (
+            datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=2))),
+            "c7140999cf00000001ad27480000cd07ea010200000000",
+        ),
+        (date(2026, 1, 2), "c7060a93cd07ea0102"),
+        (time(1, 2), "c7070b96c00001020000"),
+        (timedelta(1, 2, 3), "d60c93010203"),
+        (Decimal("1.50"), "c7050da4312e3530"),
+        (UUID(int=5), "c7120ec41000000000000000000000000000000005"),
+        (PurePosixPath("a"), "c7090f92a5706f736978a161"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_the_bytes_of_a_value_are_frozen(value: Any, packed: str, codec: Codec) -> None:
+    """Workers of several versions derive the ids of entries from them."""
+    assert codec.packed(value).hex() == packed
+    assert types_of(codec.value(bytes.fromhex(packed))) == types_of(value)
