@@ -103,7 +103,7 @@ class Crawl(Subcommand):
         from scrapy_dq.crew.supervisor import Supervisor
         from scrapy_dq.environment import data_dir
         from scrapy_dq.factory import codec_of, config_of
-        from scrapy_dq.scheduling.partitions import delay_of_each
+        from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
 
         _fill_standard_streams()
         _set_feeds(settings, options)
@@ -144,9 +144,9 @@ class Crawl(Subcommand):
             else:
                 view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
                 view.say(f"Logs: {_common(logs)}")
-                hint = delay_of_each(crawler, config)
-                if hint and options.workers > 1:
-                    view.say(f"Warning: {hint}")
+                if options.workers > 1:
+                    for warning in warnings_of_each_worker(crawler, config):
+                        view.say(f"Warning: {warning}")
                 if stops.count:
                     raise KeyboardInterrupt
                 with view:

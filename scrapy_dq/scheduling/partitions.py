@@ -17,23 +17,10 @@ from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_dq.settings import Config
-
 MOST_HOSTS = 10_000
 """Number of hosts whose partition is cached."""
 LONGEST_CACHED = 300
 """Length of the longest beginning of a URL that is cached; a host has at most 253 characters."""
-
-
-def delay_of_each(crawler: Crawler, config: Config) -> str:
-    """Return a hint if the project's delay applies to each worker separately; else ""."""
-    delay_s = getattr(crawler.spider, "download_delay", None) or crawler.settings.getfloat("DOWNLOAD_DELAY")
-    if not delay_s or config.domain_delay_s or config.domain_limits or config.partition_by == "none":
-        return ""
-    return (
-        f"DOWNLOAD_DELAY = {delay_s:g} applies to each worker separately: together they send requests more "
-        f"often. DQ_DOMAIN_DELAY = {delay_s:g} applies to all workers together"
-    )
 
 
 class BadPartition(ValueError):

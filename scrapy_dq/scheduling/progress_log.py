@@ -15,7 +15,7 @@ from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Hold, Joined, Order, StartQueue, Status
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.feeds import kept_in_process
-from scrapy_dq.scheduling.partitions import delay_of_each
+from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, count_of, printable
@@ -125,9 +125,9 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         logger.warning("Crawl %r: %s", config.crawl, joined.loss, extra={CREW_SHOWS: True})
     if joined.words.hold:
         logger.warning("Crawl %r is %s", config.crawl, _HOLDS[joined.words.hold])
-    delay = delay_of_each(crawler, config)
-    if delay and census.workers > 1:
-        logger.warning("%s", delay)
+    if census.workers > 1:
+        for warning in warnings_of_each_worker(crawler, config):
+            logger.warning("%s", warning)
     if joined.limits_changed:
         logger.info(
             "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS differ from those of this run so "

@@ -134,10 +134,12 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     assert "only one of -o" in crew.err  # as in Scrapy
 
     feeds = ("-o", "items.jsonl", "-o", "items.csv", "-o", "items.json")
-    crew = here.crew("-w", "2", *feeds, "-s", "DOWNLOAD_DELAY=0.001")
+    own_limits = ("-s", "DOWNLOAD_DELAY=0.001", "-s", "CLOSESPIDER_ITEMCOUNT=1000")
+    crew = here.crew("-w", "2", *feeds, *own_limits)
 
     assert crew.wait() == 0
     assert "Warning: DOWNLOAD_DELAY = 0.001 applies to each worker separately" in crew.err
+    assert "Warning: CLOSESPIDER_ITEMCOUNT = 1000: each worker counts separately" in crew.err
     assert repeats(here) == 0
     with here.feed.with_suffix(".csv").open(newline="") as rows:
         assert sorted(rows.read().split()) == sorted(["path", *here.site.paths])

@@ -17,7 +17,6 @@ from scrapy_dq.scheduling.partitions import (
     BadPartition,
     OneSlot,
     Slots,
-    delay_of_each,
     partition_without_downloader,
 )
 from scrapy_dq.settings import Config
@@ -210,30 +209,6 @@ def test_without_partitions_there_is_one_with_room_for_all() -> None:
     request = Request("http://a.com/", meta={"download_slot": "x" * 10_000})
     assert OneSlot().partition_of(request) == b""
     assert OneSlot().limit(b"") == OneSlot().most == MAX_LEASES
-
-
-@pytest.mark.parametrize(
-    ("settings", "config", "told"),
-    [
-        ({"DOWNLOAD_DELAY": 1}, Config("c"), True),
-        ({"DOWNLOAD_DELAY": 0}, Config("c"), False),
-        ({"DOWNLOAD_DELAY": 1}, Config("c", domain_delay_s=2.0), False),
-        ({"DOWNLOAD_DELAY": 1}, Config("c", domain_limits={"a.example": (1.0, None, None)}), False),
-        ({"DOWNLOAD_DELAY": 1}, Config("c", partition_by="none"), False),
-    ],
-)
-def test_a_delay_that_holds_for_each_worker_is_reported(
-    settings: dict[str, int], config: Config, told: bool
-) -> None:
-    """Scrapy's project template sets one: several workers together ask more often."""
-    its: Any = SimpleNamespace(spider=None, settings=Settings(settings))
-    assert ("DQ_DOMAIN_DELAY = 1 applies to all workers" in delay_of_each(its, config)) == told
-
-
-def test_a_spider_may_have_a_delay_of_its_own() -> None:
-    """As Scrapy's downloader does: it goes before the setting."""
-    its: Any = SimpleNamespace(spider=SimpleNamespace(download_delay=0.5), settings=Settings())
-    assert "DQ_DOMAIN_DELAY = 0.5" in delay_of_each(its, Config("c"))
 
 
 def test_of_very_many_hosts_some_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
