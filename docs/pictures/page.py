@@ -72,7 +72,7 @@ def main() -> None:
         urls = [f"http://127.0.0.1:{9 + n % 2}/product/{n}" for n in range(40)]
         _dq(project, env, "push", CRAWL, "--priority", "100", *urls)
         _wait_for(project, env, KILLED_AT)
-        pid = json.loads(_dq(project, env, "workers", CRAWL, "--json", "--no-rate"))[0]["pid"]
+        pid = json.loads(_dq(project, env, "workers", CRAWL, "--json", "--no-rate"))["workers"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
         log = stack.enter_context((folder / "page.log").open("wb"))
         page = ("scrapy", "dq", "web", CRAWL, "--port", "0", "--allow-steering", *options[:2])

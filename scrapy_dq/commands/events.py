@@ -57,7 +57,7 @@ class Events(Subcommand):
                 return DONE
         listed = events[-options.count :]
         if options.json:
-            print_json([asdict(event) for event in listed])
+            print_json(looking.found_in(place, events=[asdict(event) for event in listed]))
         else:
             _print(listed, len(events))
         return DONE

@@ -57,7 +57,7 @@ class _Failures(Subcommand):
         if one is not None:
             print_json(one) if options.json else _print_one(one)
         elif options.json:
-            print_json(listed)
+            print_json(looking.found_in(place, total=self.total(census), entries=listed))
         else:
             _print_list(listed, self.total(census), self.of_one, self.of_many)
         return DONE

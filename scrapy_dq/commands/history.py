@@ -50,7 +50,8 @@ class History(Subcommand):
             looking.say_unanswered(place)
         found = list(zip(samples, paces(samples), strict=True))
         if options.json:
-            print_json([asdict(sample) | asdict(pace) for sample, pace in found])
+            samples_of = [asdict(sample) | asdict(pace) for sample, pace in found]
+            print_json(looking.found_in(place, samples=samples_of))
         elif not found:
             print("There is no sample yet: workers take one each 10 s.")
         else:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
@@ -109,6 +109,12 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
             yield found
         except place.NoSuchCrawl as error:
             raise CommandError(str(error)) from error
+
+
+def found_in(place: Place, **found: Any) -> dict[str, Any]:
+    """Return what was *found* in a crawl, for `--json`: an object, so that a later version can add keys."""
+    unreachable = list(place.shards.unreachable)
+    return {"crawl": place.crawl, "redis": place.target, "unreachable_shards": unreachable} | found
 
 
 def say_unanswered(place: Place) -> None:

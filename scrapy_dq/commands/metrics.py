@@ -90,7 +90,7 @@ def _print(metrics: Metrics, opened: AbstractContextManager[Place], *, as_json: 
     if isinstance(found, bytes):
         print(found.decode(), end="")
     else:
-        print_json(found)
+        print_json({"samples": found})
 
 
 def _serve(metrics: Metrics, opened: AbstractContextManager[Place], options: argparse.Namespace) -> None:

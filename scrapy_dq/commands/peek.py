@@ -44,7 +44,7 @@ class Peek(Subcommand):
             entries = [_entry(each, place) for each in found]
             looking.say_unanswered(place)
         if options.json:
-            print_json(entries)
+            print_json(looking.found_in(place, entries=entries))
         elif not entries:
             print("Nothing waits.")
         else:

@@ -80,7 +80,8 @@ class Search(Subcommand):
             now = place.now()
             looking.say_unanswered(place)
         if options.json:
-            print_json({"entries": found, "looked_at": looked.entries, "complete": looked.complete})
+            of_search = {"looked_at": looked.entries, "complete": looked.complete}
+            print_json(looking.found_in(place, entries=found, **of_search))
             return DONE
         rows = [
             (each["where"], details_of(each, now)[:LONGEST_DETAILS], title_of(each["request"]))

@@ -55,7 +55,7 @@ class Status(Subcommand):
             return self._watch(settings, options)
         if not (options.spider or options.crawl):
             crawls = _crawls(settings)
-            print_json(crawls) if options.json else _print_crawls(crawls)
+            print_json({"crawls": crawls}) if options.json else _print_crawls(crawls)
             return DONE
         with looking.place_of(settings, options) as place:
             status = read_status(place, 0.0 if options.no_rate else INTERVAL_S)

@@ -43,7 +43,7 @@ class Workers(Subcommand):
             workers = read_workers(place, wait_s)
             looking.say_unanswered(place)
         if options.json:
-            print_json(workers)
+            print_json(looking.found_in(place, workers=workers))
         elif not workers:
             print("No worker is registered.")
         else:

@@ -22,6 +22,12 @@ PASSWORD = "s3cr3t-w0rd"
 CHANGES = ("retry", "push", "forget", "clear", "limit", "seen", "reshard", "export", "import", "purge")
 """Commands that may have something to say beside what they print."""
 
+LISTS = {
+    "status": "crawls", "workers": "workers", "peek": "entries", "failed": "entries", "dead": "entries",
+    "events": "events", "history": "samples", "metrics": "samples",
+}  # fmt: skip
+"""The list in the JSON of a command."""
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RedisServer]:
@@ -70,7 +76,13 @@ class Dq:
 
     def found(self, name: str, *words: str, **settings: Any) -> Any:
         """Run a command with --json and return what a program gets."""
-        return json.loads(self._run(name, (*words, "--json"), settings))
+        found = json.loads(self._run(name, (*words, "--json"), settings))
+        assert isinstance(found, dict)  # a later version can add keys
+        return found
+
+    def listed(self, name: str, *words: str, **settings: Any) -> list[dict[str, Any]]:
+        """Run a command with --json and return the list that it is about."""
+        return list(self.found(name, *words, **settings)[LISTS[name]])
 
     def lines(self, name: str, *words: str, **settings: Any) -> list[str]:
         """Run a command whose lines may be of any length."""

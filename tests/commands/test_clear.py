@@ -205,7 +205,7 @@ def test_an_untrusted_worker_record_stops_nobody(
     live.redis.hset(live.key("worker:stranger"), "identity", record)
     assert HandWorker(live, "next").joined.status is Status.OK
     assert {member.worker_id for member in live.call("members")} == {"stranger", "worker", "next"}
-    assert {found["id"] for found in dq.found("workers", "--no-rate")} == {"stranger", "worker", "next"}
+    assert {found["id"] for found in dq.listed("workers", "--no-rate")} == {"stranger", "worker", "next"}
     assert dq.found("status", "--no-rate")["workers"] == 3
     live.redis.hdel(live.key("meta"), "spider_args")
     assert HandWorker(live, "last").joined.spider_args == ""

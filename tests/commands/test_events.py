@@ -35,7 +35,7 @@ def spider(live: LiveFrontier) -> HandWorker:
 def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
     """In words, with the time and who it was; the same for programs."""
     steer(live.redis, live.crawl, Word.PAUSE, "ann@desk")
-    found = dq.found("events")
+    found = dq.listed("events")
     assert [(event["kind"], event["who"], event["run"]) for event in found] == [
         ("began", "spider", 0), ("joined", "spider", 0), ("pause", "ann@desk", 0),
     ]  # fmt: skip
@@ -49,7 +49,7 @@ def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) 
     """As many as were asked for."""
     for n in range(5):
         steer(live.redis, live.crawl, Word.PAUSE, f"user{n}@desk")
-    assert [event["who"] for event in dq.found("events", "--last", "2")] == ["user3@desk", "user4@desk"]
+    assert [event["who"] for event in dq.listed("events", "--last", "2")] == ["user3@desk", "user4@desk"]
     assert dq.text("events", "-n", "2").startswith("7 events; the newest 2 are shown.\n")
 
 
@@ -57,7 +57,7 @@ def test_a_crawl_without_a_journal_has_no_events(dq: Any, live: LiveFrontier, wo
     """An earlier version keeps none."""
     live.redis.delete(live.key("journal"))
     assert dq.text("events") == "0 events.\n"
-    assert dq.found("events") == []
+    assert dq.listed("events") == []
 
 
 def test_what_others_wrote_does_not_control_the_terminal(
@@ -80,7 +80,7 @@ def test_each_command_that_changes_something_says_who_gave_it(
     for name in ("pause", "resume", "stop"):
         dq.text(name)
     dq.text("limit", "a.example", "--delay", "2")
-    assert [(event["kind"], event["who"]) for event in dq.found("events")[2:]] == [
+    assert [(event["kind"], event["who"]) for event in dq.listed("events")[2:]] == [
         (kind, own_name()) for kind in ("pause", "resume", "stop", "limit")
     ]
     user, _, host = own_name().partition("@")
@@ -110,8 +110,12 @@ def test_a_crawl_with_a_killed_worker(
     other.wait(120)
     assert other.close_reason == "finished"
     events, samples = (
-        json.loads(done.stdout)
-        for done in run_dq_each(project, [[name, project.name, "--json"] for name in ("events", "history")])
+        json.loads(done.stdout)[name]
+        for name, done in zip(
+            ("events", "samples"),
+            run_dq_each(project, [[name, project.name, "--json"] for name in ("events", "history")]),
+            strict=True,
+        )
     )
     pids = {"joined": (dying.pid, other.pid), "died": (dying.pid,), "left": (other.pid,)}
     assert [event["kind"] for event in events] == [

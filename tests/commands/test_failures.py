@@ -37,7 +37,7 @@ def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
 def test_each_is_reported_with_url_reason_time_worker(dq: Any, worker: HandWorker, name: str) -> None:
     """To programs with its request, to people in lines of 80."""
     end_badly(worker, 3)
-    found = dq.found(name)
+    found = dq.listed(name)
     number = 2 if name == "failed" else 5
     assert len(found) == 3
     one = next(each for each in found if each["url"] == f"http://x.example/{number}")
@@ -57,7 +57,7 @@ def test_each_is_reported_with_url_reason_time_worker(dq: Any, worker: HandWorke
 def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
     """By the id of the list, with or without a spider before it."""
     end_badly(worker, 2)
-    listed = dq.found(name)
+    listed = dq.listed(name)
     for each in listed:
         assert dq.found(name, each["id"]) == each
         text = dq.text(name, each["id"])
@@ -73,7 +73,7 @@ def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, na
     (entry,) = worker.held
     reason = "ValueError: invalid: us er:S3 kr@x.example, and ftp://u:S3kr@y.example"
     worker.exchange(Fail(entry, reason, "http://x.example/") if name == "failed" else Bury(entry, reason))
-    (found,) = dq.found(name)
+    (found,) = dq.listed(name)
     assert found["reason"] == "ValueError: invalid: ...@x.example, and ftp://...@y.example"
     assert "S3" not in dq.text(name) + dq.text(name, found["id"])
 
@@ -83,7 +83,7 @@ def test_of_very_many_attributes_some_are_shown(dq: Any, worker: HandWorker) -> 
     names = [f"k{n:05}" for n in range(20_000)]
     payload = bytes((REQUEST,)) + msgpack.packb(dict.fromkeys(names, 1))
     worker.exchange(put(1, reason="of no class", payload=payload))
-    (listed,) = dq.found("dead")
+    (listed,) = dq.listed("dead")
     assert set(dq.found("dead", listed["id"])["request"]) >= set(names)
     lines = dq.text("dead", listed["id"]).splitlines()
     assert len(lines) == 1 + MOST_ATTRIBUTES + 1
@@ -106,7 +106,7 @@ def test_an_invalid_id_is_reported(dq: Any, worker: HandWorker, name: str) -> No
 def test_none_is_no_failure(dq: Any, worker: HandWorker, name: str) -> None:
     """And a count says so."""
     assert dq.text(name).startswith("0 ")
-    assert dq.found(name) == []
+    assert dq.listed(name) == []
     assert dq.status == 0
 
 
@@ -114,7 +114,7 @@ def test_a_failed_request_is_found_far_down_the_list(dq: Any, worker: HandWorker
     """Which is read in parts."""
     for begin in range(0, 900, 100):
         end_badly(worker, 50, begin)
-    first = dq.found("failed", "-n", "1000")[-1]
+    first = dq.listed("failed", "-n", "1000")[-1]
     assert dq.found("failed", first["id"]) == first
 
 
@@ -148,7 +148,7 @@ def test_an_untrusted_record_hides_no_other(
 ) -> None:
     """Nor does it take the memory that it asks for: it is left out."""
     end_badly(worker, 2)
-    shown = {name: dq.found(name) for name in ("dead", "failed")}
+    shown = {name: dq.listed(name) for name in ("dead", "failed")}
     assert len(shown["dead"]) == len(shown["failed"]) == 2
     #            reason, at_ms, worker_id, attempts, place, payload, partition
     dead_record = [b"r", 10**12, b"w", 1, b"", b"p", b""]
@@ -156,7 +156,7 @@ def test_an_untrusted_record_hides_no_other(
     live.redis.hset(live.key("dead"), b"\0" * 12, msgpack.packb(dead_record))
     live.redis.lpush(live.key("failed"), msgpack.packb([b"\1" * 12, b"label", *dead_record]))
     for name, found in shown.items():
-        assert dq.found(name) == found
+        assert dq.listed(name) == found
         assert dq.text(name)
         with pytest.raises(CommandError, match=r"has no .* 0{24}"):
             dq.text(name, "0" * 24)
@@ -169,7 +169,7 @@ def test_a_long_reason_takes_no_time(dq: Any, live: LiveFrontier, worker: HandWo
     worker.exchange(put(1))
     record = msgpack.packb([b"a:" * 500_000, 10**12, b"w", 1, bytes(16), b"p", b""])
     live.redis.hset(live.key("dead"), b"\0" * 12, record)
-    (found,) = dq.found("dead")
+    (found,) = dq.listed("dead")
     assert found["reason"] == "a:" * (LONGEST_REASON // 2)
     assert "a:" in dq.text("dead", "0" * 24)
 
@@ -178,5 +178,5 @@ def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWor
     """Of a put that cannot be served."""
     worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
     assert "before any worker leased it" in dq.text("dead")
-    (found,) = dq.found("dead")
+    (found,) = dq.listed("dead")
     assert (found["worker"], found["url"]) == ("", "http://x/")

@@ -24,7 +24,7 @@ def sampled(live: LiveFrontier) -> HandWorker:
 
 def test_all_samples_are_there_for_programs(dq: Any, sampled: HandWorker) -> None:
     """With what is computed from two of them."""
-    found = dq.found("history")
+    found = dq.listed("history")
     assert len(found) == 60
     assert found[1] == {
         "at": BEGAN + 10, "run": 0, "done": 1000, "failed": 0, "dead": 1, "waiting": 9900, "delayed": 7,
@@ -33,7 +33,7 @@ def test_all_samples_are_there_for_programs(dq: Any, sampled: HandWorker) -> Non
         "exchange_ms": 2.0,
     }  # fmt: skip
     assert (found[0]["pages_per_s"], found[35]["pages_per_s"]) == (None, 0.0)
-    assert [sample["at"] for sample in dq.found("history", "--minutes")] == list(
+    assert [sample["at"] for sample in dq.listed("history", "--minutes")] == list(
         range(BEGAN, BEGAN + 600, 60)
     )
 
@@ -80,7 +80,7 @@ def test_whether_a_terminal_has_blocks_is_asked_of_its_encoding(monkeypatch: pyt
 def test_a_crawl_that_has_just_begun_has_no_sample(dq: Any, worker: HandWorker) -> None:
     """It says when there will be one."""
     assert dq.text("history") == "There is no sample yet: workers take one each 10 s.\n"
-    assert dq.found("history") == []
+    assert dq.listed("history") == []
 
 
 CURVES = {

@@ -96,7 +96,7 @@ def test_push(each_moment: Each) -> None:
         lambda live: HandWorker(live, "worker", OWN), "push", "pushed", *urls, "--no-wait", **SPIDERS
     )
     for dq, _ in pushed:
-        assert sorted(each["request"]["url"] for each in dq.found("peek")) == urls
+        assert sorted(each["request"]["url"] for each in dq.listed("peek")) == urls
 
 
 def test_push_of_what_was_already_seen(each_moment: Each) -> None:
@@ -104,7 +104,7 @@ def test_push_of_what_was_already_seen(each_moment: Each) -> None:
     urls = [f"{HOST}/{n}" for n in range(5)]
     words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")
     for dq, _ in each_moment(lambda live: HandWorker(live, "worker", OWN), *words, **SPIDERS):
-        found = [each["request"]["url"] for each in dq.found("peek", "-n", "100")]
+        found = [each["request"]["url"] for each in dq.listed("peek", "-n", "100")]
         assert sorted(found) in (urls, sorted(urls * 2))
 
 

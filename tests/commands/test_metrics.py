@@ -326,7 +326,7 @@ def test_they_are_printed_once(dq: Any, live: LiveFrontier, worker: HandWorker) 
     assert series["dq_requests waiting"] == 1
     assert series["dq_workers silent"] == 1
     assert found.crawls == {live.crawl}
-    listed = dq.found("metrics")
+    listed = dq.listed("metrics")
     assert {(s["name"], frozenset(s["labels"].items())) for s in listed} == set(found.series)
 
 

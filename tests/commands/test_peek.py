@@ -58,7 +58,7 @@ def test_what_waits_for_something_comes_after_what_may_be_leased(
         put(5, partition=b"d", payload=at["d"], due_in=7259), want=2,
     )  # fmt: skip
     worker.exchange(put(6, 9, partition=b"c", payload=at["c"]))
-    found = dq.found("peek")
+    found = dq.listed("peek")
     assert [entry["where"] for entry in found] == ["rotation", "saturated", "saturated", "delayed"]
     assert [entry["request"]["url"] for entry in found][::3] == ["http://c.example/", "http://d.example/"]
     assert found[1]["wait_s"] is None
@@ -66,7 +66,7 @@ def test_what_waits_for_something_comes_after_what_may_be_leased(
     text = dq.text("peek")
     for part in ("for a lease or budget", "2 h 0 min", "GET parse_page", "http://c.example/"):
         assert part in text
-    (first,) = dq.found("peek", "-n", "1")
+    (first,) = dq.listed("peek", "-n", "1")
     assert first == found[0]
 
 
@@ -76,7 +76,7 @@ def test_a_partition_that_rests_is_reported_with_its_time(dq: Any, live: LiveFro
     worker.exchange(*[put(n, partition=b"a", payload=stored("http://a/")) for n in range(3)], want=1)
     worker.exchange(release(int(next(iter(worker.held)))))
     worker.exchange()
-    (first, *_) = dq.found("peek")
+    (first, *_) = dq.listed("peek")
     assert first["where"] == "resting"
     assert 90 < first["wait_s"] <= 100
 
@@ -89,7 +89,7 @@ def test_days_are_told_as_such(dq: Any, worker: HandWorker) -> None:
 def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
     """Which is not a failure."""
     assert dq.text("peek") == "Nothing waits.\n"
-    assert dq.found("peek") == []
+    assert dq.listed("peek") == []
     assert dq.status == 0
 
 
@@ -193,7 +193,7 @@ def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker
     text = dq.text("peek")
     assert text.count("(unreadable: ") == 2
     assert "http://x/?[31m?forged" in text
-    assert {entry["request"]["kind"] for entry in dq.found("peek")} == {"unreadable", "request"}
+    assert {entry["request"]["kind"] for entry in dq.listed("peek")} == {"unreadable", "request"}
 
 
 def test_what_is_no_request_is_told_by_its_kind(dq: Any, worker: HandWorker) -> None:
@@ -201,7 +201,7 @@ def test_what_is_no_request_is_told_by_its_kind(dq: Any, worker: HandWorker) -> 
     item = msgpack.packb({"a": 1})
     payloads = (bytes((PAYLOAD,)) + b"http://x/", bytes((ITEM,)) + item, bytes((SERIALIZED,)) + b"{}")
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate(payloads)])
-    assert [entry["request"] for entry in reversed(dq.found("peek"))] == [
+    assert [entry["request"] for entry in reversed(dq.listed("peek"))] == [
         {"kind": "fed", "payload": "http://x/"},
         {"kind": "item", "item": {"a": 1}},
         {"kind": "serialized", "bytes": 2},
@@ -307,7 +307,7 @@ def test_a_json_serializer_shows_no_login_either(dq: Any, worker: HandWorker) ->
         "kind": "request",
     }  # fmt: skip
     worker.exchange(put(1, payload=bytes((SERIALIZED,)) + json.dumps(written).encode()))
-    (found,) = dq.found("peek")
+    (found,) = dq.listed("peek")
     assert "s3cret" not in str(found)
     assert (found["request"]["kind"], found["request"]["method"]) == ("serialized", "POST")
     text = dq.text("peek")

@@ -56,7 +56,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     commands = [[look, name, "--json"] for look in LOOKS]
     for done in run_dq_each(project, commands):
         assert (done.returncode, done.stderr) == (0, "")
-        json.loads(done.stdout)
+        assert isinstance(json.loads(done.stdout), dict)
     _, listed, as_json, by_name, nothing, typo, away = run_dq_each(
         project,
         [
@@ -67,7 +67,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     )  # fmt: skip
     assert f"{name}: {name}" in listed.stdout
     assert "paused " in listed.stdout
-    (crawl,) = json.loads(as_json.stdout)
+    (crawl,) = json.loads(as_json.stdout)["crawls"]
     assert (crawl["spider"], crawl["crawl"], crawl["phase"]) == (name, name, "open")
     assert crawl["hold"] == "paused"
     assert crawl["failed"] == 1
@@ -115,7 +115,7 @@ def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., 
     )
     assert len(table.stdout.splitlines()) == 3
     assert "broken: needs -a?" in table.stdout
-    broken_one, fine = json.loads(listed.stdout)
+    broken_one, fine = json.loads(listed.stdout)["crawls"]
     assert "needed" in broken_one["why"]
     assert (fine["crawl"], fine["phase"]) == ("fine", "absent")
     assert "there is no crawl 'fine' at unix://" in looked.stderr

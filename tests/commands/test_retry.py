@@ -89,7 +89,7 @@ def test_all_says_that_not_all_that_failed_are_kept(dq: Any, worker: HandWorker)
 def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """By id or by URL, failed or dead; with or without a spider's name before them."""
     end_badly(worker, 3)
-    failed, dead = dq.found("failed"), dq.found("dead")
+    failed, dead = dq.listed("failed"), dq.listed("dead")
     found = dq.found("retry", failed[0]["id"], dead[0]["url"], failed[1]["url"])
     assert (found["failed"], found["dead"], found["missing"]) == (2, 1, [])
     assert counts(live) == (3, 1, 2)
@@ -104,7 +104,7 @@ def test_a_login_in_a_url_is_not_shown_and_chooses(dq: Any, worker: HandWorker) 
     worker.exchange(*(put(n, payload=stored(with_login)) for n in range(2)), want=2)
     worker.exchange(Fail(entry_id(0), "why", with_login), bury(1))
     for name in ("failed", "dead"):
-        assert [each["url"] for each in dq.found(name)] == ["http://...@x.example/"]
+        assert [each["url"] for each in dq.listed(name)] == ["http://...@x.example/"]
         assert "s3cret" not in dq.text(name)
     found = dq.found("retry", with_login)
     assert (found["failed"], found["dead"], found["missing"]) == (1, 1, [])

@@ -44,7 +44,7 @@ def test_status_counts_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     assert (found["shards"], found["unreachable_shards"]) == (SHARDS, [])
     assert found["partitions"] == len(HOSTS) - 1
     assert len(found["largest_partitions"]) == len(HOSTS) - 1
-    (row,) = dq.found("workers", "--no-rate")
+    (row,) = dq.listed("workers", "--no-rate")
     assert row["leases"] == 1
 
 
@@ -89,7 +89,7 @@ def test_who_looks_for_long_sees_all_shards_after_a_reshard(server: RedisServer,
 
 def test_what_waits_is_shown_of_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
-    shown = {each["partition"] for each in dq.found("peek", "-n", "100")}
+    shown = {each["partition"] for each in dq.listed("peek", "-n", "100")}
     assert shown == {host.decode() for host in HOSTS}
 
 
@@ -121,8 +121,8 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     home = workers[0]
     version = home.exchange(terms=Terms(finish_at=-1)).census.version
     assert home.exchange(terms=Terms(finish_at=version)).status.value == "FINISHED"
-    assert len(dq.found("failed", "-n", "100")) == len(HOSTS)
-    entry = dq.found("failed", "-n", "100")[0]["id"]
+    assert len(dq.listed("failed", "-n", "100")) == len(HOSTS)
+    entry = dq.listed("failed", "-n", "100")[0]["id"]
     assert dq.found("failed", entry)["id"] == entry
     found = dq.found("retry", "--all", "--yes")
     assert (found["failed"], found["left"]) == (len(HOSTS), 0)
@@ -159,7 +159,7 @@ def test_each_fact_is_an_event_once(dq: Any, workers: list[HandWorker]) -> None:
     note(workers[0], "retry", "ann@desk", 2, 50)
     note(workers[2], "retry", "ann@desk", 3, 50)
     note(workers[2], "limit", "ann@desk", 1, 20, "delay")
-    found = [(each["kind"], each["count"], each["shards"]) for each in dq.found("events")]
+    found = [(each["kind"], each["count"], each["shards"]) for each in dq.listed("events")]
     assert found == [
         ("joined", 1, [0]),
         ("died", 0 + 1 + 2, [0, 1, 2]),
@@ -172,7 +172,7 @@ def test_each_fact_is_an_event_once(dq: Any, workers: list[HandWorker]) -> None:
     assert words[1] == "a worker died with 3 leases"
     assert words[3] == "a worker died with 5 leases (shard 1)"
     assert words[5] == "limits changed: delay"
-    samples = {each["name"]: each["value"] for each in dq.found("metrics")}
+    samples = {each["name"]: each["value"] for each in dq.listed("metrics")}
     assert (samples["dq_workers_died_total"], samples["dq_leases_reclaimed_total"]) == (1, 0 + 1 + 2 + 5)
 
 
@@ -199,7 +199,7 @@ def test_an_event_of_which_a_shard_is_away_is_not_shown_again() -> None:
 
 def test_partitions_are_counted_in_all_shards_by_metrics(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
-    found = [each for each in dq.found("metrics") if each["name"] == "dq_partitions"]
+    found = [each for each in dq.listed("metrics") if each["name"] == "dq_partitions"]
     assert sum(each["value"] for each in found) == len(HOSTS)
 
 

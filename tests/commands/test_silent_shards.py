@@ -124,11 +124,11 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
     elsewhere = len(HOSTS) - crawl.kept(SILENT)
     assert 0 < elsewhere < len(HOSTS)
     with crawl.silent():
-        assert len(dq.found("failed", "-n", "100", **QUICK)) == elsewhere
+        assert len(dq.listed("failed", "-n", "100", **QUICK)) == elsewhere
         assert dq.said == [f"scrapy dq: {UNANSWERED}: what is there is not shown or counted"]
         assert f"{elsewhere} failed requests." in dq.text("failed", "-n", "100", **QUICK)
         for name in ("dead", "peek", "history", "events", "workers"):
-            dq.found(name, **QUICK)
+            assert dq.found(name, **QUICK)["unreachable_shards"] == [SILENT]
             assert any(UNANSWERED in line for line in dq.said), name
         assert dq.found("search", "unreadable", **QUICK)["looked_at"] == elsewhere
         assert any(UNANSWERED in line for line in dq.said)
@@ -136,7 +136,7 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
         found = dq.found("report", **QUICK)
         assert found["status"]["unreachable_shards"] == [SILENT]
         assert any(UNANSWERED in line for line in dq.lines("report", **QUICK))
-    assert len(dq.found("failed", "-n", "100", **QUICK)) == len(HOSTS)
+    assert len(dq.listed("failed", "-n", "100", **QUICK)) == len(HOSTS)
     assert dq.said == []
 
 
@@ -342,13 +342,13 @@ def test_status_of_all_crawls_names_the_one_that_does_not_answer(
     settings = {"SPIDER_LOADER_CLASS": loader_of(hidden, other), **QUICK}
 
     def phases() -> list[str]:
-        return [row["phase"] for row in dq.found("status", **settings)]
+        return [row["phase"] for row in dq.listed("status", **settings)]
 
     # A busy node may not answer within the short time-out.
     wait_until(lambda: phases() == ["open", "absent"], "both are known", 60)
     with crawl.silent(0):
         wait_until(lambda: phases() == ["unknown", "absent"], "the other one is known", 60)
-        silent, _ = dq.found("status", **settings)
+        silent, _ = dq.listed("status", **settings)
         assert "does not answer" in silent["why"]
         assert any(line.endswith(f"{hidden}: {hidden}") for line in dq.lines("status", **settings))
         assert any(f"crawl {hidden!r}: Redis does not answer" in line for line in dq.said)
@@ -362,7 +362,7 @@ def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
     config = project_config(Settings({"REDIS_URL": cluster.url, **QUICK}))
 
     def up() -> bool:
-        return [each["value"] for each in dq.found("metrics", **QUICK) if each["name"] == "dq_up"] == [1]
+        return [each["value"] for each in dq.listed("metrics", **QUICK) if each["name"] == "dq_up"] == [1]
 
     async def open_page() -> bool:
         looks = Looks(config)

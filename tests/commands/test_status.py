@@ -262,7 +262,7 @@ def test_a_crawl_that_a_user_may_not_read_hides_no_other(
     dq = dq_at(server.url.replace("redis://", "redis://observer:pw@"))
     dq.crawl, dq.may_say = "", True
     spiders = {"SPIDER_LOADER_CLASS": loader_of("ours", "theirs")}
-    ours, theirs = dq.found("status", **spiders)
+    ours, theirs = dq.listed("status", **spiders)
     assert (ours["phase"], theirs["phase"]) == ("absent", "unknown")
     assert "permissions" in theirs["why"]
     dq.text("status", **spiders)

@@ -94,11 +94,11 @@ def test_a_run_whose_start_always_raises_ends_without_it(dq: Any, live: LiveFron
     again.exchange(ack(1), seeding=1)
     again.leave()
     assert dq.text("complete") == f"Crawl {dq.crawl!r}: finished without the rest.\n"
-    assert dq.found("events")[-1]["kind"] == "finished"
-    before = len(dq.found("events"))
+    assert dq.listed("events")[-1]["kind"] == "finished"
+    before = len(dq.listed("events"))
     for word in ("complete", "resume", "stop"):
         dq.text(word)
-    assert len(dq.found("events")) == before  # they did nothing
+    assert len(dq.listed("events")) == before  # they did nothing
     assert not HandWorker(live, "next", replace(IDENTITY, starts="args")).joined.resumed
 
 

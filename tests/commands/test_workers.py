@@ -39,7 +39,7 @@ def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFronti
         live.redis.hset(live.key(f"worker:{name}"), "identity", json.dumps(identity))
     workers["elsewhere"].exchange(put(1), put(2), want=1)
     live.call("fence", "fenced", workers["fenced"].epoch, workers["fenced"].run)
-    found = {worker["id"]: worker for worker in dq.found("workers", "--no-rate")}
+    found = {worker["id"]: worker for worker in dq.listed("workers", "--no-rate")}
     assert {name: worker["state"] for name, worker in found.items()} == {
         "here": "running", "gone": "dead", "elsewhere": "unknown", "fenced": "fenced", "odd": "unknown",
     }  # fmt: skip
@@ -64,9 +64,9 @@ def test_a_worker_that_beats_while_it_is_watched_is_alive(
         live.redis.hincrby(live.key("beats"), "beats", 2)
 
     monkeypatch.setattr(time, "sleep", beat)
-    found = {worker["id"]: worker["state"] for worker in dq.found("workers")}
+    found = {worker["id"]: worker["state"] for worker in dq.listed("workers")}
     assert found == {"beats": "alive", "here": "running", "elsewhere": "unknown"}
-    found = {worker["id"]: worker["state"] for worker in dq.found("workers", "--wait")}
+    found = {worker["id"]: worker["state"] for worker in dq.listed("workers", "--wait")}
     assert found == {"beats": "alive", "here": "stalled", "elsewhere": "silent"}
     assert watched == [1.0, 2.5]
 
@@ -86,7 +86,7 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
         sleep(0.05)
 
     monkeypatch.setattr(time, "sleep", crawl_meanwhile)
-    found = {worker["id"]: worker for worker in dq.found("workers")}
+    found = {worker["id"]: worker for worker in dq.listed("workers")}
     assert (found["quick"]["done"], found["slow"]["done"]) == (len(held), 40)
     assert 0 < found["quick"]["pages_per_s"] <= 6 / 0.05
     assert (found["slow"]["pages_per_s"], found["new"]["pages_per_s"]) == (0, None)
@@ -114,7 +114,7 @@ def test_since_is_reported_by_the_clock_of_redis(
     joined = live.redis.time()[0] - 7265
     live.redis.hset(live.key("worker:worker"), "since", joined * 1000)
     live.redis.hdel(live.key("worker:odd"), "since")
-    odd, found = dq.found("workers", "--no-rate")
+    odd, found = dq.listed("workers", "--no-rate")
     assert (found["since"], odd["since"], odd["since_s"]) == (joined, None, None)
     assert 7265 <= found["since_s"] < 7320
     assert found["pages_per_s"] is None
@@ -142,7 +142,7 @@ def test_no_worker_is_no_failure(dq: Any, live: LiveFrontier, worker: HandWorker
     """All may have left."""
     live.call("leave", "worker", worker.epoch, worker.run, False)
     assert dq.text("workers", "--no-rate") == "No worker is registered.\n"
-    assert dq.found("workers", "--no-rate") == []
+    assert dq.listed("workers", "--no-rate") == []
 
 
 def test_of_very_many_workers_some_are_shown(
@@ -162,5 +162,5 @@ def test_of_very_many_workers_some_are_shown(
     lines = dq.text("workers", "--no-rate").splitlines()
     assert len(lines) == 1 + 3 + 1
     assert lines[-1] == "and 3 more (--json lists all)"
-    assert len(dq.found("workers", "--no-rate")) == 6
+    assert len(dq.listed("workers", "--no-rate")) == 6
     assert len(asked) == 2

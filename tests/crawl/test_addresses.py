@@ -142,14 +142,15 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
     )
     assert (imported.returncode, again.returncode) == (0, 0), imported.stderr
     ended = dict(zip([words[0] for words in commands], [*others, cleared], strict=True))
-    assert [found["crawl"] for found in json.loads(listed.stdout)] == [name]
+    assert [found["crawl"] for found in json.loads(listed.stdout)["crawls"]] == [name]
     assert {command: done for command, done in ended.items() if done.returncode} == {}
     assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
-    assert json.loads(ended["status"].stdout)["waiting"] == len(json.loads(ended["peek"].stdout)) == 2
-    assert len(json.loads(ended["search"].stdout)["entries"]) == 2
+    assert json.loads(ended["status"].stdout)["waiting"] == 2
+    for command in ("peek", "search"):
+        assert len(json.loads(ended[command].stdout)["entries"]) == 2
     assert json.loads(ended["url"].stdout)["seen"]
     samples = {(each["name"], each["labels"].get("state")): each["value"]
-               for each in json.loads(ended["metrics"].stdout)}  # fmt: skip
+               for each in json.loads(ended["metrics"].stdout)["samples"]}  # fmt: skip
     assert (samples["dq_up", None], samples["dq_requests", "waiting"]) == (1, 2)
     doctor = json.loads(ended["doctor"].stdout)
     assert {each["what"]: each["level"] for each in doctor["findings"]}["crawl"] == "ok"
