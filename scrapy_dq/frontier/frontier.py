@@ -115,8 +115,8 @@ class Identity:
     """The name of this worker's start(), made from its arguments: workers with the same name yield the same
     requests, unless the name begins with a star; empty: no start() (lib/starts.lua)."""
     restart_window_s: float = 0.0
-    """For this many seconds after the end of a run that workers shared, this worker counts as one of them,
-    restarted."""
+    """For this many seconds after the end of a run of several hosts, this worker counts as one of its
+    workers, restarted."""
     shards: int = 1
     order_given: bool = True
     seen_given: bool = True

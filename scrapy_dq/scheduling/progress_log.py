@@ -105,7 +105,7 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
             left_s = config.restart_window_s - joined.ended_s
             what = (
                 f"run {joined.run}, with the same arguments, was finished {joined.ended_s:.0f} s ago by "
-                f"several workers: nothing to do for a worker that was restarted. A new run can start in "
+                f"workers on several hosts: nothing to do for a restarted worker. A new run can start in "
                 f"{left_s:.0f} s (DQ_RESTART_WINDOW), or now with another DQ_RUN_NAME or with "
                 f"DQ_RESTART_WINDOW = 0"
             )

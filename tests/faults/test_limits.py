@@ -16,7 +16,7 @@ from support.stored import HISTORY, crawl_keys
 
 HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
 LIMITS = {
-    "DQ_DOMAIN_DELAY": 0.05, "DQ_DOMAIN_CONCURRENCY": 3, "DQ_WORKER_TTL": 30, "DQ_RESTART_WINDOW": 60,
+    "DQ_DOMAIN_DELAY": 0.05, "DQ_DOMAIN_CONCURRENCY": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once",
 }  # fmt: skip
 # What a run that all have left keeps: the tombstone, and limits as they were.
 LEFT = {"meta", "limits", *HISTORY}

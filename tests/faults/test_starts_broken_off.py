@@ -97,7 +97,7 @@ def parts(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> F
     return fault_crawl(
         fault_redis,
         site={"pages": PAGES, "fan_out": 0},
-        settings={"PAGES": PAGES, "DQ_RESTART_WINDOW": 60},
+        settings={"PAGES": PAGES},
         spider=PARTS,
     )
 
@@ -208,23 +208,37 @@ def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(
     assert crawl.overview().phase == "finished"
 
 
-def test_a_worker_that_is_started_again_after_the_end_begins_no_new_run(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
-) -> None:
-    """As a supervisor does: within DQ_RESTART_WINDOW it closes with `finished`, and says how to go on."""
-    crawl = fault_crawl(fault_redis, site={"pages": 100}, settings={"DQ_RESTART_WINDOW": 60})
-    workers: list[Worker] = crawl.start(2)
+HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['ON_HOST']\n"
+
+
+@pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")], ids=["one host", "two hosts"])
+def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_several_hosts(
+    hosts: tuple[str, str], fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl],
+    figures: Callable[..., None],
+) -> None:  # fmt: skip
+    """On two hosts a supervisor may have restarted it: it closes with `finished`, and explains a rerun."""
+    crawl = fault_crawl(
+        fault_redis, site={"pages": 100, "latency_s": 0.01}, settings={"DQ_RESTART_WINDOW": 60}
+    )
+    (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
+    workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]
+    for worker in workers:
+        worker.wait_for_log("] INFO: Crawl '")
+    crawl.site.set_latency(0.0)
     crawl.end()
     assert [worker.close_reason for worker in workers] == ["finished"] * 2
 
-    again = crawl.project.run_worker()
+    again = crawl.project.run_worker(environ={"ON_HOST": "one"})
     assert again.close_reason == "finished"
+    if len(set(hosts)) == 1:
+        assert (crawl.overview().run, crawl.verdict().repeats) == (1, crawl.pages)
+        return
     assert re.search("WARNING: .* or with DQ_RESTART_WINDOW = 0$", again.text, re.MULTILINE)
     verdict = crawl.verdict()
     figures(verdict)
     assert (verdict.repeats, crawl.overview().run) == (0, 0)
 
-    crawl.project.run_worker(settings={"DQ_RESTART_WINDOW": "0"})
+    crawl.project.run_worker(settings={"DQ_RESTART_WINDOW": "0"}, environ={"ON_HOST": "one"})
     assert crawl.overview().run == 1
     assert crawl.verdict().repeats == crawl.pages
 

@@ -40,7 +40,7 @@ def test_no_page_is_lost_however_often_workers_are_killed(
         fault_redis,
         site={"pages": PAGES * kills // 25, "latency_s": 0.08},
         # The one that replaces the last to be killed may come when the other has finished the crawl.
-        settings={"DQ_WORKER_TTL": 30, "DQ_RESTART_WINDOW": 60},
+        settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
     )
     kill_at_random(crawl, kills, random.Random(kills))
 

@@ -482,10 +482,14 @@ ARGS = replace(IDENTITY, restart_window_s=60.0, starts="{}")
 OTHER_ARGS = replace(ARGS, spider_args='{"category": "b"}', starts='{"category": "b"}')
 
 
-def shared_run(live: LiveFrontier, *others: Identity) -> None:
-    """Let workers share a run, two of ARGS and one of each of *others*, finish it, and leave."""
+def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
+    """Let workers share a run, two of ARGS and one of each of *others*, finish it, and leave.
+
+    Args:
+        host: of all workers; empty: each is on a host of its own.
+    """
     crawls = (ARGS, ARGS, *others)
-    workers = [HandWorker(live, f"worker-{n}", crawl) for n, crawl in enumerate(crawls)]
+    workers = [HandWorker(live, f"worker-{n}", crawl, host) for n, crawl in enumerate(crawls)]
     for worker in workers:
         worker.exchange(seeding=1)
     for worker in (*workers, workers[0]):
@@ -528,6 +532,12 @@ def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
     shared_run(live)
     live.redis.hincrby(live.key("meta"), "ended", -60_001)
     assert HandWorker(live, "again", ARGS).run == 1
+
+
+def test_a_run_of_one_host_has_no_window(live: LiveFrontier) -> None:
+    """A person who runs the same crawl again gets a new run."""
+    shared_run(live, OTHER_ARGS, host="laptop")
+    assert HandWorker(live, "again", ARGS, "laptop").run == 1
 
 
 def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:

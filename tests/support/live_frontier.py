@@ -294,10 +294,13 @@ def let_idle(live: LiveFrontier, name: str, consumer: str = "crawl") -> None:
 class HandWorker:
     """A worker with the state of one process; it sends only what a test requests."""
 
-    def __init__(self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY) -> None:
+    def __init__(
+        self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY, host: str = ""
+    ) -> None:
+        """*host*: where it runs; by default on a host of its own."""
         self.live = live
         self.worker_id = worker_id
-        self.joined = live.call("join", worker_id, {"host": worker_id}, uuid4().hex, crawl)
+        self.joined = live.call("join", worker_id, {"host": host or worker_id}, uuid4().hex, crawl)
         self.epoch, self.run, self.crawl = self.joined.epoch, self.joined.run, crawl
         self.seq, self.registered = 1, self.joined.registered
         self.held: set[bytes] = set()

@@ -61,7 +61,7 @@ def test_a_limit_of_a_port_is_reported(name: str, host: str, caplog: pytest.LogC
     [
         ("", None, "run 4 has ended while this worker joined it: nothing to do"),
         ("nightly", None, "run 'nightly' is finished: nothing to do. Another DQ_RUN_NAME starts a new run"),
-        ("", 7.0, "was finished 7 s ago by several workers"),
+        ("", 7.0, "was finished 7 s ago by workers on several hosts"),
     ],
 )
 def test_a_worker_that_takes_no_part_says_why(

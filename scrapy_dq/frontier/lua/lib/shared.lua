@@ -1,16 +1,24 @@
--- shared: whether several workers with a start() share this run. Programs, commands and rejoining workers do not count
--- as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
+-- shared: whether workers with a start() on several hosts share this run. Programs, commands and rejoining workers do
+-- not count as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
 -- USES     held.fields_of, keys.key
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
+local function host_of(identity) -- nil: it cannot be read
+  local read, found = pcall(cjson.decode, identity or '')
+  return read and type(found) == 'table' and found.host or nil
+end
 local function note_shared()
   if stored_field('shared') ~= '' then return end
-  local workers = {}
+  local first, host
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-    local worker = fields_of(id, 'starts', 'fenced')
-    if (worker[1] or '') ~= '' and worker[2] == '0' then workers[#workers + 1] = with_beat(id) end
-    if #workers > 1 then return redis.call('HSET', key.meta, 'shared', table.concat(workers, '\n')) end
+    local worker = fields_of(id, 'starts', 'fenced', 'identity')
+    local counts = (worker[1] or '') ~= '' and worker[2] == '0'
+    if counts and not first then
+      first, host = with_beat(id), host_of(worker[3])
+    elseif counts and host_of(worker[3]) ~= host then
+      return redis.call('HSET', key.meta, 'shared', first .. '\n' .. with_beat(id))
+    end
   end
 end
 -- A worker was declared dead: if its heartbeat has not changed since, it was dead before the other worker joined, which

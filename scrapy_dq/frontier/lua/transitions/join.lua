@@ -1,5 +1,5 @@
 -- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
--- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run that workers shared, a
+-- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run of several hosts, a
 --          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
 --          epoch is new_epoch; -1: this is home), exist (1: home says that this shard exists),
 --          replaces (the epoch of what home goes on without; empty: none; see follow.lua), kind (of its start keys;
