@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import MethodType
 from typing import Any
 
@@ -30,43 +30,92 @@ class Callbacks:
     """The callbacks of one spider, as its class is now. Both directions use the same table.
 
     A callback is one of SCRAPY_CALLBACKS, or a method of a class that is neither of BASES nor Python's own;
-    but not one that a class of BASES also defines: that one takes other arguments. Attributes of the
-    instance do not count, and no property is read.
+    but not one that a class of BASES also defines: that one takes other arguments. Or it is a method of
+    another object, which the spider has as an attribute (`self.page = Helper().page`), and which a class of
+    the project defines: a library's method may do more than parse a page. No property is read.
     """
 
-    def __init__(self, spider: Spider) -> None:
+    def __init__(self, spider: Spider, packages: Collection[str] = ()) -> None:
+        """*packages* are the top-level packages of the project; those of the spider's classes are added."""
         self._spider_name = repr(spider.name)
+        self._packages = {*packages, *map(_package, type(spider).__mro__)} - BASES - sys.stdlib_module_names
+        self._attributes = vars(spider)  # as they are when a request is stored
+        self._not_other = (spider, type(spider))
         self._methods: dict[str, Callable[..., Any]] = {NO_CALLBACK_NAME: NO_CALLBACK}
-        self._methods.update(_callbacks(spider))
+        self._hooks = _hooks(spider)
+        self._methods.update(_callbacks(spider, self._hooks, self._is_others))
         self._names = {method: name for name, method in self._methods.items()}
 
     def name_of(self, callback: Any) -> str:
         """Return the name that resolves to *callback* again; raise Unfit if there is none."""
         # Equal bound methods have the same function and the same object.
         name = self._names.get(callback) if callback is NO_CALLBACK or type(callback) is MethodType else None
+        is_others = name is None and self._is_others(callback)
+        if is_others:
+            name = next((held for held in self._attributes if self._held(held) == callback), None)
         if name is None:
             called = getattr(callback, "__qualname__", type(callback).__qualname__)
-            raise Unfit(f"{called} is not a method of the spider {self._spider_name} that can be a callback")
+            advice = (
+                "; it is stored if the spider has it as an attribute (self.page = ...) that hides no method"
+            )
+            raise Unfit(
+                f"{called} is not a method of the spider {self._spider_name} that can be a callback"
+                f"{advice if is_others else ''}"
+            )
         return name
 
     def method_of(self, name: Any) -> Callable[..., Any]:
         """Return the bound method called *name*; raise Unfit if there is none."""
-        method = self._methods.get(name) if type(name) is str else None
+        method = (self._methods.get(name) or self._held(name)) if type(name) is str else None
         if method is None:
             raise Unfit(f"the spider {self._spider_name} has no callback {name!a:.100}")
         return method
 
+    def _held(self, name: str) -> Callable[..., Any] | None:
+        """Return the method of another object that is the spider's attribute *name*."""
+        held = self._attributes.get(name)
+        hidden = name in self._methods or name in self._hooks or _is_dunder(name)
+        return held if not hidden and self._is_others(held) else None
 
-def _callbacks(spider: Spider) -> Iterator[tuple[str, MethodType]]:
+    def _is_others(self, method: Any) -> bool:
+        """Return whether *method* is bound to another object, and a class of the project defines it."""
+        if type(method) is not MethodType or any(method.__self__ is one for one in self._not_other):
+            return False
+        owner = method.__self__ if isinstance(method.__self__, type) else type(method.__self__)
+        return any(
+            _package(base) in self._packages
+            and any(
+                method.__func__ is (raw.__func__ if isinstance(raw, classmethod) else raw)
+                for raw in vars(base).values()
+            )
+            for base in owner.__mro__
+        )
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _hooks(spider: Spider) -> frozenset[str]:
+    bases = (vars(cls) for cls in type(spider).__mro__ if _package(cls) in BASES)
+    return _HOOKS.union(*bases) - SCRAPY_CALLBACKS
+
+
+def _callbacks(
+    spider: Spider, hooks: Collection[str], is_others: Callable[[Any], bool]
+) -> Iterator[tuple[str, MethodType]]:
     visited = set()
-    classes = [(cls, cls.__module__.partition(".")[0]) for cls in type(spider).__mro__]
-    hooks = _HOOKS.union(*(vars(cls) for cls, package in classes if package in BASES)) - SCRAPY_CALLBACKS
-    for cls, package in classes:
+    for cls in type(spider).__mro__:
+        package = _package(cls)
         for name, raw in vars(cls).items():
             if name in visited:
                 continue
             visited.add(name)
-            if name.startswith("__") and name.endswith("__"):
+            if _is_dunder(name):
                 continue
             if package in BASES:
                 allowed = name in SCRAPY_CALLBACKS
@@ -78,6 +127,8 @@ def _callbacks(spider: Spider) -> Iterator[tuple[str, MethodType]]:
                 yield name, MethodType(raw.__func__, type(spider))
             elif _is_method(raw):
                 yield name, MethodType(raw, spider)
+            elif is_others(raw):
+                yield name, raw
 
 
 def _is_method(raw: Any) -> bool:

@@ -22,27 +22,33 @@ class Dicts:
     """Writes and reads the dicts of one spider's requests."""
 
     def __init__(
-        self, spider: Spider, checks: Mapping[str, Check], find_class: Callable[[Any], type[Request]]
+        self,
+        spider: Spider,
+        name_of: Callable[[Any], str],
+        checks: Mapping[str, Check],
+        find_class: Callable[[Any], type[Request]],
     ) -> None:
         """
         Args:
+            name_of: returns the name of a callback; raises Unfit.
             checks: the check of each attribute.
             find_class: returns the Request class with a dotted name; raises Unfit.
         """
         self._spider = spider
+        self._name_of = name_of
         self._checks = checks
         self._find_class = find_class
 
     def dict_of(self, request: Request) -> dict[str, Any]:
         """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it could not be rebuilt."""
         values = request.to_dict(spider=self._spider)
+        for name in ("callback", "errback"):
+            if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
+                values[name] = self._name_of(getattr(request, name))
         values["encoding"] = attributes.stored_encoding(values["encoding"])
         cls, arguments = self.arguments_of(values)
         if cls is not type(request):
             raise Unfit(f"{values[CLASS]} is not the name of its class")
-        for name in ("callback", "errback"):  # Scrapy finds a method by its function, not by its object
-            if arguments.get(name) != getattr(request, name):
-                raise Unfit(f"{name}: it is not the method that the spider has as {values[name]!r}")
         attributes.check_cookies(arguments.get("cookies", ()), request.url)
         return values
 

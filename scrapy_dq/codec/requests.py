@@ -125,7 +125,7 @@ class Codec:
         self._request_classes: dict[str, type[Request]] = {}
         self._plans: dict[type[Request], _Plan] = {}
         self.serializer = serializer
-        callbacks = Callbacks(spider)
+        callbacks = Callbacks(spider, packages)
         self._check_meta = attributes.meta_check(types, callbacks.method_of, most_response_bytes)
         flat = {
             "url": attributes.url_check(schemes),
@@ -156,7 +156,8 @@ class Codec:
             **{name: _after(self._values.lift, check) for name, check in nested.items()},
         }
         by_name = {"callback": callbacks.method_of, "errback": callbacks.method_of}
-        self._dicts = Dicts(spider, {**by_name, **flat, **nested, **_ADDED}, self._request_class)
+        checks = {**by_name, **flat, **nested, **_ADDED}
+        self._dicts = Dicts(spider, callbacks.name_of, checks, self._request_class)
 
     def encode(self, request: Request) -> bytes:
         """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
