@@ -13,7 +13,6 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S
-from scrapy_dq.hostnames import host_named
 from scrapy_dq.text import printable
 
 
@@ -32,10 +31,10 @@ class Limit(Subcommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "words", nargs="+", metavar="<spider> <partition>",
-            help="the name of the spider; the partition, as `status` shows it",
-        )  # fmt: skip
+            "words", nargs="*", metavar="<spider> <partition>", help="the name of the spider; the partition"
+        )
         looking.add_common_options(parser)
+        looking.add_partition(parser)
         parser.add_argument(
             "--delay",
             type=_seconds(0, MAX_DELAY_S),
@@ -65,7 +64,7 @@ class Limit(Subcommand):
         from scrapy_dq.frontier.admin.control import limit
         from scrapy_dq.frontier.worker.identity import own_name
 
-        options.spider, partition = looking.spider_and("the partition", options)
+        options.spider, partition = looking.spider_and_partition(options)
         own = (options.delay, options.concurrency, options.budget)
         if options.default and own != (None, None, None):
             raise WrongUsage("--default cannot be combined with --delay, --concurrency or --budget")
@@ -75,12 +74,7 @@ class Limit(Subcommand):
         with looking.place_of(settings, options) as place:
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
-            hint = looking.hint_of_partition(place, partition)
-            if hint and (usual := host_named(partition)) != partition:
-                # Links to a host are in the partition of its usual spelling. A slot may have capitals.
-                usual_hint = looking.hint_of_partition(place, usual)
-                if not usual_hint or usual != partition.lower():
-                    partition, hint = usual, usual_hint
+            partition, hint = looking.partition_named(place, partition)
             if hint and not changes:
                 raise CommandError(hint)
             try:

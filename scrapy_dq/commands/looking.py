@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.hostnames import host_named
 from scrapy_dq.inspection import place
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import unanswered
@@ -60,9 +61,29 @@ def spider_and(what: str, options: argparse.Namespace) -> tuple[str, str]:
     words = options.words
     if len(words) > 2:
         raise WrongUsage(f"a spider and {what}, not {len(words)} words")
-    if len(words) == 1 and not options.crawl:
+    if not words or (len(words) == 1 and not options.crawl):
         raise WrongUsage(f"name the spider first, or a crawl with --crawl; then {what}")
     return ("", *words)[-2], words[-1]
+
+
+def add_partition(parser: argparse.ArgumentParser, before: str = "") -> None:
+    """Add the option that names a partition; *before*: the beginning of its help."""
+    parser.add_argument(
+        "--partition", metavar="NAME", help=f"{before}the partition, usually a host, as `status` shows it"
+    )
+
+
+def spider_and_partition(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the spider, as `spider_and` does, and the partition: the second of the `words`, or --partition.
+
+    Raises:
+        WrongUsage: it is named twice or not at all, or no crawl is named.
+    """
+    if options.partition is None:
+        return spider_and("the partition, usually a host", options)
+    if len(options.words) > 1:
+        raise WrongUsage("--partition and a second word both name the partition")
+    return "".join(options.words), options.partition
 
 
 def add_count(parser: argparse.ArgumentParser, count: int, *names: str) -> None:
@@ -121,6 +142,19 @@ def say_unanswered(place: Place) -> None:
     """Say on standard error which shards have not answered, if any: what was printed has nothing of them."""
     for line in unanswered(place.shards.unreachable):
         print(f"scrapy dq: {line}", file=sys.stderr)
+
+
+def partition_named(place: Place, name: str) -> tuple[str, str]:
+    """Return the partition that *name* means, and a hint if the crawl has nothing in it, else "".
+
+    Links to a host are in the partition of its usual spelling. A slot may have capitals.
+    """
+    hint, usual = hint_of_partition(place, name), host_named(name)
+    if hint and usual != name:
+        usual_hint = hint_of_partition(place, usual)
+        if not usual_hint or usual != name.lower():
+            return usual, usual_hint
+    return name, hint
 
 
 def hint_of_partition(place: Place, partition: str) -> str:

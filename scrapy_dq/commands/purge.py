@@ -16,7 +16,8 @@ class Purge(Subcommand):
     """For a site that leads to ever more pages, or that is not wanted any more."""
 
     name = "purge"
-    arguments = "[<spider>] --partition NAME"
+    arguments = "[<spider>] <partition>"
+    words = "words"
     summary = "drop what waits in one partition"
     description = (
         "Drops all requests of one partition, usually a host, that wait or are delayed, while the crawl "
@@ -25,8 +26,11 @@ class Purge(Subcommand):
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_crawl_options(parser)
-        parser.add_argument("--partition", required=True, metavar="NAME", help="its name, usually a host")
+        parser.add_argument(
+            "words", nargs="*", metavar="<spider> <partition>", help="the name of the spider; the partition"
+        )
+        looking.add_common_options(parser)
+        looking.add_partition(parser)
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -35,12 +39,12 @@ class Purge(Subcommand):
         from scrapy_dq.frontier.model import fits_a_partition
         from scrapy_dq.frontier.worker.identity import own_name
 
-        partition = options.partition
+        options.spider, partition = looking.spider_and_partition(options)
         if not (partition and fits_a_partition(partition)):
             raise WrongUsage(f"{partition[:100]!a} is not the name of a partition")
         with looking.place_of(settings, options) as place:
             place.overview(most_members=0)
-            hint = looking.hint_of_partition(place, partition)
+            partition, hint = looking.partition_named(place, partition)
             if hint:
                 raise CommandError(hint)
             count = waiting_in(place.shards, place.crawl, partition)

@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
+from scrapy_dq.hostnames import host_named
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
@@ -31,21 +32,22 @@ class Retry(Subcommand):
     """Moves records back into the backlog."""
 
     name = "retry"
-    arguments = "[<spider>] [<id> | <URL> ...]"
+    arguments = "[<spider>] [<id> | <URL> ...] [<partition>]"
     words = "words"
     summary = "give failed requests and dead letters another try"
     description = (
         "Puts requests that failed for good, and dead letters, back into the backlog, at their old place and "
-        "with their attempts reset: those with a given id or URL, those that --match and --reason select, or "
-        "--all."
+        "with their attempts reset: those with a given id or URL, those of a partition, those that --match "
+        "and --reason select, or --all."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "words", nargs="*", metavar="<spider> <id> <URL>",
-            help="the name of the spider; ids, as `failed` and `dead` show them; whole URLs",
+            "words", nargs="*", metavar="<spider> <id> <URL> <partition>",
+            help="the name of the spider; ids, as `failed` and `dead` show them; whole URLs; a partition",
         )  # fmt: skip
         looking.add_common_options(parser)
+        looking.add_partition(parser, "of these, only those of ")
         parser.add_argument("--failed", action="store_true", help="failed requests only")
         parser.add_argument("--dead", action="store_true", help="dead letters only")
         parser.add_argument(
@@ -63,9 +65,12 @@ class Retry(Subcommand):
         from scrapy_dq.frontier.admin.retry import kept, retry
         from scrapy_dq.frontier.worker.identity import own_name
 
-        options.spider, named = _words(options.words, bool(options.crawl))
-        if options.all == bool(named or options.match or options.reason):
-            raise WrongUsage("select some with ids, URLs, --match or --reason; or all, with --all alone")
+        named = _read_words(options)
+        some = named or options.match or options.reason or options.partition is not None
+        if options.all == bool(some):
+            raise WrongUsage(
+                "select some with ids, URLs, a partition, --match or --reason; or all, with --all alone"
+            )
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
@@ -82,7 +87,8 @@ class Retry(Subcommand):
                     by=own_name(),
                 )  # fmt: skip
             working = asking.anybody(place.overview())  # again: if the run just ended, they may have left
-        missing = [name for name in named if name not in choice.found]
+        wanted = named if options.partition is None else [*named, options.partition]
+        missing = [name for name in wanted if name not in choice.found]
         if options.json:
             print_json(
                 {
@@ -114,8 +120,12 @@ class _Choice:
         self.of_failed = options.failed or not options.dead
         self.of_dead = options.dead or not options.failed
         self.found: set[str] = set()
-        """The named ids and URLs that were found."""
+        """The named ids and URLs, and the partition, that were found."""
         self._named = frozenset(named)
+        self._partition: str | None = options.partition
+        # Links to a host are in the partition of its usual spelling.
+        named_so = (options.partition or "", host_named(options.partition or ""))
+        self._partitions = {name.encode() for name in named_so}
         self._globs: list[str] = options.match
         self._reason: str | None = options.reason
         self._max_bytes = max_bytes
@@ -128,6 +138,10 @@ class _Choice:
         return self._wants(record, lambda: self._url_of(record.payload))
 
     def _wants(self, record: Failed | Dead, url_of: Callable[[], str]) -> bool:
+        if self._partition is not None:
+            if record.partition not in self._partitions:
+                return False
+            self.found.add(self._partition)
         if self._reason and self._reason.lower() not in record.reason.lower():
             return False
         if not (self._named or self._globs):
@@ -144,17 +158,21 @@ class _Choice:
         return url_of(payload, self._max_bytes)
 
 
-def _words(words: Sequence[str], named: bool) -> tuple[str, list[str]]:
-    """Return the spider, and ids and URLs; with a crawl *named* by --crawl, the spider may be left out."""
-    spider, *chosen = words or [""]
-    if spider and (_ID.fullmatch(spider) or "://" in spider):
-        if not named:
-            raise WrongUsage("name a spider first, or a crawl with --crawl")
-        spider, chosen = "", list(words)
-    for each in chosen:
-        if not (_ID.fullmatch(each) or "://" in each):
-            raise WrongUsage(f"{each!r} is neither a URL nor an id, which has 24 hexadecimal digits")
-    return spider, chosen
+def _read_words(options: argparse.Namespace) -> list[str]:
+    """Set `spider` and `partition`, as far as the words name them; return ids and URLs."""
+    words: list[str] = options.words
+    named = [word for word in words if _ID.fullmatch(word) or "://" in word]
+    others = [word for word in words if word not in named]
+    selects = named or options.all or options.match or options.reason or options.partition is not None
+    if len(others) == 1 and options.crawl and not selects:
+        others = ["", *others]  # as in `limit`: with --crawl, the spider may be left out
+    options.spider, *partitions = others or [""]
+    if named and not (options.crawl or (words[0] == options.spider)):
+        raise WrongUsage("name a spider first, or a crawl with --crawl")
+    if len(partitions) + (options.partition is not None) > 1:
+        raise WrongUsage("name one partition; ids have 24 hexadecimal digits, and URLs ://")
+    options.partition = partitions[0] if partitions else options.partition
+    return named
 
 
 def _ask(failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: Place) -> None:

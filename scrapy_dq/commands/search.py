@@ -45,7 +45,7 @@ class Search(Subcommand):
             "--where", choices=[each.replace(" ", "-") for each in PLACES], action="append",
             help="look only there (may be repeated)",
         )  # fmt: skip
-        parser.add_argument("--partition", metavar="NAME", help="only of this partition, usually a host")
+        looking.add_partition(parser, "only of ")
         parser.add_argument(
             "--most", type=_number, default=MOST_LOOKED_AT, metavar="N",
             help=f"look at no more entries (default: {MOST_LOOKED_AT:,})",

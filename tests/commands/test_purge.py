@@ -48,12 +48,22 @@ def test_it_asks_and_without_an_answer_drops_nothing(
     assert waiting_in(live.redis, live.crawl, TRAP) == 18
 
 
+@pytest.mark.parametrize("words", [[TRAP], ["pushed", TRAP], ["--partition", "TRAP.example."]])
+@pytest.mark.usefixtures("filled")
+def test_a_partition_is_named_as_by_limit(dq: Any, words: list[str]) -> None:
+    spiders = {"SPIDER_MODULES": ["support.pushed_spider"]}
+    assert dq.found("purge", *words, "--yes", **spiders)["dropped"] == 23
+    assert dq.found("limit", *words, **spiders)["partition"] == TRAP
+
+
 @pytest.mark.usefixtures("filled")
 def test_a_misspelled_partition_is_refused(dq: Any) -> None:
     with pytest.raises(CommandError, match=r"nothing in a partition of that name now; did you mean"):
         dq.text("purge", "--partition", "trap.exampel", "--yes")
     with pytest.raises(WrongUsage, match="is not the name of a partition"):
         dq.text("purge", "--partition", "", "--yes")
+    with pytest.raises(WrongUsage, match="both name the partition"):
+        dq.text("purge", "pushed", TRAP, "--partition", TRAP, "--yes")
 
 
 def test_it_may_be_killed_before_each_of_its_commands(

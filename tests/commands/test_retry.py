@@ -13,7 +13,7 @@ from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import retry
 from scrapy_dq.frontier.model import Fail, FrontierRefused, Status
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, puts
 from support.redis_server import RedisServer
 from support.stored_requests import stored
 
@@ -161,6 +161,28 @@ def test_those_are_retried_that_are_described(
     assert dq.status == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["a.example"], 2),
+        (["--partition", "a.example"], 2),
+        (["pushed", "A.EXAMPLE."], 2),
+        (["pushed", "a.example", "--reason", "ValueError: 1"], 1),
+        (["a.example", "--dead"], 0),
+        (["c.example"], 0),
+    ],
+)
+def test_a_partition_is_retried_however_it_is_named(
+    dq: Any, worker: HandWorker, words: list[str], count: int
+) -> None:
+    """As by `limit` and `purge`: as a word, or by --partition."""
+    worker.exchange(*puts(b"a.example", 2), *puts(b"b.example", 1, begin=2), want=3)
+    worker.exchange(*(fail(n, f"ValueError: {n}") for n in range(3)))
+    found = dq.found("retry", *words, SPIDER_MODULES=["support.pushed_spider"])
+    assert (found["failed"], found["missing"]) == (count, [] if count else [words[0]])
+    assert dq.status == (0 if count else 1)
+
+
 def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """Its id, its reason or --all chooses it."""
     worker.exchange(*(put(n, payload=b"\xffno entry") for n in range(3)), want=3)
@@ -178,7 +200,8 @@ def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: Han
         (["--failed"], "select some with"),
         (["--all", "--match", "*"], "select some with"),
         (["--all", "http://x.example/1"], "select some with"),
-        (["spider", "nonsense"], "'nonsense' is neither a URL nor an id"),
+        (["spider", "a.example", "b.example"], "name one partition; ids have 24 hexadecimal digits"),
+        (["spider", "a.example", "--partition", "b.example"], "name one partition"),
     ],
 )
 def test_what_is_typed_wrongly_changes_nothing(

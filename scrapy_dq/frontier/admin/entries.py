@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgpack
-
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import parse_dead, parse_failed
 from scrapy_dq.frontier.admin.read_pace import ReadPace
@@ -172,7 +170,7 @@ class _Reader:
             for record in records:
                 with suppress(Exception):
                     of = parse_failed(record)
-                    found.append(self._ended(FAILED, of, record))
+                    found.append(self._ended(FAILED, of))
             yield found, len(records)
             at += len(records)
 
@@ -181,7 +179,7 @@ class _Reader:
             found = []
             for entry_id, record in records:
                 with suppress(Exception):
-                    found.append(self._ended(DEAD, parse_dead(entry_id, record), record))
+                    found.append(self._ended(DEAD, parse_dead(entry_id, record)))
             yield found, len(records)
 
     def _now_ms(self) -> float:
@@ -191,9 +189,9 @@ class _Reader:
         offset = int(counts[7]) if len(counts) == 12 and re.fullmatch(rb"\d{1,16}", counts[7]) else 0
         return seconds * 1000 + micros / 1000 + offset  # type: ignore[no-any-return]
 
-    def _ended(self, where: str, of: Any, record: bytes) -> Entry:
+    def _ended(self, where: str, of: Any) -> Entry:
         return Entry(
-            where, self._shard, of.entry_id, _partition_in(record), of.payload, of.attempts,
+            where, self._shard, of.entry_id, of.partition, of.payload, of.attempts,
             worker_id=of.worker_id, reason=of.reason, at=of.at,
         )  # fmt: skip
 
@@ -251,9 +249,3 @@ def _leased(shard: int, worker_id: str, entry_id: bytes, record: bytes) -> Entry
 def _ahead(element: bytes, at: int, length: int) -> int:
     newest_first = int.from_bytes(element[:8], "big") >= _NEWEST_FIRST
     return length - 1 - at if newest_first else at
-
-
-def _partition_in(record: bytes) -> bytes:
-    """Return the last field of a record of `failed` or `dead`, which has been parsed."""
-    partition = msgpack.unpackb(record, raw=True)[-1]
-    return partition if isinstance(partition, bytes) else b""

@@ -64,6 +64,7 @@ class Failed:
     attempts: int
     payload: bytes
     """The stored request, for a later retry."""
+    partition: bytes
 
 
 def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
@@ -112,10 +113,17 @@ def _failed_records(client: Any, shard: Shard, most_bytes: float = math.inf) -> 
 def parse_failed(record: bytes) -> Failed:
     """Decode a record of lua/moves/fail.lua; raise any exception if it is invalid."""
     fields = msgpack.unpackb(record, raw=True)
-    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *_ = fields
+    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *more = fields
     _check(at_ms, attempts, entry_id, label, reason, worker_id, payload)
     texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
-    return Failed(entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload)
+    return Failed(
+        entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload, _partition(more)
+    )
+
+
+def _partition(fields: list[Any]) -> bytes:
+    """Return the partition: the last field of a record."""
+    return fields[-1] if fields and type(fields[-1]) is bytes else b""
 
 
 def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
@@ -158,6 +166,7 @@ class Dead:
     """Empty: no worker has leased it."""
     attempts: int
     payload: bytes
+    partition: bytes
 
 
 def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
@@ -211,10 +220,10 @@ def _dead_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Dead | Non
 
 def parse_dead(entry_id: bytes, record: bytes) -> Dead:
     """Decode a record of lua/moves/bury.lua or lua/moves/put.lua; raise any exception if it is invalid."""
-    reason, at_ms, worker_id, attempts, _, payload, *_ = msgpack.unpackb(record, raw=True)
+    reason, at_ms, worker_id, attempts, _, payload, *more = msgpack.unpackb(record, raw=True)
     _check(at_ms, attempts, entry_id, reason, worker_id, payload)
     texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
-    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload)
+    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload, _partition(more))
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
