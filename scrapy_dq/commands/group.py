@@ -7,7 +7,7 @@ import difflib
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import IO, NoReturn
@@ -92,11 +92,12 @@ class Command(ScrapyCommand):
             subcommand.add_options(own)
             own.add_argument("--crawl", metavar="NAME", help="the name of the crawl (default: DQ_CRAWL)")
             super().add_options(own)
+            own.error = partial(_error, own, own.error)  # type: ignore[method-assign]
         # Scrapy reads these options even without a subcommand: then they have their defaults.
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
-        parser.error = partial(_error, parser.error, tuple(commands.choices))  # type: ignore[method-assign]
+        parser.error = partial(_error, parser, parser.error)  # type: ignore[method-assign]
         self._parser, self._parsers = parser, commands.choices
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -201,10 +202,13 @@ def _log_file(settings: Settings) -> IO[str] | None:
         raise CommandError(f"the log cannot be written: {error}") from error
 
 
-def _error(error: Callable[[str], NoReturn], names: Iterable[str], message: str) -> NoReturn:
-    """Report a usage error; of a mistyped command, which one may be meant. Python 3.14 can do that itself."""
-    found = re.search(r"invalid choice: '([^']*)'", message)
-    near = difflib.get_close_matches(found[1], names, 1) if found else ()
+def _error(parser: argparse.ArgumentParser, error: Callable[[str], NoReturn], message: str) -> NoReturn:
+    """Report a usage error; of a mistyped word or option, which one may be meant. Python 3.14 does some."""
+    wrong, names = re.search(r"unrecognized arguments: (--[^ =]+)", message), [*parser._option_string_actions]
+    if wrong is None:
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        names = re.findall(r"[\w-]+", wrong[2]) if wrong else []
+    near = difflib.get_close_matches(wrong[1], names, 1) if wrong else ()
     error(f"{message}. Did you mean {near[0]!r}?" if near else message)
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from scrapy.settings import Settings
 
@@ -28,14 +29,15 @@ class Report(Subcommand):
     arguments = "[<spider>]"
     summary = "an HTML file with the curves, totals, failures and events of a crawl"
     description = (
-        "Writes an HTML page about a spider's crawl to standard output: totals, curves of rate, backlog, "
+        "Writes an HTML page about a spider's crawl to standard output, in a terminal to a file whose name "
+        "it prints: totals, curves of rate, backlog, "
         "failures and memory, the largest and slowest partitions, failures by cause, and events. It has no "
         "script, and needs no other file: scrapy dq report books > report.html"
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        parser.add_argument("--output", metavar="FILE", type=Path, help="write it to FILE instead")
+        parser.add_argument("--output", metavar="FILE", type=Path, help="write it to FILE")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
@@ -47,18 +49,27 @@ class Report(Subcommand):
             print_json(found.as_dict())
             return DONE
         page = page_of(found.status, found.samples, found.events, found.failures).encode()
-        if options.output is None:
+        output = options.output
+        if output is None and not sys.stdout.isatty():
             sys.stdout.buffer.write(page)
             return DONE
+        output = output or report_file(place.crawl)
         from scrapy_dq.crew.errors import CrewError
         from scrapy_dq.crew.trusted_files import open_trusted
 
         try:
-            with open(options.output, "wb", opener=open_trusted) as file:
+            with open(output, "wb", opener=open_trusted) as file:
                 file.write(page)
         except (OSError, CrewError) as error:
-            raise CommandError(f"{options.output} cannot be written: {error}") from error
+            raise CommandError(f"{output} cannot be written: {error}") from error
+        if options.output is None:
+            print(f"The report is in {output}")
         return DONE
+
+
+def report_file(crawl: str) -> Path:
+    """Return the name of a crawl's report, in the current folder."""
+    return Path(f"report-{quote(crawl, safe='')}.html")
 
 
 class _Found:

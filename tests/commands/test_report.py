@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from scrapy_dq.commands.report import report_file
 from scrapy_dq.commands.subcommand import CommandError
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, bury, fail, put
 
@@ -122,6 +124,17 @@ def test_it_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path: Path) -
     assert (found["status"]["failed"], len(found["failed"]), len(found["dead"])) == (1, 1, 1)
     assert len(found["samples"]) >= 30
     assert {event["kind"] for event in found["events"]} >= {"joined", "died"}
+
+
+def test_in_a_terminal_it_is_written_to_a_file_whose_name_is_printed(
+    dq: Any, crawl: LiveFrontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the crawl chooses no folder."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    assert dq.lines("report") == [f"The report is in report-{crawl.crawl}.html"]
+    assert Page((tmp_path / f"report-{crawl.crawl}.html").read_text("utf-8")).tags >= {"svg", "table"}
+    assert report_file("../a/b").name == "report-..%2Fa%2Fb.html"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
