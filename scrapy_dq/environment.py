@@ -13,8 +13,8 @@ from pathlib import Path
 from types import CoroutineType, FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from scrapy.exceptions import NotConfigured
-from scrapy.utils.project import data_path
+from scrapy.utils.conf import closest_scrapy_cfg, get_config
+from scrapy.utils.project import DATADIR_CFG_SECTION, inside_project
 
 from scrapy_dq import collector
 from scrapy_dq.settings import ConfigError
@@ -39,16 +39,22 @@ def need_asyncio() -> None:
         ) from None
 
 
-def data_dir() -> Path:
-    """Return the folder of the embedded Redis, in Scrapy's data directory."""
-    try:
-        return Path(data_path("dq"))
-    except FileExistsError:
-        # Scrapy makes .scrapy without expecting that a worker beside us makes it at the same moment.
-        return Path(data_path("dq"))
-    except NotConfigured:
-        # Settings that SCRAPY_SETTINGS_MODULE names, and no scrapy.cfg: as without a project.
-        return Path(".scrapy", "dq")
+def data_dir(named: str | None) -> Path:
+    """Return the folder of the embedded Redis and of the records of crews; it need not exist.
+
+    Args:
+        named: DQ_DATA_DIR; empty: `dq` in Scrapy's data directory.
+    """
+    if named:
+        return Path(named).expanduser()
+    # Not by Scrapy's data_path(), which creates .scrapy: on a read-only disk that fails.
+    # Source: scrapy/utils/project.py::project_data_dir
+    config = get_config()
+    if inside_project() and config.has_option(DATADIR_CFG_SECTION, "default"):
+        return Path(config.get(DATADIR_CFG_SECTION, "default"), "dq")
+    # The settings may be those that SCRAPY_SETTINGS_MODULE names, without a scrapy.cfg.
+    project_file = closest_scrapy_cfg()
+    return Path(project_file).parent.resolve() / ".scrapy" / "dq" if project_file else Path(".scrapy", "dq")
 
 
 def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:

@@ -100,7 +100,7 @@ async def take_over(
     assert spider is not None
     config = config_of(crawler)
     codec = codec_of(config, crawler)
-    connection = Connection(config, data_dir())
+    connection = Connection(config, data_dir(config.data_dir))
     try:
         client = await connection.open(quiet=True)
         source: Readable

@@ -28,7 +28,7 @@ async def connected(place: Place) -> AsyncIterator[Callable[[int], Awaitable[Fro
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontier_of
 
-    connection = Connection(place.config, data_dir())
+    connection = Connection(place.config, data_dir(place.config.data_dir))
 
     async def of_shard(number: int) -> Frontier:
         return frontier_of(place.config, await connection.client_of(number), shard=number)

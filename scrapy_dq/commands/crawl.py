@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_dq.crew.feeds.joining import Joined, Joining
-    from scrapy_dq.crew.feeds.parts import Run
+    from scrapy_dq.crew.feeds.records import Run
     from scrapy_dq.crew.monitor import Monitor
     from scrapy_dq.crew.stop_signals import StopSignals
     from scrapy_dq.crew.supervisor import Supervisor
@@ -93,6 +93,8 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.input.crawlers import prepared_crawler
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers
+        from scrapy_dq.commands.output.display import short
+        from scrapy_dq.crew.errors import NoLogs
         from scrapy_dq.crew.feeds.joining import Joining
         from scrapy_dq.crew.feeds.noted import left_feeds, noted
         from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
@@ -113,19 +115,29 @@ class Crawl(Subcommand):
         codec_of(config, crawler)
         with ExitStack() as stack:
             view = CrawlView(config.crawl, named(config.crawl, options))
-            feeds = [Joining(feed, config.crawl, view.say) for feed in plan_feeds(crawler)]
+            home = data_dir(config.data_dir).absolute()
+            feeds = [Joining(feed, config.crawl, home, view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(noted(feed))
-            client, target = stack.enter_context(opened(config, data_dir()))
+            client, target = stack.enter_context(opened(config, home))
             more: dict[str, Any] = {
                 "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
                 "FEED_EXPORTERS": exporter_classes(crawler),
             }  # fmt: skip
             if not config.run_name:
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
-            home = None if options.log_dir else data_dir().absolute()
-            folder = home / "logs" if home else options.log_dir.absolute()
-            logs = log_paths(options.workers, folder, crawler.settings["LOG_FILE"], config.crawl, home=home)
+            log_file = crawler.settings["LOG_FILE"]
+            logs: list[Path] | list[None]
+            try:
+                if options.log_dir:
+                    logs = log_paths(options.workers, options.log_dir.absolute(), log_file, config.crawl)
+                else:
+                    logs = log_paths(options.workers, home / "logs", log_file, config.crawl, home=home)
+            except NoLogs as error:
+                if options.log_dir or log_file:
+                    raise
+                view.say(f"Warning: {error}. They go to standard error")
+                logs = [None] * options.workers
             stops = StopSignals()
             stops.listen()
             monitor = stack.enter_context(Monitor(client, config.crawl).looking())
@@ -134,7 +146,7 @@ class Crawl(Subcommand):
                 {feed.feed.uri: str(feed.folder) for feed in feeds},
                 restarts=options.restarts, grace_s=config.shutdown_grace_s, monitor=monitor, view=view,
             )  # fmt: skip
-            owed = _owed(feeds, config.crawl, monitor, view.say)
+            owed = _owed(feeds, config.crawl, home, monitor, view.say)
             if owed:
                 crew.run = owed
                 view.say(
@@ -143,7 +155,8 @@ class Crawl(Subcommand):
                 )
             else:
                 view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
-                view.say(f"Logs: {_common(logs)}")
+                if logs[0]:
+                    view.say(f"Logs: {short(logs[0])}{', ...' if len(logs) > 1 else ''}")
                 if options.workers > 1:
                     for warning in warnings_of_each_worker(crawler, config):
                         view.say(f"Warning: {warning}")
@@ -151,7 +164,7 @@ class Crawl(Subcommand):
                     raise KeyboardInterrupt
                 with view:
                     crew.work(stops)
-            joined, unjoined = _join([*feeds, *left_feeds(config.crawl, feeds, view.say)], crew, stops)
+            joined, unjoined = _join([*feeds, *left_feeds(config.crawl, feeds, home, view.say)], crew, stops)
             stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
             summary = Summary(crew, config.crawl, target, joined, unjoined, options)
         summary.print_json() if options.json else summary.print()
@@ -160,11 +173,13 @@ class Crawl(Subcommand):
         return DONE if crew.finished and not (unjoined or damaged or summary.lacks_items) else FAILED
 
 
-def _owed(feeds: list[Joining], crawl: str, monitor: Monitor, say: Callable[[str], None]) -> Run | None:
+def _owed(
+    feeds: list[Joining], crawl: str, home: Path, monitor: Monitor, say: Callable[[str], None]
+) -> Run | None:
     """Return the last run if it is finished and parts of it are not joined: a new run would orphan them."""
     from scrapy_dq.crew.errors import CrewError
     from scrapy_dq.crew.feeds.noted import left_feeds
-    from scrapy_dq.crew.feeds.parts import Run
+    from scrapy_dq.crew.feeds.records import Run
 
     monitor.look()
     seen = monitor.overview
@@ -173,7 +188,7 @@ def _owed(feeds: list[Joining], crawl: str, monitor: Monitor, say: Callable[[str
     run = Run(seen.epoch, seen.run)
     if any(feed.is_owed_by(run) for feed in feeds):
         return run
-    for feed in left_feeds(crawl, feeds, say):
+    for feed in left_feeds(crawl, feeds, home, say):
         # Not one that another crew is just about to join.
         with suppress(CrewError), feed.held():
             if feed.is_owed_by(run):
@@ -199,7 +214,7 @@ def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[l
         with ProgressBar() as bar:
             try:
                 with noted(feed) if feed.left else nullcontext():
-                    found = feed.join(crew.run, bar, stopped, took_part=crew.took_part)
+                    found = feed.join(crew.run, bar, stopped, took_part=crew.took_part, began=crew.began_run)
                 joined += [found] if found else []
             except FeedInUse:
                 continue
@@ -265,10 +280,3 @@ def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
             "this spider's SCHEDULER is not that of scrapy_dq, so each worker would crawl everything. Set "
             'ADDONS = {"scrapy_dq.Addon": 500}, or SCHEDULER = "scrapy_dq.Scheduler"'
         )
-
-
-def _common(logs: list[Path]) -> str:
-    """Return where the logs are, for people."""
-    from scrapy_dq.commands.output.display import short
-
-    return short(logs[0]) if len(logs) == 1 else f"{short(logs[0])}, ..."

@@ -9,5 +9,9 @@ class FeedInUse(CrewError):
     """Another crew writes this feed, and joins it."""
 
 
+class NoLogs(CrewError):
+    """The workers' logs cannot be written."""
+
+
 class Interrupted(Exception):
     """The user asked to stop at once."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.errors import CrewError, NoLogs
 from scrapy_dq.crew.private_folder import make_private
 from scrapy_dq.crew.trusted_files import open_trusted, resolved
 
@@ -63,7 +63,8 @@ def log_paths(
         log_file: LOG_FILE; the name of each worker's log is this with its number.
         home: the data directory, if *folder* is one of its own: nobody else may replace it.
     Raises:
-        CrewError: they cannot be written.
+        NoLogs: they cannot be written.
+        CrewError: others could write to the folder, or use all of it.
     """
     try:
         if log_file:
@@ -83,7 +84,7 @@ def log_paths(
         return _taken(folder, count)
     except OSError as error:
         way = "choose another LOG_FILE" if log_file else "choose another folder with --log-dir"
-        raise CrewError(f"the workers' logs cannot be written: {error}: {way}") from error
+        raise NoLogs(f"the workers' logs cannot be written: {error}: {way}") from error
 
 
 def _taken(folder: Path, count: int) -> list[Path]:

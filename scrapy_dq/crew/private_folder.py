@@ -24,6 +24,9 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
             way to it is not trusted (`resolved`); or the folder above the data directory is another user's.
         OSError: it cannot be created.
     """
+    if not hasattr(os, "getuid"):  # Windows, where no folder is shared in this way
+        folder.mkdir(parents=True, exist_ok=True)
+        return
     resolved(folder / "within")  # refuses what is on the way
     folder.parent.mkdir(parents=True, exist_ok=True)
     if may_be_link and (stranger := stranger_above(folder)) is not None:

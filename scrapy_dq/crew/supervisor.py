@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.crew.stop_signals import StopSignals
 from scrapy_dq.crew.worker_agent import AFTER_GRACE_S
@@ -38,7 +38,7 @@ class Supervisor:
 
     Args:
         command: of a worker.
-        logs: one file per worker.
+        logs: one file per worker; None: this process's standard error.
         parts: the folder of each feed that is joined, by its URI.
         restarts: maximum number of restarts, all workers together, while nothing of the run gets done.
         grace_s: DQ_SHUTDOWN_GRACE.
@@ -47,7 +47,7 @@ class Supervisor:
     def __init__(
         self,
         command: Sequence[str],
-        logs: Sequence[Path],
+        logs: Sequence[Path | None],
         parts: Mapping[str, str],
         *,
         restarts: int,
@@ -63,6 +63,8 @@ class Supervisor:
         """The run of the first worker that joined."""
         self.took_part = False
         """A worker joined before the run was finished."""
+        self.began_run = False
+        """Nothing was crawled in the run when a worker joined it."""
         self._in_vain = 0
         """How many restarts there were since something of the run was done."""
         self._done: tuple[str, int, int] | None = None
@@ -154,6 +156,7 @@ class Supervisor:
         self._warnings |= process.warnings
         self.run = self.run or process.run
         self.took_part |= process.run is not None and not process.over
+        self.began_run |= process.new
         if status is not None:
             self._ended(slot, process, status)
 
@@ -179,7 +182,7 @@ class Supervisor:
         if hopeless:
             # No worker has joined so far: a restart would fail in the same way.
             self._start_failed = True
-            self._say(f"{slot.name} could not start; its log is {slot.log}")
+            self._say(f"{slot.name} could not start; its log is {slot.log or 'standard error'}")
         elif not self._may_restart():
             self._say(f"{slot.name} is not restarted: {self._restarts} restarts are the limit (--restarts)")
         else:

@@ -16,7 +16,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_dq.crew import ipc
-from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.feeds.storage import write_parts
 from scrapy_dq.crew.handshake import Handshake
 from scrapy_dq.signals import crawl_joined, crawl_opening
@@ -46,7 +46,7 @@ class WorkerAgent:
         self._crawler = crawler
         self._timer: asyncio.TimerHandle | None = None
         self._run = Run("", 0)
-        self._over = False
+        self._new = self._over = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -76,9 +76,9 @@ class WorkerAgent:
         if tune_gc:
             gc.set_threshold(*THRESHOLDS)
 
-    def joined(self, epoch: str, run: int, over: bool) -> None:
-        """Report which run this worker has joined, and whether that was already finished."""
-        self._run, self._over = Run(epoch, run), over
+    def joined(self, epoch: str, run: int, new: bool, over: bool) -> None:
+        """Report which run this worker has joined, whether it is new, and whether it was already finished."""
+        self._run, self._new, self._over = Run(epoch, run), new, over
         write_parts(self._handshake.parts, self._run, self._handshake.number)
         self._send()
 
@@ -98,6 +98,7 @@ class WorkerAgent:
             "unstored": self._unstored(),
             "epoch": self._run.epoch,
             "run": self._run.number,
+            "new": self._new,
             "over": self._over,
         }
         ipc.send(self._handshake.reports, report | more)

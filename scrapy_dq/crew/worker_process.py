@@ -8,17 +8,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import IO
 
-from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.ipc import Reader
 from scrapy_dq.crew.trusted_files import open_trusted
 
 TAIL_LINES = 8
 TAIL_BYTES = 8192
+STANDARD_ERROR = 2
 
 
 @dataclass(frozen=True)
@@ -46,27 +48,37 @@ class WorkerProcess:
         counts: as of its last report.
         run: None until it has joined.
         over: the run was finished before this worker joined.
+        new: nothing was crawled in the run when this worker joined.
         joined_at: when it reported that it has joined (monotonic); inf before.
         reason: why its spider closed; "" before.
     """
 
     def __init__(
-        self, number: int, command: Sequence[str], log: Path, lifeline: int, parts: Mapping[str, str]
+        self,
+        number: int,
+        command: Sequence[str],
+        log: Path | None,
+        lifeline: int,
+        parts: Mapping[str, str],
     ) -> None:
         self.counts = Counts()
         self.warnings = set[str]()
         self.run: Run | None = None
-        self.over = False
+        self.over = self.new = False
         self.joined_at = math.inf
         self.reason = ""
         self.began = time.monotonic()
         self._log = log
+        self._log_begin = 0
         ours, theirs = os.pipe()
         try:
             self._reader = Reader(ours)
             environ = os.environ | {VARIABLE: Handshake.write(number, lifeline, theirs, dict(parts))}
-            with open(log, "ab", opener=open_trusted) as output:
-                self._log_begin = output.tell()
+            with ExitStack() as stack:
+                output: int | IO[bytes] = STANDARD_ERROR
+                if log is not None:
+                    output = stack.enter_context(open(log, "ab", opener=open_trusted))
+                    self._log_begin = output.tell()
                 self._process = subprocess.Popen(
                     command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                     start_new_session=True, pass_fds=(lifeline, theirs),
@@ -99,6 +111,7 @@ class WorkerProcess:
             self.counts = Counts(**{each.name: report[each.name] for each in fields(Counts)})
             if report["epoch"]:
                 self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
+                self.new = report["new"]
                 self.joined_at = min(self.joined_at, time.monotonic())
             self.reason = report.get("reason", self.reason)
         return errors
@@ -113,6 +126,8 @@ class WorkerProcess:
 
     def last_words(self) -> list[str]:
         """Return the end of what it has logged."""
+        if self._log is None:
+            return []
         with suppress(OSError), self._log.open("rb") as log:
             size = os.fstat(log.fileno()).st_size
             log.seek(max(self._log_begin, size - TAIL_BYTES))

@@ -18,7 +18,7 @@ LIVED_S = 60.0
 class WorkerSlot:
     """A number, a log, and the process that runs now, if any."""
 
-    def __init__(self, number: int, log: Path) -> None:
+    def __init__(self, number: int, log: Path | None) -> None:
         self.number = number
         self.name = f"worker {number}"
         self.log = log

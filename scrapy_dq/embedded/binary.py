@@ -104,7 +104,7 @@ def find_binary(directory: Path, explicit: str = "") -> Binary:
     stored = stored_version(directory)
     skipped = []
     for path in _candidates(explicit):
-        version, reason = _version_of(path)
+        version, reason = _version_of(path, directory)
         if version is not None:
             if version.minor < MINIMUM:
                 reason = f"is {version}, older than 6.2"
@@ -142,10 +142,11 @@ def _candidates(explicit: str) -> Iterator[str]:
                     yield os.path.abspath(bundled)
 
 
-def _version_of(path: str) -> tuple[Version | None, str]:
+def _version_of(path: str, directory: Path) -> tuple[Version | None, str]:
     """Ask the binary itself; return its version, or None and the reason."""
     # The output goes to a file, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
-    with tempfile.TemporaryFile() as output:
+    # In the directory: a container may have no folder for temporary files.
+    with tempfile.TemporaryFile(dir=directory) as output:
         try:
             subprocess.run(
                 [path, "--version"],

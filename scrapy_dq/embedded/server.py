@@ -163,8 +163,9 @@ class EmbeddedRedis:
             self._note(started)
         except OSError as error:
             raise EmbeddedError(
-                f"The embedded Redis cannot use {self._directory.path}: {error}. It must be writable, "
-                "on a local file system with flock and unix sockets; or set REDIS_URL to a running Redis."
+                f"The embedded Redis needs the folder {self._directory.path}: {error}. Set DQ_DATA_DIR to a "
+                f"folder that this user can write to, on a local file system with flock and unix sockets; or "
+                f"set REDIS_URL to a running Redis."
             ) from error
         except RedisError as error:
             raise self._failure(f"does not answer ({error})") from error

@@ -130,5 +130,5 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
     from scrapy_dq.backend.connection import client_for_commands
     from scrapy_dq.environment import data_dir
 
-    with client_for_commands(config, data_dir(), any_node=any_node) as found:
+    with client_for_commands(config, data_dir(config.data_dir), any_node=any_node) as found:
         yield Place(found.client, found.target, config, found.of_shard, found.of_nodes)

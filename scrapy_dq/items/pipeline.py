@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -70,7 +69,7 @@ class RedisPipeline:
         if not hasattr(self, "serialize"):
             self.serialize = _serializer(config.items_serializer)
         self._writer = ItemWriter(
-            Connection(config, data_dir() if config.embedded else Path()),
+            Connection(config, data_dir(config.data_dir)),
             config.items_type,
             closing=lambda: is_closing(self.crawler),
             grace_s=config.shutdown_grace_s,

@@ -118,7 +118,7 @@ class Pusher:
         Raises:
             ConfigError, FrontierError: the push was interrupted; what is counted was stored.
         """
-        connection = Connection(self._config, data_dir())
+        connection = Connection(self._config, data_dir(self._config.data_dir))
         try:
             await connection.open(quiet=True)
             producer = Producer(

@@ -68,7 +68,7 @@ class Member(Listener):
         """A rollback of Redis has lost items: the next `flush` must report this."""
         self._flushes: set[asyncio.Task[None]] = set()
         self._callers = Callers(items, maxsize, config.shards, config.rollback_horizon_s)
-        self._connection = Connection(config, data_dir())
+        self._connection = Connection(config, data_dir(config.data_dir))
         self._closing = asyncio.Event()
         self._broken = ""
         self._starting_over: asyncio.Task[None] | None = None

@@ -23,7 +23,7 @@ def look(config: Config) -> Census:
     found: Future[Census] = Future()
 
     async def ask() -> None:
-        connection = Connection(config, data_dir())
+        connection = Connection(config, data_dir(config.data_dir))
         try:
             await connection.open()
             with connection.blocking() as client, as_unavailable(connection.target):

@@ -107,7 +107,7 @@ class Session(Listener):
         self._start_keys = start_keys_of(crawler.spider, config)
         self._patience_s = patience_s(crawler.spider, config)
         self._concurrency = settings.getint("CONCURRENT_REQUESTS") or NO_LIMIT
-        self._connection = Connection(config, data_dir())
+        self._connection = Connection(config, data_dir(config.data_dir))
         self._grace: asyncio.TimerHandle | None = None
         self._closed = False
         self._froze = False

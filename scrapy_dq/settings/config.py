@@ -32,6 +32,7 @@ from scrapy_dq.settings.setting import (
     need_program,
     number,
     order_choice,
+    path,
     program,
     revisit_policy,
     schemes,
@@ -48,8 +49,8 @@ from scrapy_dq.text import prose_without_logins
 ORDERS = tuple(order.value for order in Order)
 _FOR_ITEMS = (
     "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_REDIS_TIMEOUT",
-    "DQ_ROLLBACK_HORIZON", "DQ_REDIS_SERVER", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB",
-    "REDIS_PARAMS",
+    "DQ_ROLLBACK_HORIZON", "DQ_DATA_DIR", "DQ_REDIS_SERVER", "REDIS_URL", "REDIS_HOST", "REDIS_PORT",
+    "REDIS_DB", "REDIS_PARAMS",
 )  # fmt: skip
 
 
@@ -231,6 +232,9 @@ class Config:
     )
     redis_timeout_s: float = setting_field(
         "DQ_REDIS_TIMEOUT", 2.0, number, "How long one reply of Redis may take", "s", 0.1, 60
+    )
+    data_dir: str = setting_field(
+        "DQ_DATA_DIR", "", path, "The folder of the embedded Redis and of a crew's records"
     )
     redis_server: str = setting_field("DQ_REDIS_SERVER", "", program, "The binary of the embedded Redis")
     persist: bool = setting_field(

@@ -178,6 +178,13 @@ def folder(setting: Setting, value: Any) -> str:
     raise setting.wrong(value, "an existing folder that can be written to")
 
 
+def path(setting: Setting, value: Any) -> str:
+    """Check the type only: the folder is created when it is needed."""
+    if isinstance(value, (str, os.PathLike)):
+        return str(os.fspath(value))
+    raise setting.wrong(value, "the path of a folder")
+
+
 def program(setting: Setting, value: Any) -> str:
     """Check the type only: the program has to exist only where it is run, see `need_program`."""
     if isinstance(value, str):
@@ -402,6 +409,7 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     limits: "a dict",
     loadable: "a function, or its dotted path",
     mapping: "a dict",
+    path: "the path of a folder",
     program: _PROGRAM,
     revisit_policy: _POLICY,
     schemes: "a list of URL schemes",

@@ -278,7 +278,7 @@ def test_what_a_killed_crew_has_left_is_joined_by_a_crew_with_other_feeds(
         (new,) = set(out.glob("*.jsonl")) - {old}
         assert paths_of(new) + left == dict.fromkeys(here.site.paths, 1)
     assert not list(out.glob("*.parts"))
-    assert not list(here.project.folder.glob(".scrapy/dq/feeds/*"))
+    assert not list(here.project.folder.glob(".scrapy/dq/feeds/*.json"))
 
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
@@ -317,7 +317,12 @@ def test_a_finished_run_whose_feed_of_another_name_was_not_joined_is_joined_firs
     with connect_url(redis_server.url) as client:
         finished = peek(client, here.project.name)
     monkeypatch.chdir(here.project.folder)
-    joining = Joining(JoinedFeed("", here.feed, {"format": "jsonlines"}), here.project.name, print)
+    joining = Joining(
+        JoinedFeed("", here.feed, {"format": "jsonlines"}),
+        here.project.name,
+        here.project.folder / ".scrapy" / "dq",
+        print,
+    )
     with noted(joining):
         part_path(joining.folder, finished.epoch, finished.run, 1).write_text('{"path": "/p/0"}\n')
         assert here.crew("-w", "1", "-o", "other.jsonl").wait() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import threading
@@ -19,12 +18,13 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
+from scrapy_dq.crew.feeds import records
 from scrapy_dq.crew.feeds.joining import Joined, Joining
 from scrapy_dq.crew.feeds.noted import left_feeds, noted
-from scrapy_dq.crew.feeds.parts import PartsFolder, Run, part_path, run_of, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, part_path, run_of, write_lock
 from scrapy_dq.crew.feeds.plan import JoinedFeed, plan_feeds
+from scrapy_dq.crew.feeds.records import Run, record_of
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, run_begins
-from scrapy_dq.environment import data_dir
 
 THIS, LAST = Run("epoch", 3), Run("epoch", 2)
 
@@ -51,7 +51,8 @@ class Feed:
     def __init__(self, folder: Path) -> None:
         self.target = folder / "here" / "items.jsonl"
         self.parts = folder / "here" / "items.jsonl.parts"
-        self.record = folder / "here" / ".items.jsonl.run"
+        self.home = folder / "data"
+        self.records = self.home / "feeds"
         self.target.parent.mkdir(parents=True)
         self.said: list[str] = []
 
@@ -63,19 +64,19 @@ class Feed:
 
     def joining(self, overwrite: bool = False, kind: str = "jsonlines") -> Joining:
         options = {"format": kind, "overwrite": overwrite}
-        return Joining(JoinedFeed("items.jsonl", self.target, options), "crawl", self.said.append)
+        return Joining(JoinedFeed("items.jsonl", self.target, options), "crawl", self.home, self.said.append)
 
     def join(
         self, *, run: Run = THIS, overwrite: bool = False,
-        stopped: Callable[[], None] = lambda: None, took_part: bool = True,
+        stopped: Callable[[], None] = lambda: None, took_part: bool = True, began: bool = True,
     ) -> Joined | None:  # fmt: skip
         joining = self.joining(overwrite)
         with joining.held():
-            return joining.join(run, NoBar(), stopped, took_part=took_part)
+            return joining.join(run, NoBar(), stopped, took_part=took_part, began=began)
 
     def crawl_alone(self, text: str, run: Run = THIS, *, new: bool = False) -> None:
         """Let a `scrapy crawl -O` join *run*, and write to the feed."""
-        crawler = Mock()
+        crawler = Mock(settings={"DQ_DATA_DIR": self.home})
         run_begins(crawler, "crawl", run, new=new)
         storage = UnbufferedFileFeedStorage.from_crawler(
             crawler, str(self.target), feed_options={"overwrite": True}
@@ -94,7 +95,7 @@ def feed(tmp_path: Path) -> Feed:
 
 
 def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
-    """The feed keeps its mode; with all joined, only the record is left beside it."""
+    """The feed keeps its mode; with all joined, nothing is left beside it."""
     feed.target.write_text("0\n")
     feed.target.chmod(0o640)
     for text in ("1\n2\n", "3\ntor", "4\n"):
@@ -102,7 +103,7 @@ def test_parts_are_joined_in_order_and_removed(feed: Feed) -> None:
     assert feed.join() == Joined(feed.target, 4, True)
     assert feed.lines == ["0", "1", "2", "3", "4"]
     assert feed.target.stat().st_mode & 0o777 == 0o640
-    assert sorted(os.listdir(feed.target.parent)) == [".items.jsonl.run", "items.jsonl"]
+    assert sorted(os.listdir(feed.target.parent)) == ["items.jsonl"]
 
 
 @pytest.mark.parametrize(("owner", "mode"), [("this user", 0o664), ("another user", None)])
@@ -145,12 +146,36 @@ def test_a_folder_that_somebody_else_may_write_to_is_refused(
     ])  # fmt: skip
 
 
-def test_a_record_that_cannot_be_written_is_reported_before_anything_is_crawled(feed: Feed) -> None:
-    """Without it -O could not tell later what the feed holds."""
-    feed.record.mkdir()
-    with pytest.raises(CrewError, match="holds cannot be recorded"), feed.joining().held():
-        pass
-    assert not feed.parts.exists()
+@pytest.mark.parametrize("what", ["a file", "open to others"])
+def test_without_a_record_a_run_that_continues_is_appended_to(feed: Feed, what: str) -> None:
+    """The data directory cannot be used: the feed may hold items of the run. One that begins replaces it."""
+    if what == "a file":
+        feed.home.touch()
+    else:
+        feed.home.mkdir()
+        feed.home.chmod(0o777)
+    for text in "123":
+        feed.write_part(f"{text}\n")
+        feed.join(overwrite=True, began=text == "1")
+    assert feed.lines == ["1", "2", "3"]
+    assert feed.said == [f"{feed.target}: appended to: it may hold what this run has scraped before"] * 2
+    feed.write_part("4\n", Run("epoch", 4))
+    feed.join(run=Run("epoch", 4), overwrite=True)
+    assert feed.lines == ["4"]
+    assert sorted(os.listdir(feed.target.parent)) == ["items.jsonl"]
+
+
+def test_records_of_the_newest_feeds_are_kept(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`%(time)s` gives each run a feed of another name."""
+    monkeypatch.setattr(records, "MOST_FEEDS", 2)
+    for name in ("a", "b", "a", "c"):
+        with record_of(feed.target.with_name(name), feed.home) as record:
+            record.note("crawl", THIS)
+    held = {}
+    for name in "abc":
+        with record_of(feed.target.with_name(name), feed.home) as record:
+            held[name] = record.holds(THIS)
+    assert held == {"a": True, "b": False, "c": True}
 
 
 def test_a_run_that_continues_appends_even_with_overwrite(feed: Feed) -> None:
@@ -251,7 +276,7 @@ def test_a_link_of_another_user_is_not_followed(
 def test_a_link_that_leads_nowhere_is_like_any_path(tmp_path: Path, leads_to: str) -> None:
     """Opening it says what is wrong."""
     (tmp_path / "items.jsonl").symlink_to(leads_to)
-    assert PartsFolder(tmp_path / "items.jsonl").target == tmp_path / leads_to
+    assert PartsFolder(tmp_path / "items.jsonl", tmp_path / "data").target == tmp_path / leads_to
 
 
 @contextmanager
@@ -279,7 +304,7 @@ def test_a_folder_that_another_user_has_put_in_place_of_the_parts_is_refused(tmp
     """Whoever may write to the folder above it can rename it; `joined` could then lead to a file of ours."""
     ours = tmp_path / "ours"
     ours.write_text("precious\n")
-    folder = PartsFolder(tmp_path / "items.jsonl")
+    folder = PartsFolder(tmp_path / "items.jsonl", tmp_path / "data")
     with folder.held():
         folder.path.rename(tmp_path / "away")
         folder.path.mkdir(mode=0o700)
@@ -413,7 +438,7 @@ def test_a_kill_at_any_step_joins_nothing_twice_and_loses_nothing(tmp_path: Path
         feed.write_part("5\n")
         feed.join(overwrite=overwrite)
         assert Counter(feed.lines) == Counter("12345"), steps
-        assert sorted(os.listdir(feed.target.parent)) == [".items.jsonl.run", "items.jsonl"]
+        assert sorted(os.listdir(feed.target.parent)) == ["items.jsonl"]
         if survived:
             break
         steps += 1
@@ -447,7 +472,7 @@ def test_the_record_is_locked_until_it_names_the_run_of_a_replaced_feed(
     def replaced(old: Any, new: Any) -> None:
         replace(old, new)
         if new == feed.target:
-            with feed.record.open() as file, suppress(BlockingIOError):
+            with (feed.records / "runs.lock").open() as file, suppress(BlockingIOError):
                 locked.append(True)
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 locked.clear()
@@ -476,22 +501,13 @@ def test_a_run_is_one_feed_whichever_way_it_is_crawled(feed: Feed) -> None:
     assert feed.lines == ["6"]
 
 
-@pytest.mark.parametrize("left", ["note", "marker"])
-def test_what_version_0_1_0_has_recorded_counts(
-    feed: Feed, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A note in the project's folder; the marker of a killed crew, without the name of the crawl."""
-    monkeypatch.chdir(feed.target.parent)
+def test_a_marker_of_version_0_1_0_counts(feed: Feed) -> None:
+    """A crew of it was killed as it joined; the marker has no name of the crawl."""
     feed.target.write_text("1\n")
-    if left == "note":
-        notes = data_dir() / "feeds"
-        notes.mkdir(parents=True)
-        name = hashlib.sha256(os.fsencode(feed.target)).hexdigest()[:32]
-        (notes / f"{name}.json").write_text(json.dumps({"target": str(feed.target), "run": THIS}))
-    else:
-        marker = {"parts": [feed.write_part("1\n").name], "run": THIS}
-        (feed.parts / "joined.json").write_text(json.dumps(marker))
-    feed.record.write_text(json.dumps({"crawl": LAST.name}))
+    marker = {"parts": [feed.write_part("1\n").name], "run": THIS}
+    (feed.parts / "joined.json").write_text(json.dumps(marker))
+    with record_of(feed.target, feed.home) as record:
+        record.note("crawl", LAST)
     feed.crawl_alone("2\n")
     feed.write_part("3\n")
     feed.join(overwrite=True)
@@ -512,15 +528,6 @@ def test_a_marker_that_others_could_have_written_removes_nothing(
     assert sorted(os.listdir(ours)) == ["joined.json", "precious"]
     assert feed.lines == ["1"]
     assert "only you can write" in caplog.text
-
-
-def test_a_record_that_a_kill_left_half_written_is_read(feed: Feed) -> None:
-    """A shorter text over a longer one, which was not cut off yet."""
-    feed.target.write_text("1\n")
-    feed.record.write_text(json.dumps({"crawl": THIS.name}) + 'epoch.2"}')
-    feed.write_part("2\n")
-    feed.join(overwrite=True)
-    assert feed.lines == ["1", "2"]
 
 
 def killed_at(step: int, work: Callable[[], Any]) -> bool:
@@ -558,42 +565,41 @@ def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
     """Another name has no run."""
     assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
     assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
-    assert PartsFolder(tmp_path / "x.csv").path == Path(os.path.realpath(tmp_path)) / "x.csv.parts"
+    assert (
+        PartsFolder(tmp_path / "x.csv", tmp_path / "data").path
+        == Path(os.path.realpath(tmp_path)) / "x.csv.parts"
+    )
 
 
-def test_what_a_killed_crew_has_left_is_found_by_its_note(
-    feed: Feed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_crew_has_left_is_found_by_its_note(feed: Feed) -> None:
     """By a crew of the same crawl that writes another feed; with -O, what the feed holds stays."""
-    monkeypatch.chdir(feed.target.parent)
-    say = feed.said.append
-    other = Joining(JoinedFeed("b.jsonl", Path("b.jsonl"), {"format": "jsonlines"}), "crawl", say)
+    say, home = feed.said.append, feed.home
+    target = feed.target.with_name("b.jsonl")
+    other = Joining(JoinedFeed("b.jsonl", target, {"format": "jsonlines"}), "crawl", home, say)
     with noted(feed.joining(overwrite=True)):
         feed.write_part('{"n": 1}\n', LAST)
-        assert not left_feeds("crawl", [feed.joining()], say), "its own"
-        assert not left_feeds("another crawl", [other], say)
-        (left,) = left_feeds("crawl", [other], say)
+        assert not left_feeds("crawl", [feed.joining()], home, say), "its own"
+        assert not left_feeds("another crawl", [other], home, say)
+        (left,) = left_feeds("crawl", [other], home, say)
         with pytest.raises(FeedInUse), noted(left):
             pass
     feed.target.write_text('{"n": 0}\n')
-    notes = data_dir() / "feeds"
-    (notes / "of-0.1.0.json").write_text('{"run": ["epoch", 1]}')
+    (feed.records / "of-0.1.0.json").write_text('{"run": ["epoch", 1]}')
     feed.write_part('{"n": 2}\n')
-    (left,) = left_feeds("crawl", [other], say)
+    (left,) = left_feeds("crawl", [other], home, say)
     with noted(left):
         assert left.join(THIS, NoBar(), lambda: None, took_part=False) == Joined(feed.target, 2, True)
     assert [json.loads(line)["n"] for line in feed.lines] == [0, 1, 2]
-    assert [note.name for note in notes.iterdir()] == ["of-0.1.0.json"]
-    assert not left_feeds("crawl", [other], say)
+    assert [note.name for note in feed.records.glob("*.json")] == ["of-0.1.0.json"]
+    assert not left_feeds("crawl", [other], home, say)
 
 
-def test_a_feed_that_cannot_be_noted_is_reported(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_that_cannot_be_noted_is_reported(feed: Feed) -> None:
     """And written: others may write to the data directory, say."""
-    monkeypatch.chdir(feed.target.parent)
-    data_dir().mkdir(parents=True)
-    data_dir().chmod(0o777)
+    feed.home.mkdir()
+    feed.home.chmod(0o777)
     with noted(feed.joining()):
         feed.write_part("{}\n")
-    assert "is not noted: " in feed.said[0]
+    assert f"nothing is recorded about {feed.target}: " in feed.said[0]
     assert "only a `scrapy dq crawl` with the same feed joins its parts" in feed.said[0]
-    assert not left_feeds("crawl", [], feed.said.append)
+    assert not left_feeds("crawl", [], feed.home, feed.said.append)

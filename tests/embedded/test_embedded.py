@@ -1086,7 +1086,7 @@ def test_a_directory_that_cannot_be_used_is_an_error_with_its_path(
     """A file in its place, no permission, no flock: the error names the directory and the way out."""
     place.directory.parent.mkdir(parents=True)
     place.directory.touch()
-    with pytest.raises(EmbeddedError, match=f"cannot use {place.directory}: .*REDIS_URL"):
+    with pytest.raises(EmbeddedError, match=f"needs the folder {place.directory}: .*DQ_DATA_DIR.*REDIS_URL"):
         place.user().acquire()
 
 

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import scrapy.utils.project
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_dq import collector, environment
 
 
-def test_two_workers_may_make_the_data_directory_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("config", "named", "found"),
+    [
+        ("", "", ".scrapy/dq"),
+        ("[datadir]\ndefault = elsewhere\n", "", "elsewhere/dq"),
+        ("[datadir]\ndefault = elsewhere\n", "named", "named"),
+        (None, "", ".scrapy/dq"),
+    ],
+)
+def test_naming_the_data_directory_creates_nothing(
+    config: str | None, named: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scrapy finds no `.scrapy`, another process makes it, and Scrapy's mkdir fails: we look again."""
-    (tmp_path / "scrapy.cfg").touch()
+    """It need not be writable: with a REDIS_URL nothing may need it."""
+    if config is not None:
+        (tmp_path / "scrapy.cfg").write_text(f"[settings]\n{config}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "scrapy.settings.default_settings")
-    mkdir = Path.mkdir
-
-    def beaten(path: Path, *args: object, **kwargs: object) -> None:
-        mkdir(path, parents=True)
-        mkdir(path, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(scrapy.utils.project.Path, "mkdir", beaten)
-    assert environment.data_dir() == tmp_path / ".scrapy" / "dq"
+    before = os.listdir()
+    assert environment.data_dir(named).absolute() == tmp_path / found
+    assert os.listdir() == before
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,8 +15,8 @@ from scrapy import Spider
 from scrapy.exceptions import CloseSpider
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds import parts, storage
-from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.feeds import records, storage
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 
 
@@ -23,13 +25,14 @@ class Feed:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.home = path.parent.with_name("data")
 
     def worker(
         self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines",
         batch: int = 0,
     ) -> Any:  # fmt: skip
         """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
-        crawler = Mock()
+        crawler = Mock(settings={"DQ_DATA_DIR": self.home})
         storage.run_begins(crawler, crawl, Run("epoch", run), new=new)
         return UnbufferedFileFeedStorage.from_crawler(
             crawler, str(self.path),
@@ -77,22 +80,23 @@ def test_a_later_worker_empties_a_file_of_its_own(feed: Feed) -> None:
 
 def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: Feed) -> None:
     """It may be of this run: what it holds will not be scraped again."""
-    (mark,) = feed.path.parent.glob(".*")
-    mark.unlink()
+    runs = feed.home / "feeds" / "runs"
+    runs.unlink()
     feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
-    mark.unlink()
+    runs.unlink()
     feed.write(feed.worker(2, new=True), "b")
     assert feed.text == "b"
 
 
 def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
     """But noted: a worker with `overwrite` that goes on with the run keeps it, as does a crew; no batch."""
-    (mark,) = feed.path.parent.glob(".*")
+    runs = feed.home / "feeds" / "runs"
     feed.worker(1, new=True, overwrite=False, batch=5)
-    assert mark.read_text() == '{"crawl": "epoch.0"}'
+    assert json.loads(runs.read_text()) == {str(feed.path): {"crawl": "epoch.0"}}
     feed.write(feed.worker(1, new=True, overwrite=False), "a")
-    assert (feed.text, mark.read_text()) == ("0a", '{"crawl": "epoch.1"}')
+    assert feed.text == "0a"
+    assert json.loads(runs.read_text()) == {str(feed.path): {"crawl": "epoch.1"}}
     feed.write(feed.worker(1, new=False), "b")
     assert feed.text == "0ab"
 
@@ -191,59 +195,45 @@ def test_a_link_of_ones_own_is_followed(feed: Feed) -> None:
     assert (theirs.read_text(), feed.path.is_symlink()) == ("a", True)
 
 
-def test_a_mark_that_is_a_link_is_not_followed(feed: Feed, tmp_path: Path) -> None:
-    """In a folder that others can write to, it may lead to any file of ours."""
-    (mark,) = feed.path.parent.glob(".*")
-    mark.unlink()
-    ours = tmp_path / "ours"
-    ours.write_text("precious")
-    mark.symlink_to(ours)
-    feed.worker(1, new=True)
-    assert ours.read_text() == "precious"
-
-
-@pytest.mark.parametrize("what", ["another user's", "a second name"])
-def test_a_mark_that_is_not_ours_alone_empties_nothing(
-    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, what: str
+@pytest.mark.parametrize("what", ["another user's", "open to others"])
+def test_a_record_that_others_could_have_written_empties_nothing(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """In a shared folder anybody could make it, or a hard link, and so have a feed emptied again."""
-    (mark,) = feed.path.parent.glob(".*")
-    if what == "a second name":
-        (tmp_path / "ours").hardlink_to(mark)
+    if what == "open to others":
+        feed.home.chmod(0o777)
     else:
         uid = os.getuid()
         monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    before = mark.read_text()
-    feed.write(feed.worker("run 1", new=False), "a")
+    before = (feed.home / "feeds" / "runs").read_text()
+    feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
-    assert mark.read_text() == before
-    assert f"{mark} is not a file of your own" in caplog.text
+    assert (feed.home / "feeds" / "runs").read_text() == before
+    assert "is not a folder that only you can write to" in caplog.text
 
 
-def test_a_mark_that_somebody_locks_delays_no_worker_for_ever(
+def test_a_process_that_keeps_the_records_locked_delays_no_worker_for_ever(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever can read it can lock it; others cannot read one of ours."""
-    (mark,) = feed.path.parent.glob(".*")
-    assert mark.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(parts, "LONGEST_LOCK_S", 0.1)
-    with mark.open() as file:
+    monkeypatch.setattr(records, "LONGEST_LOCK_S", 0.1)
+    with (feed.home / "feeds" / "runs.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         feed.worker(0, new=False)
     assert "another process has locked it for 0.1 s" in caplog.text
     assert feed.text == "0"
 
 
-def test_a_folder_that_takes_no_mark(feed: Feed, caplog: pytest.LogCaptureFixture) -> None:
-    """Only a new run empties the file then; a warning names what could not be written."""
-    (mark,) = feed.path.parent.glob(".*")
-    mark.unlink()
-    mark.mkdir()
+def test_without_records_only_a_new_run_empties_the_file(
+    feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names what could not be written, and the setting."""
+    shutil.rmtree(feed.home)
+    feed.home.touch()
     feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
     feed.write(feed.worker(2, new=True), "b")
     assert feed.text == "b"
-    assert f"not recorded: [Errno 21] Is a directory: '{mark}'" in caplog.text
+    assert f"not recorded: [Errno 17] File exists: '{feed.home}'. DQ_DATA_DIR names" in caplog.text
+    assert os.listdir(feed.path.parent) == ["items.jsonl"]
 
 
 def test_a_file_that_two_crawls_share_is_emptied_by_the_first_worker_of_each_alone(feed: Feed) -> None:

@@ -54,7 +54,7 @@ class Summary:
             {
                 "worker": slot.number, "pages": slot.counts.pages, "items": slot.counts.items,
                 "errors": slot.counts.errors,
-                "restarts": slot.restarts, "end": slot.state, "log": str(slot.log),
+                "restarts": slot.restarts, "end": slot.state, "log": slot.log and str(slot.log),
             }
             for slot in crew.slots
         ]  # fmt: skip

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from scrapy_dq.crew.errors import CrewError, Interrupted
 from scrapy_dq.crew.feeds.formats import JOINERS
-from scrapy_dq.crew.feeds.parts import PartsFolder, Run, lacks_items, run_of
+from scrapy_dq.crew.feeds.parts import PartsFolder, lacks_items, run_of
 from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.feeds.sources import Sources
 from scrapy_dq.text import count_of
 
@@ -44,17 +45,19 @@ class Joining:
 
     Args:
         crawl: its name.
+        home: the data directory.
         left: the crew does not write this feed: a killed one has left parts of it.
     """
 
     def __init__(
-        self, feed: JoinedFeed, crawl: str, say: Callable[[str], None], *, left: bool = False
+        self, feed: JoinedFeed, crawl: str, home: Path, say: Callable[[str], None], *, left: bool = False
     ) -> None:
         self.feed = feed
         self.crawl = crawl
         self.left = left
         self.say = say
-        self._folder = PartsFolder(feed.target)
+        self.home = home
+        self._folder = PartsFolder(feed.target, home)
         self._wait_reported = False
 
     @property
@@ -83,7 +86,13 @@ class Joining:
         return self._folder.held()
 
     def join(
-        self, run: Run, bar: Bar, stopped: Callable[[], None], *, took_part: bool = True
+        self,
+        run: Run,
+        bar: Bar,
+        stopped: Callable[[], None],
+        *,
+        took_part: bool = True,
+        began: bool = True,
     ) -> Joined | None:
         """Join all parts; None if there are none.
 
@@ -93,11 +102,13 @@ class Joining:
             run: that of the crew. A feed that is `left` holds that of its parts instead.
             stopped: called repeatedly; raises Interrupted to stop, which leaves everything unchanged.
             took_part: False: the run was finished before this crew joined. With -O, the feed may be complete.
+            began: False: something was crawled in this run before. With -O, a feed without a record may
+                hold its items, so it is appended to.
         Raises:
             CrewError: it cannot be read or written; the parts stay where they are.
         """
         try:
-            return self._join(run, bar, stopped, took_part)
+            return self._join(run, bar, stopped, took_part, began)
         except Interrupted:
             raise
         except Exception as error:  # whatever is in a part must not keep the next crawl from starting
@@ -107,7 +118,9 @@ class Joining:
                 f"without them"
             ) from error
 
-    def _join(self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool) -> Joined | None:
+    def _join(
+        self, run: Run, bar: Bar, stopped: Callable[[], None], took_part: bool, began: bool
+    ) -> Joined | None:
         folder = self._folder
 
         def waiting() -> None:
@@ -136,9 +149,12 @@ class Joining:
         if not parts:
             return None
         with folder.record() as record:
-            resumed = record.holds(run)
+            held = record.holds(run)
+            unknown = not (held or began or record.knows(self.crawl))
         there = folder.has_feed()
-        appended = there and (not self.feed.overwrite or resumed)
+        appended = there and (not self.feed.overwrite or held or unknown)
+        if appended and self.feed.overwrite and unknown:
+            self.say(f"{folder.target}: appended to: it may hold what this run has scraped before")
         before = folder.target if appended else None
         sizes = [path.stat().st_size for path in ([before] if before else []) + parts]
         shown = sum(sizes) >= SHOWN_BYTES

@@ -14,10 +14,8 @@ from pathlib import Path
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.joining import Joining
-from scrapy_dq.crew.feeds.parts import read_json, write_json
 from scrapy_dq.crew.feeds.plan import JoinedFeed
-from scrapy_dq.crew.private_folder import make_private
-from scrapy_dq.environment import data_dir
+from scrapy_dq.crew.feeds.records import folder_in, read_json, write_json
 
 
 @contextmanager
@@ -34,7 +32,7 @@ def noted(joining: Joining) -> Iterator[None]:
         note = None
         try:
             name = os.fsencode(f"{joining.crawl}\0{joining.target}")
-            note = _notes() / f"{hashlib.sha256(name).hexdigest()[:32]}.json"
+            note = folder_in(joining.home) / f"{hashlib.sha256(name).hexdigest()[:32]}.json"
             # Of the options, only those that joining needs; others may be classes.
             kwargs = joining.feed.options.get("item_export_kwargs") or {}
             plain = {key: each for key, each in kwargs.items() if isinstance(each, (str, int, type(None)))}
@@ -43,8 +41,9 @@ def noted(joining: Joining) -> Iterator[None]:
             write_json(note, {"crawl": joining.crawl, "target": str(joining.target), "options": options})
         except (OSError, CrewError) as error:
             joining.say(
-                f"Warning: {joining.target} is not noted: {error}. If this command is killed, only a "
-                f"`scrapy dq crawl` with the same feed joins its parts"
+                f"Warning: nothing is recorded about {joining.target}: {error}. If this command is killed, "
+                f"only a `scrapy dq crawl` with the same feed joins its parts. DQ_DATA_DIR names another "
+                f"folder for records"
             )
         try:
             yield
@@ -54,30 +53,22 @@ def noted(joining: Joining) -> Iterator[None]:
                     note.unlink(missing_ok=True)
 
 
-def left_feeds(crawl: str, own: Sequence[Joining], say: Callable[[str], None]) -> list[Joining]:
+def left_feeds(crawl: str, own: Sequence[Joining], home: Path, say: Callable[[str], None]) -> list[Joining]:
     """Return the feeds of *crawl*, other than *own*, that have parts; their crew may still work."""
     found = []
     targets = {each.target for each in own}
     with suppress(OSError, CrewError):  # the warning above has said so
-        for note in sorted(_notes().glob("*.json")):
+        for note in sorted(folder_in(home).glob("*.json")):
             with suppress(TypeError, KeyError):  # of version 0.1.0
                 read = read_json(note)
                 if read["crawl"] != crawl:
                     continue
                 feed = JoinedFeed(read["target"], Path(read["target"]), read["options"])
                 try:
-                    joining = Joining(feed, crawl, say, left=True)
+                    joining = Joining(feed, crawl, home, say, left=True)
                 except CrewError as error:
                     say(f"Warning: {error}")
                     continue
                 if joining.target not in targets and joining.has_parts:
                     found.append(joining)
     return found
-
-
-def _notes() -> Path:
-    """Return the folder of the notes. What they say is joined: nobody else may write there."""
-    home = data_dir().absolute()
-    make_private(home, may_be_link=True)
-    make_private(home / "feeds")
-    return home / "feeds"

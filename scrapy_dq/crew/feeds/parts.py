@@ -1,4 +1,4 @@
-"""What is beside a feed: a record of what it holds, and the folder of parts that a crew's workers write.
+"""The folder of parts that a crew's workers write, beside a feed while the crew works.
 
     crew.lock     exclusive: held by the one `scrapy dq crawl` that writes this feed
     workers.lock  shared: held by each worker that may still write; joining waits for it
@@ -6,28 +6,23 @@
     joined        the new feed, while it is built
     joined.json   the marker that `joined` replaces the feed: which parts it holds, up to which run
 
-The record, `.NAME.run`, says which run of each crawl the feed holds. It stays after the end: a finished run
-may be reopened (`scrapy dq retry`). `scrapy crawl` uses the same one: otherwise each of both would replace
-what the other has scraped in the run. The kernel releases all locks when their holders die, kill -9 included.
+The kernel releases all locks when their holders die, kill -9 included. What a feed holds is in `records.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse
+from scrapy_dq.crew.feeds.records import POLL_S, Record, Run, flock, read_json, record_of, write_json
 from scrapy_dq.crew.private_folder import make_private
 from scrapy_dq.crew.trusted_files import need_trusted, resolved
-from scrapy_dq.environment import data_dir
 from scrapy_dq.filesystem import sync_folder
 
 try:
@@ -37,22 +32,7 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
 
 SUFFIX = ".parts"
 _LOST = ".lost.part"
-POLL_S = 0.05
 CHANCES = 100
-LONGEST_LOCK_S = 10.0
-"""How long another process may hold the record of a feed. It needs milliseconds."""
-
-
-class Run(NamedTuple):
-    """One life of a crawl."""
-
-    epoch: str
-    number: int
-
-    @property
-    def name(self) -> str:
-        """No other run of any crawl has the same."""
-        return f"{self.epoch}.{self.number}"
 
 
 def part_path(folder: Path, epoch: str, run: int, worker: int) -> Path:
@@ -80,48 +60,21 @@ def lacks_items(part: Path) -> bool:
     return part.name.endswith(_LOST)
 
 
-class Record:
-    """Which run of each crawl a feed holds, for the process that has locked its file."""
-
-    def __init__(self, file: FileIO, target: Path) -> None:
-        self._file = file
-        self._runs = _runs_of_old_note(target)
-        with suppress(ValueError, AttributeError, RecursionError):
-            # Only the first value: the rest was longer, and note() was killed before it was cut off.
-            found, _ = json.JSONDecoder().raw_decode(file.readall().decode())
-            self._runs |= {crawl: run for crawl, run in found.items() if isinstance(run, str)}
-
-    def holds(self, run: Run) -> bool:
-        return run.name in self._runs.values()
-
-    def note(self, crawl: str, run: Run) -> bool:
-        """Record that the feed holds *run*; return whether a run of *crawl* was recorded before.
-
-        It is on the disk then: after a power loss, the next worker must not empty a feed that has new items.
-        """
-        known = crawl in self._runs
-        self._runs[crawl] = run.name
-        self._file.seek(0)
-        # In this order: if it was emptied first, a kill in between would lose the runs of all crawls.
-        self._file.write(json.dumps(self._runs).encode())
-        self._file.truncate()
-        os.fsync(self._file.fileno())
-        return known
-
-
 class PartsFolder:
     """The folder of one feed, for the crew that holds its lock; `record` is for everyone."""
 
-    def __init__(self, target: Path) -> None:
-        """Raises:
-        CrewError: *target* is a link of another user.
+    def __init__(self, target: Path, home: Path) -> None:
+        """Args:
+            home: the data directory, which has the record of the feed.
+        Raises:
+            CrewError: *target* is a link of another user.
         """
+        self._home = home
         self.target = resolved(target)
         self._before = _found(self.target)
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
-        self._record = self.target.with_name(f".{self.target.name}.run")
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -129,14 +82,14 @@ class PartsFolder:
 
         Raises:
             FeedInUse: another crew writes this feed.
-            CrewError: the folder cannot be made, or the record not be used.
+            CrewError: the folder cannot be made.
         """
         lock = self._take_lock()
         try:
             try:
                 self._recover()
             except OSError as error:
-                raise CrewError(f"what {self.target} holds cannot be recorded: {error}") from error
+                raise CrewError(f"what a killed crew left in {self.path} cannot be used: {error}") from error
             yield
         finally:
             self._tidy()
@@ -151,7 +104,7 @@ class PartsFolder:
                 if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
                     continue  # its last holder removed the folder in between
                 raise CrewError(f"{self.path} cannot be used: {error}") from error
-            if not _flock(lock):
+            if not flock(lock):
                 os.close(lock)
                 raise FeedInUse(f"another `scrapy dq crawl` writes {self.target}")
             with suppress(OSError):
@@ -166,14 +119,9 @@ class PartsFolder:
 
         Raises:
             CrewError: others could write to the folder of parts.
-            OSError: the record cannot be written, or another process has locked it for LONGEST_LOCK_S.
+            OSError: what that crew had begun cannot be finished.
         """
-        # Not through a link that others have created; not readable, so that they cannot lock it.
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        with FileIO(os.open(self._record, flags, 0o600), "r+") as file:
-            _need_own(os.fstat(file.fileno()), self._record)
-            lock_alone(file.fileno(), LONGEST_LOCK_S)
-            record = Record(file, self.target)
+        with record_of(self.target, self._home) as record:
             if self._marker.exists() and not self.joined.exists():
                 make_private(self.path)
                 self._settle(record)
@@ -194,7 +142,7 @@ class PartsFolder:
         )  # whoever can write to the folder above it may have put their own in its place
         lock = _open(self.path / "workers.lock")
         try:
-            while not _flock(lock):
+            while not flock(lock):
                 waiting()
                 time.sleep(POLL_S)
             # Under the lock: a part that is begun after this is not in the list.
@@ -255,8 +203,7 @@ class PartsFolder:
 
     def _recover(self) -> None:
         """Finish, or undo, what a killed crew had begun."""
-        # A record that cannot be used is reported now, before anything is crawled.
-        if os.path.lexists(self._record) or self._marker.exists():
+        if self._marker.exists():
             with self.record():
                 pass
         for left in (self._marker, self.joined):
@@ -265,7 +212,7 @@ class PartsFolder:
     def _settle(self, record: Record) -> None:
         marker = read_json(self._marker) or {}
         if marker.get("run"):
-            record.note(marker.get("crawl", _UNKNOWN), Run(*marker["run"]))
+            record.note(marker.get("crawl", ""), Run(*marker["run"]))
         for name in marker.get("parts", ()):
             (self.path / Path(name).name).unlink(missing_ok=True)
         self._marker.unlink(missing_ok=True)
@@ -277,19 +224,6 @@ class PartsFolder:
                 for name in names:
                     (self.path / name).unlink(missing_ok=True)
                 self.path.rmdir()
-
-
-_UNKNOWN = ""
-"""The crawl of a run that version 0.1.0 has recorded, which did not store its name."""
-
-
-def _runs_of_old_note(target: Path) -> dict[str, str]:
-    """Return the run that a crew of version 0.1.0 has recorded for a feed: in a folder of the project."""
-    name = hashlib.sha256(os.fsencode(target)).hexdigest()[:32]
-    found = read_json(data_dir() / "feeds" / f"{name}.json")
-    with suppress(TypeError, KeyError):
-        return {_UNKNOWN: Run(*found["run"]).name}
-    return {}
 
 
 def write_lock(folder: Path) -> int:
@@ -305,26 +239,6 @@ def write_lock(folder: Path) -> int:
     return lock
 
 
-def lock_alone(descriptor: int, longest_s: float) -> None:
-    """Wait until no other process locks a file, and lock it until it is closed; not on Windows.
-
-    Raises:
-        TimeoutError: another process has locked it for longer than *longest_s*.
-    """
-    deadline = time.monotonic() + longest_s
-    while fcntl is not None and not _flock(descriptor):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"another process has locked it for {longest_s:g} s")
-        time.sleep(POLL_S)
-
-
-def _need_own(found: os.stat_result, record: Path) -> None:
-    """Refuse a record of another user, or a link to another file of ours: what it says empties the feed."""
-    owned = not hasattr(os, "getuid") or found.st_uid == os.getuid()  # not on Windows
-    if not (owned and stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
-        raise OSError(f"{record} is not a file of your own, or has a second name")
-
-
 def _found(target: Path) -> os.stat_result | None:
     try:
         return target.lstat()
@@ -334,32 +248,3 @@ def _found(target: Path) -> os.stat_result | None:
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def _flock(descriptor: int) -> bool:
-    """Take an exclusive lock without waiting; False if another process has one."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def read_json(path: Path) -> Any:
-    """Return what a small file holds; None if it cannot be read."""
-    with suppress(OSError, ValueError):
-        return json.loads(path.read_text())
-    return None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a small file; a crash leaves the old one or the new one."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    # O_EXCL: never through a link that somebody else has put there.
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    sync_folder(path.parent)

@@ -22,14 +22,10 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import (
-    PartsFolder,
-    Run,
-    mark_lost,
-    part_path,
-    write_lock,
-)
+from scrapy_dq.crew.feeds.parts import PartsFolder, mark_lost, part_path, write_lock
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.trusted_files import need_trusted, open_trusted, resolved
+from scrapy_dq.environment import data_dir
 from scrapy_dq.refusal import refuse
 from scrapy_dq.signals import crawl_joined
 from scrapy_dq.stats import names as stats
@@ -103,7 +99,7 @@ def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
 def _is_of_all(path: str, crawler: Crawler, feed_options: Any) -> bool:
     """Tell whether other workers may continue this file: it is neither a batch nor a worker's own.
 
-    Of those there may be many, and each would have a record beside it.
+    Of those there may be many, and each would have a record.
     """
     own = getattr(crawler.spider, "dq_worker", None)
     return not (feed_options or {}).get("batch_item_count") and not (own and str(own) in path)
@@ -181,12 +177,18 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
-                record = stack.enter_context(PartsFolder(path).record())
-                held = record.holds(run.run)
+                record = stack.enter_context(PartsFolder(path, self._home()).record())
+                held, known, problem = record.holds(run.run), record.knows(run.crawl), record.problem
                 # Before the file is emptied: otherwise the next worker would empty it again.
-                known = record.note(run.crawl, run.run)
+                record.note(run.crawl, run.run)
             except (OSError, CrewError) as error:
-                logger.warning("The run that %s holds is not recorded: %s", path, error)
+                known, problem = False, str(error)
+            if problem and overwrite:
+                logger.warning(
+                    "The run that %s holds is not recorded: %s. DQ_DATA_DIR names another folder for records",
+                    path,
+                    problem,
+                )
             if not overwrite:
                 return
             if not held and (known or run.new):
@@ -199,6 +201,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                     f". {self._second_beginning()}" if self._form in _WITH_BEGINNING else "",
                 )
                 self._is_warned = True
+
+    def _home(self) -> Path:
+        assert self._crawler is not None
+        return data_dir(self._crawler.settings.get("DQ_DATA_DIR"))
 
     def _second_beginning(self) -> str:
         return (

@@ -39,7 +39,7 @@ class Spill:
     """
 
     def __init__(self, parent: str = "") -> None:
-        self._parent = Path(parent or tempfile.gettempdir())
+        self._parent = Path(parent)
         self._folder: Path | None = None
         self._lock: int | None = None
         self._queue: FifoDiskQueue | None = None
@@ -52,6 +52,8 @@ class Spill:
     def push(self, moves: Sequence[Move]) -> bool:
         """Store a chunk; return False, with one warning, if it cannot be written."""
         try:
+            if self._parent == Path():  # only now: a read-only system may have no folder for temporary files
+                self._parent = Path(tempfile.gettempdir())
             free = shutil.disk_usage(self._parent).free
             if free < FREE_BYTES + 2 * sum(move.size for move in moves):
                 raise OSError(f"only {free // 2**20} MiB are free")

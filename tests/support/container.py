@@ -1,0 +1,88 @@
+"""Commands as `docker run --user UID --read-only` runs them, without docker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.project import Project
+
+USER = 10001
+# It may read everything, as this Python may be in a folder of root's; it may write nothing.
+_AS_USER = [
+    "setpriv", "--clear-groups", "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search",
+    "--bounding-set=-all,+dac_read_search",
+]  # fmt: skip
+_READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind / && shift && exec "$@"'
+"""What is mounted before stays as it is: the volume, and file systems of their own."""
+
+
+class Container:
+    """A project on a disk that its user cannot write to, but for one folder.
+
+    Attributes:
+        volume: the folder that the user may write to.
+    """
+
+    def __init__(self, project: Project, volume: Path, words: list[str]) -> None:
+        self.volume = volume
+        self._project = project
+        self._words = words
+
+    def run(self, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run `scrapy *words` in the project's folder; no traceback may appear."""
+        done = subprocess.run(
+            [*self._words, *self._project.command(*words)], cwd=self._project.folder,
+            env=self._project.environ() | {"HOME": "/nonexistent"} | dict(environ or {}),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        return done
+
+
+@contextmanager
+def contained(project: Project, volume: Path, *, read_only: bool, user: int = USER) -> Iterator[Container]:
+    """Yield the container; skip the test if this process may not make one.
+
+    Args:
+        volume: is created; the user owns it.
+        read_only: the disk is mounted read-only, also folders such as /tmp, which needs root. Otherwise the
+            modes of the project's folders keep the user from writing.
+        user: of the container; without root it is this process's.
+    """
+    volume.mkdir()
+    words: list[str] = []
+    if os.geteuid() == 0:
+        os.chown(volume, user, user)
+        words = [*_AS_USER, f"--reuid={user}", f"--regid={user}", "--"]
+        if read_only:
+            words = ["unshare", "--mount", "sh", "-c", _READ_ONLY, "sh", str(volume), *words]
+    elif read_only:
+        pytest.skip("only root can mount a disk read-only")
+    if words:
+        _need(words, volume)
+    folders = [project.folder, *(path for path in project.folder.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        yield Container(project, volume, words)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+def _need(words: list[str], volume: Path) -> None:
+    """Skip a test if the words do not make a container here: a CI system may forbid it."""
+    for program in {words[0], _AS_USER[0]}:
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program}")
+    script = f"touch {volume}/here && rm {volume}/here && ! touch {volume.parent}/there 2> /dev/null"
+    tried = subprocess.run([*words, "sh", "-c", script], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"no container can be made here: {tried.stderr}")
