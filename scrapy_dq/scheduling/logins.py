@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
+from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.url import url_is_from_any_domain
 from w3lib.http import basic_auth_header
 
 from scrapy_dq.codec import copied
+from scrapy_dq.text import CREW_SHOWS, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
+logger = logging.getLogger(__name__)
 _FROM_ENVIRONMENT = "_scheme_proxy"
 META_KEYS, HEADERS = frozenset({_FROM_ENVIRONMENT}), frozenset({b"Cookie", b"Authorization"})
 """A request without any of these has nothing that `Logins.without` leaves out."""
@@ -80,3 +87,62 @@ class Logins:
             and bool(dict.get(request.headers, b"Cookie"))
             and not request.meta.get("dont_merge_cookies")
         )
+
+
+_FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
+_names_a_login = re.compile(r"(?<![a-z])(?:log[-_]?in|sign[-_]?in|auth)(?![a-z])", re.IGNORECASE).search
+
+
+class LoneLogin:
+    """Warns once if a request that any worker may lease has logged this worker in: the others are not.
+
+    A cookie alone is no sign of that: sites give cookies to every visitor, and each worker gets its own.
+    """
+
+    def __init__(
+        self, crawler: Crawler, lease_of: Callable[[Request], bytes | None], workers: Callable[[], int]
+    ) -> None:
+        """
+        Args:
+            lease_of: returns None for a request that stays in this worker, or bypasses the scheduler.
+            workers: returns how many workers the crawl has.
+        """
+        self._lease_of = lease_of
+        self._workers = workers
+        self._host = ""
+        """The site that this worker has logged in to."""
+        self._warned = False
+        if crawler.get_downloader_middleware(CookiesMiddleware) is not None:
+            crawler.signals.connect(self.downloaded, signals.response_downloaded)
+
+    def downloaded(self, response: Response, request: Request) -> None:
+        """Look at a response; the receiver of Scrapy's signal, which redirects also send."""
+        if self._warned:
+            return
+        if not self._host:
+            if not (b"Set-Cookie" in response.headers and _begins_a_session(request)):
+                return
+            if self._lease_of(request) is None:
+                return
+            self._host = urlparse_cached(request).hostname or ""
+        if self._workers() > 1:  # another worker may join after the login
+            self._warned = True
+            logger.warning(
+                "%s answered a login or a form with a cookie that only this worker has; other workers send "
+                "what follows without it. docs/logins.md shows what to do",
+                printable(self._host), extra={CREW_SHOWS: True},
+            )  # fmt: skip
+
+
+def _begins_a_session(request: Request) -> bool:
+    """Tell whether a cookie in the answer belongs to what *request* did, and not to every visitor."""
+    if request.meta.get("dont_merge_cookies"):
+        return False
+    if request.meta.get("cookiejar") is not None:
+        return True
+    unsafe = request.method not in ("GET", "HEAD")
+    if unsafe and (request.headers.get(b"Content-Type") or b"").lower().startswith(_FORMS):
+        return True
+    # A broad crawl also follows links to login pages.
+    intended = unsafe or request.meta.get("is_start_request")
+    return bool(intended and _names_a_login(urlparse_cached(request).path))

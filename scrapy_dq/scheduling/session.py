@@ -28,6 +28,7 @@ from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
 from scrapy_dq.scheduling.feeds import open_none, warn_of_parts
+from scrapy_dq.scheduling.logins import LoneLogin
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
     counts_of,
@@ -233,6 +234,8 @@ class Session(Listener):
 
     def _listen(self) -> None:
         self._crawler.signals.connect(self._idle, signals.spider_idle)
+        # Signals hold their receivers weakly.
+        self._logins = LoneLogin(self._crawler, self._scheduler.lease_of, lambda: self.worker.census.workers)
         if self._start_keys is not None:
             feed_spider(self._crawler, self._start_keys, self._connection, embedded=self.config.embedded)
 

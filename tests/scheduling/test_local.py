@@ -75,6 +75,42 @@ def test_a_dq_local_request_stays_in_its_worker(
     assert "dq/unencodable" not in workers[0].stats
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_a_login_that_only_one_worker_has_is_reported_once(
+    redis_url: str, make_project: MakeProject, start_site: StartSite, local: bool
+) -> None:
+    """An ordinary login is sent once per run: the other worker fetches its pages without the cookie."""
+    login = """\
+import asyncio
+from pathlib import Path
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        self.record("began", "/")
+        while Path(self.settings["RECORD_PATH"]).read_text().count("began ") < 2:
+            await asyncio.sleep(0.02)
+        url = self.start_urls[0].replace("/p/0", "/enter?s=0&cookie=id=1")
+        yield scrapy.FormRequest(
+            url, self.signed_in, formdata={"user": "me"}, meta={"dq_local": LOCAL} if LOCAL else {}
+        )
+
+    def signed_in(self, response):
+        yield scrapy.Request(self.start_urls[0], self.parse)
+"""
+    project = make_project(
+        [start_site(pages=30).start_url], redis_url=redis_url, spider=login.replace("LOCAL", str(local))
+    )
+    workers = project.start_workers(2)
+    assert project.wait(60) == ["finished", "finished"]
+    said = [line for worker in workers for line in worker.text.splitlines() if "docs/logins.md" in line]
+    assert len(said) == (not local), said
+
+
 UNSTORABLE = """\
 import scrapy
 from support.tree_spider import TreeSpider, page_path

@@ -49,6 +49,8 @@ class TreePages:
             page = self._page(kind, int(number), self._hits[target])
         else:
             page = Answer(path.encode(), 200 if {"s", "flaky"} & wishes.keys() else 404)
+        if "cookie" in wishes:
+            page = page._replace(headers=[("Set-Cookie", wishes["cookie"])])
         if "charset" in wishes:
             kind = f"text/html; charset={wishes['charset']}"
             page = page._replace(content_type=kind, body=page.body * 1_000)

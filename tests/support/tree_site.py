@@ -2,7 +2,8 @@
 
 Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_out. Any path takes a query:
 `?s=5` answers after 5 s, `?status=404` with that status, `?to=/p/3` with a redirect, `?far=5000` with one
-to a host of 5,000 letters, `?charset=big5` with a long page that claims to be written in it, `?flaky=2`
+to a host of 5,000 letters, `?charset=big5` with a long page that claims to be written in it,
+`?cookie=id=1` with this cookie, `?flaky=2`
 with 503 twice and then as usual, `?flaky=2&after=5` with 503 and `Retry-After: 5` twice. `/__hits` and
 `/__log` tell what was asked for, `/__reset` forgets it; `/__latency/5` makes each tree page that is asked
 for from now on take 5 s, `/__slow/90/5` each one that is asked for after 90 different targets.

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapy import Request, Spider, signals
+from scrapy import FormRequest, Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.httpauth import HttpAuthMiddleware
 from scrapy.downloadermiddlewares.httpproxy import HttpProxyMiddleware
+from scrapy.http import Response
 
-from scrapy_dq.scheduling.logins import Logins
+from scrapy_dq.scheduling.logins import Logins, LoneLogin
 
 SETTINGS = {"HTTPAUTH_USER": "me", "HTTPAUTH_PASS": "s3cret", "HTTPAUTH_DOMAIN": "example.com"}
 HERE, ELSEWHERE = "http://www.example.com/", "http://example.org/"
@@ -138,3 +139,63 @@ def test_a_cookie_header_that_the_middleware_replaces_is_not_stored() -> None:
 def test_a_cookie_header_stays_if_scrapys_middleware_does_not_write_it(enabled: tuple[Any, ...]) -> None:
     request = Request(HERE, headers={"Cookie": "c=d"})
     assert Logins(crawler_of(OwnSpider, {}, enabled=enabled)).without(request.copy()).headers
+
+
+START = {"is_start_request": True}
+FORM = FormRequest(HERE + "enter", formdata={"user": "me"})
+
+
+@pytest.mark.parametrize(
+    ("request_", "warned"),
+    [
+        (FORM, True),
+        (FORM.replace(method="GET"), False),
+        (FORM.replace(meta={"dont_merge_cookies": True}), False),
+        (Request(HERE, meta={"cookiejar": 0}), True),
+        (Request(HERE + "api/auth/token", method="POST", body=b"{}"), True),
+        (Request(HERE + "api/search", method="POST", body=b"{}"), False),
+        (Request(HERE + "account/sign-in?next=x", meta=START), True),
+        (Request(HERE + "authors", meta=START), False),
+        (Request(HERE, meta=START), False),
+        (Request(HERE + "login"), False),
+    ],
+)
+def test_a_login_that_others_do_not_have_is_reported(
+    request_: Request, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not the cookies that a site gives to every visitor."""
+    watch = lone_login(workers=2)
+    for _ in range(2):
+        watch.downloaded(Response(request_.url), request_)
+        assert caplog.text == ""
+    for _ in range(2):
+        watch.downloaded(Response(request_.url, headers={"Set-Cookie": "id=1"}), request_)
+    assert len(caplog.records) == warned
+    assert ("www.example.com answered a login" in caplog.text) == ("docs/logins.md" in caplog.text) == warned
+
+
+def test_a_login_is_reported_when_a_second_worker_joins(caplog: pytest.LogCaptureFixture) -> None:
+    workers = [1]
+    watch = lone_login(workers=workers)
+    watch.downloaded(Response(HERE, headers={"Set-Cookie": "id=1"}), FORM)
+    assert caplog.text == ""
+    workers[0] = 2
+    watch.downloaded(Response(ELSEWHERE), Request(ELSEWHERE))
+    assert "www.example.com answered" in caplog.text
+
+
+def test_a_login_of_each_worker_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """That is `dq_local`, or a download beside the scheduler; nor is any where no cookies are kept."""
+    lone_login(workers=2, leased=False).downloaded(Response(HERE, headers={"Set-Cookie": "id=1"}), FORM)
+    crawler = crawler_of(OwnSpider, {}, BOTH)
+    watch = LoneLogin(crawler, lambda request: b"id", lambda: 2)
+    crawler.signals.send_catch_log(
+        signals.response_downloaded, response=Response(HERE, headers={"Set-Cookie": "id=1"}), request=FORM
+    )
+    assert (caplog.text, watch._host) == ("", "")
+
+
+def lone_login(workers: Any, leased: bool = True) -> LoneLogin:
+    crawler = crawler_of(OwnSpider, {}, ALL)
+    count = (lambda: workers[0]) if isinstance(workers, list) else (lambda: workers)
+    return LoneLogin(crawler, lambda request: b"id" if leased else None, count)
