@@ -62,6 +62,7 @@ from scrapy_dq.frontier.wire import (
     parse_words,
     refuse,
     report_args,
+    unpack_limits,
 )
 
 MOST_STORED_STARTS = 256 * 1024
@@ -223,7 +224,7 @@ class Frontier:
                 f"the crawl starts again"
             )
         (
-            status, epoch, run, resumed, counts, spider_args, limits_changed, adopted, words, ended_ms,
+            status, epoch, run, resumed, counts, spider_args, limits_before, adopted, words, ended_ms,
             crawled, forgotten, registered, shards_exist,
         ) = reply  # fmt: skip
         return Joined(
@@ -233,7 +234,7 @@ class Frontier:
             bool(resumed),
             Census(*counts),
             spider_args.decode("utf-8", "replace"),
-            bool(limits_changed),
+            unpack_limits(limits_before) if limits_before else None,
             bool(adopted),
             parse_words(words),
             None if ended_ms < 0 else ended_ms / 1000,

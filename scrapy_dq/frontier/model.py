@@ -528,8 +528,8 @@ class Joined:
     resumed: bool
     census: Census
     spider_args: str
-    limits_changed: bool = False
-    """This worker's limits have replaced different ones."""
+    limits_before: Limits | None = None
+    """The limits of the run that this worker's have replaced; None: they are the same."""
     adopted: bool = False
     """Fingerprints of another scheduler were adopted: `Put.known_as` is looked up."""
     words: Words = Words()

@@ -29,7 +29,9 @@ _SEEN = {
     Seen.COMPACT: ("buckets", "seen_compact"),
 }
 _PARTS: dict[str, tuple[str, ...]] = {
-    "join": ("shared", "starts", "member", "limits", "described", "follow", "rights", "journal"),
+    "join": (
+        "shared", "starts", "member", "limits", "described", "follow", "rights", "journal", "replace_limits",
+    ),
     "shards": (),
     "rejoin": ("release", "shared", "starts", "member", "limits", "described", "journal"),
     "exchange": (

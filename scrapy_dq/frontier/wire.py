@@ -118,6 +118,27 @@ def pack_limits(limits: Limits) -> bytes:
     return msgpack.packb(packed, use_bin_type=False)  # type: ignore[no-any-return]
 
 
+def unpack_limits(packed: bytes) -> Limits:
+    """Return what `pack_limits` has packed; no limits if another program has overwritten it."""
+    try:
+        delay_ms, concurrency, own, *more = msgpack.unpackb(packed, use_list=False)
+        budget, period, own_budgets = more or (0, 1, {})
+        pairs = ((name, delay, most) for name, delay, most in zip(*[iter(own)] * 3, strict=True))
+        return Limits(
+            delay_ms / 1000,
+            concurrency,
+            {
+                str(name): (None if delay is False else delay / 1000, None if most is False else most)
+                for name, delay, most in pairs
+            },
+            budget,
+            period == 2,
+            {str(name): most for name, most in own_budgets.items()},
+        )
+    except (ValueError, TypeError, AttributeError):
+        return Limits()
+
+
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
     """Return *deltas* (kind, stat, number) as lua/transitions/tally.lua reads them."""
     # As text: a Lua number has 53 bits, a Redis counter 64.

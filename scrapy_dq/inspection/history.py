@@ -145,7 +145,7 @@ def events_in_shard(client: Any, shard: Shard, most: int = MOST_EVENTS) -> list[
     return [replace(event, shards=(shard.number,)) for event in found] if shard.number else found
 
 
-_OF_HOME = ("began", "finished", "joined", "left")
+_OF_HOME = ("began", "finished", "joined", "left", "limits")
 """What a worker does in each shard, or the run: home has it, too."""
 _OF_SHARDS = ("died", "returned", "outage", "damaged")
 """What may happen in some shards only."""
@@ -246,6 +246,7 @@ def _words_of(event: Event) -> str:
         "stop": f"the workers were told to stop{times}",
         "complete": f"the run may end although a start() is incomplete{times}",
         "limit": f"limits changed{times}: {event.about}",
+        "limits": f"a worker joined with other limits, which apply to all from now on: {event.about}",
         "retry": f"{count_of(of, 'request')} put back into the backlog",
         "forget": f"{count_of(of, 'fingerprint')} forgotten",
         "drop": f"{count_of(of, 'request')} dropped: {event.about}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dq.environment import differing
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, Hold, Joined, Order, StartQueue, Status
+from scrapy_dq.frontier.model import Census, Hold, Joined, Limits, Order, StartQueue, Status
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
@@ -128,11 +128,12 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     if census.workers > 1:
         for warning in warnings_of_each_worker(crawler, config):
             logger.warning("%s", warning)
-    if joined.limits_changed:
-        logger.info(
-            "DQ_DOMAIN_DELAY, DQ_DOMAIN_CONCURRENCY or DQ_DOMAIN_LIMITS differ from those of this run so "
-            "far: from now on all workers use those of this worker"
-        )
+    if changes := _changes(joined.limits_before, crawl.limits):
+        logger.warning(
+            "Crawl %r: the limits of this worker differ from those of the run, and all workers use them from "
+            "now on: %s. Give all workers the same settings; `scrapy dq limit` changes them in a run",
+            config.crawl, printable("; ".join(changes), 1000), extra={CREW_SHOWS: True},
+        )  # fmt: skip
     if joined.spider_args != crawl.spider_args:
         names = differing(joined.spider_args, crawl.spider_args)
         logger.warning(
@@ -140,6 +141,30 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
             "give each its own name with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
             printable(", ".join(names)),
         )
+
+
+def _changes(before: Limits | None, now: Limits | None) -> list[str]:
+    """Return each limit that differs, with both values; of single partitions, the first five."""
+    if before is None or now is None:
+        return []
+    rows = [
+        ("DQ_DOMAIN_DELAY", before.delay_s, now.delay_s),
+        ("DQ_DOMAIN_CONCURRENCY", before.concurrency, now.concurrency),
+        ("DQ_DOMAIN_BUDGET", before.budget, now.budget),
+        ("DQ_DOMAIN_BUDGET_PERIOD", *("day" if of.daily else "run" for of in (before, now))),
+    ]
+    names = sorted({*before.own, *now.own, *before.own_budgets, *now.own_budgets})
+    own = [(f"DQ_DOMAIN_LIMITS of {name}", _own(before, name), _own(now, name)) for name in names]
+    own = [row for row in own if row[1] != row[2]]
+    found = [f"{name} = {new} (was {old})" for name, old, new in (*rows, *own[:5]) if old != new]
+    return found + ([f"and those of {len(own) - 5} more partitions"] if len(own) > 5 else [])
+
+
+def _own(limits: Limits, partition: str) -> str:
+    """Return the limits of a partition as DQ_DOMAIN_LIMITS writes them."""
+    values = (*limits.own.get(partition, (None, None)), limits.own_budgets.get(partition))
+    named = zip(("delay", "concurrency", "budget"), values, strict=True)
+    return ", ".join(f"{name} {value}" for name, value in named if value is not None) or "none"
 
 
 def log_hold(crawl: str, hold: Hold) -> None:

@@ -414,7 +414,7 @@ def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFr
     live.call("flush", ["gone"])
     unnamed(f"{HOST}/1")
     worker = HandWorker(live, "worker", replace(OWN, limits=Limits(concurrency=1), run_name="its own"))
-    assert (worker.joined.resumed, worker.joined.limits_changed) == (True, False)
+    assert (worker.joined.resumed, worker.joined.limits_before) == (True, None)
     assert live.state()["run name"] == "its own"
     assert len(worker.exchange(want=9).leases) == 1
 
@@ -431,7 +431,7 @@ def test_a_finished_run_is_followed_by_the_next(
     assert "Run 1 starts with them" in unnamed(f"{HOST}/1")
     assert push.urls() == {f"{HOST}/1"}
     again = HandWorker(live, "again", replace(OWN, limits=Limits(concurrency=1)))
-    assert (again.joined.resumed, again.joined.limits_changed) == (True, False)
+    assert (again.joined.resumed, again.joined.limits_before) == (True, None)
 
 
 def test_a_run_that_it_begins_deletes_records_not_silently(

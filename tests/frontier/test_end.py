@@ -486,7 +486,7 @@ def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
     """Let workers share a run, two of ARGS and one of each of *others*, finish it, and leave.
 
     Args:
-        host: of all workers; empty: each is on a host of its own.
+        host: of all workers; empty: each is on another host.
     """
     crawls = (ARGS, ARGS, *others)
     workers = [HandWorker(live, f"worker-{n}", crawl, host) for n, crawl in enumerate(crawls)]

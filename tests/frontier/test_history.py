@@ -16,7 +16,7 @@ from scrapy_dq.frontier.admin.control import Word, limit, steer, wake
 from scrapy_dq.frontier.admin.forget import forget
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry
-from scrapy_dq.frontier.model import Admission, Figures, Status
+from scrapy_dq.frontier.model import Admission, Figures, Limits, Status
 from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.inspection.history import (
     MOST_EVENTS,
@@ -316,6 +316,21 @@ def test_what_workers_do_is_in_the_journal(live: LiveFrontier, spider: HandWorke
     assert all(now - 60 < event.at < now + 60 for event in events(live))
 
 
+def test_limits_of_a_worker_that_replace_others_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
+    """With both values; none if nothing differs, if the call is repeated, or for a new run."""
+    for name, limits in (
+        ("same", SPIDER.limits),
+        ("slow", Limits(delay_s=2.5, concurrency=3)),
+        ("slow", Limits(delay_s=2.5, concurrency=3)),
+        ("own", Limits(delay_s=2.5, concurrency=3, own={"a.example": (None, 1)})),
+    ):
+        HandWorker(live, name, replace(SPIDER, limits=limits))
+    assert [event for event in happened(live) if event[0] == "limits"] == [
+        ("limits", "slow", 1, "delay 0 -> 2.5, concurrency 0 -> 3"),
+        ("limits", "own", 1, "of single partitions"),
+    ]
+
+
 def test_a_program_is_in_it_only_if_it_dies(live: LiveFrontier, spider: HandWorker) -> None:
     """`scrapy dq push` each minute would leave room for nothing else."""
     program = HandWorker(live, "program")
@@ -426,7 +441,7 @@ def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -
 def test_each_event_is_said_in_words() -> None:
     """Those of later versions, too."""
     for kind in (*(word.value for word in Word), "began", "finished", "joined", "left", "died", "returned",
-                 "outage", "damaged", "limit", "retry", "forget", "drop"):  # fmt: skip
+                 "outage", "damaged", "limit", "limits", "retry", "forget", "drop"):  # fmt: skip
         assert said(Event(0, 0, kind, "", 2, "about")) != f"{kind} 2 about"
     assert said(Event(0, 0, "sang", "", 2, "about")) == "sang 2 about"
     assert said(Event(0, 0, "died", "", 1, "")) == "a worker died with 1 lease"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.model import Release, Status, Terms
+from scrapy_dq.frontier.model import Limits, Release, Status, Terms
 from support.live_frontier import (
     IDENTITY,
     SLOW,
@@ -117,7 +117,7 @@ def test_a_resumed_crawl_keeps_what_was_changed_manually(live: LiveFrontier, slo
     live.limit(A, delay_s=0.0)
     slow.leave()
     resumed = HandWorker(live, "resumed", SLOW)
-    assert (resumed.joined.resumed, resumed.joined.limits_changed) == (True, False)
+    assert (resumed.joined.resumed, resumed.joined.limits_before) == (True, None)
     assert waits(resumed.exchange(want=9)) == dict.fromkeys(range(9))
 
 
@@ -127,7 +127,7 @@ def test_a_worker_that_joins_with_the_same_limits_changes_nothing(
     """What was changed by hand stays; the answer says that nothing was replaced."""
     live.limit(A, delay_s=0.0)
     other = HandWorker(live, "other", SLOW)
-    assert not other.joined.limits_changed
+    assert other.joined.limits_before is None
     assert waits(other.exchange(want=9)) == dict.fromkeys(range(5))
 
 
@@ -137,17 +137,27 @@ def test_other_settings_replace_all_limits(live: LiveFrontier, slow: HandWorker)
     live.limit(B, delay_s=7.0, concurrency=7)
     slow.leave()
     resumed = HandWorker(live, "resumed", limited(0.0, 3, b=(50.0, None)))
-    assert (resumed.joined.resumed, resumed.joined.limits_changed) == (True, True)
+    assert (resumed.joined.resumed, resumed.joined.limits_before) == (True, SLOW.limits)
     assert live.limit(A) == (0.0, 3, 0.0)
     assert live.limit(B) == (50.0, 3, 0.0)
     assert numbers(resumed.exchange(want=9)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stored", [b"", b"\xc1", b"\x80", b"\x93\xa1x\x00\x90", b"\x93\x00\x00\x91\x01"])
+def test_old_limits_that_another_program_has_overwritten_are_replaced(
+    live: LiveFrontier, slow: HandWorker, stored: bytes
+) -> None:
+    """They count as none."""
+    live.redis.hset(live.key("meta"), "limits_set", stored)
+    assert HandWorker(live, "other", limited(0.0, 2)).joined.limits_before in (Limits(), None)
+    assert live.limit(A) == (0.0, 2, 0.0)
 
 
 def test_settings_without_limits_free_all(live: LiveFrontier, slow: HandWorker) -> None:
     """What waited for a report does so still; the rest is leased."""
     slow.exchange(*puts(B, 3, 10), want=1)
     other = HandWorker(live, "other", IDENTITY)
-    assert other.joined.limits_changed
+    assert other.joined.limits_before == SLOW.limits
     live.advance(500)
     assert waits(other.exchange(want=4)) == {10: None, 11: None, 12: None}
     assert waits(other.note(want=9)) == {}
@@ -187,7 +197,7 @@ def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: H
     slow.exchange()
     slow.leave()
     again = HandWorker(live, "again", SLOW)
-    assert (again.run, again.joined.limits_changed) == (1, False)
+    assert (again.run, again.joined.limits_before) == (1, None)
     assert live.limit(A) == (100.0, 0, 0.0)
     assert waits(again.exchange(*puts(A, 2), want=1)) == {0: 0}
 

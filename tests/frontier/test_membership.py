@@ -340,7 +340,7 @@ def test_an_earlier_run_becomes_what_the_later_one_was(
     meta = live.redis.hgetall(live.key("meta"))
     assert (meta[b"run_name"], meta[b"spider_args"], meta[b"limiting"]) == (b"two", b"other", b"5000 2")
     joined = HandWorker(live, "joins", later.crawl).joined
-    assert (joined.status, joined.run, joined.resumed, joined.limits_changed) == (Status.OK, 4, True, False)
+    assert (joined.status, joined.run, joined.resumed, joined.limits_before) == (Status.OK, 4, True, None)
 
 
 @pytest.mark.parametrize("phase", ["open", "finished"])

@@ -26,7 +26,7 @@ def test_the_first_worker_with_a_spider_says_what_the_crawl_is(open_frontier: Op
     program.exchange(put(1), seeding=3)
     assert meta(live, "order", "spider", "fingerprinter", "run_name") == ["", "", "", ""]
     spider = HandWorker(live, "spider", replace(NAMED, limits=SLOW.limits, seen_ttl_s=5.0))
-    assert (spider.joined.resumed, spider.joined.limits_changed) == (True, False)
+    assert (spider.joined.resumed, spider.joined.limits_before) == (True, None)
     assert spider.joined.spider_args == NAMED.spider_args
     assert meta(live, "order", "spider", "run_name", "partition_by", "limiting") == [
         "lifo", "spider", "job", "slot", "100000 0",
@@ -41,7 +41,7 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
     live = open_frontier(Order.LIFO)
     HandWorker(live, "spider", replace(SLOW, run_name="job", keep_seen=True))
     before = live.redis.hgetall(live.key("meta"))
-    assert not HandWorker(open_frontier(Order.FIFO), "program", PROGRAM).joined.limits_changed
+    assert HandWorker(open_frontier(Order.FIFO), "program", PROGRAM).joined.limits_before is None
     after = live.redis.hgetall(live.key("meta"))
     assert {field for field in before if before[field] != after[field]} <= {b"counts", b"events"}
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview
+from scrapy_dq.inspection.history import read_events
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import Stopwatch, wait_until
@@ -123,8 +125,8 @@ def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together
     assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
 
 
-def test_the_limits_of_the_latest_worker_apply_to_all(begin: Begin) -> None:
-    """It says so; one that joins with the same limits changes nothing."""
+def test_the_limits_of_the_latest_worker_apply_to_all(begin: Begin, redis_url: str) -> None:
+    """It warns with old and new values, and an event has them; with the same limits a worker is silent."""
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     site, project = begin(spider(*lines), settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4})
     first = project.start_worker()
@@ -132,13 +134,16 @@ def test_the_limits_of_the_latest_worker_apply_to_all(begin: Begin) -> None:
     same = project.start_worker()
     same.wait_for_log("joined run 0")
     other = project.start_worker(settings={"DQ_DOMAIN_DELAY": 0.4})
-    other.wait_for_log("from now on all workers use those of this worker")
+    other.wait_for_log("from now on: DQ_DOMAIN_DELAY = 0.4 (was 0.05). Give all workers")
     so_far = len(site.log())
     wait_until(lambda: len(site.log()) > so_far + 5, "some more are crawled", 20)
     assert min(gaps(times(site, "127.0.0.1")[so_far + 2 :])) >= 0.36
     for worker in (first, same):
-        assert "use those of this worker" not in worker.text
+        assert "limits of this worker" not in worker.text
         assert worker.running
+    with connect_url(redis_url) as client:
+        changes = [each.about for each in read_events(client, project.name) if each.kind == "limits"]
+    assert changes == ["delay 0.05 -> 0.4"]
 
 
 def test_the_download_slot_of_the_meta_is_the_partition(begin: Begin) -> None:

@@ -218,7 +218,7 @@ class LiveFrontier:
         before = self._limits_set() if method == "rejoin" else None
         answer = self.run(getattr(self.frontier, method)(*args, **named))
         if isinstance(answer, Joined):
-            self._limits_replaced |= answer.limits_changed
+            self._limits_replaced |= answer.limits_before is not None
         elif method == "rejoin":  # of a later run than the one that Redis was rolled back to: its limits hold
             self._limits_replaced |= before != self._limits_set()
         return answer
@@ -297,7 +297,7 @@ class HandWorker:
     def __init__(
         self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY, host: str = ""
     ) -> None:
-        """*host*: where it runs; by default on a host of its own."""
+        """*host*: where it runs; by default, no other worker runs there."""
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": host or worker_id}, uuid4().hex, crawl)

@@ -84,8 +84,8 @@ class ReferenceFrontier(Partitions):
             self.epoch, self.phase, self.crawl = new_epoch, "open", crawl
         if resumed and not self.crawl.run_name:
             self.crawl = replace(self.crawl, run_name=crawl.run_name)
-        limits_changed = resumed and self.settings != crawl.limits
-        if limits_changed or not resumed:
+        limits_before = self.settings if resumed and self.settings != crawl.limits else None
+        if limits_before or not resumed:
             self.set_limits(crawl.limits)
         if worker_id in self.members:
             self.members[worker_id].beats += 1
@@ -93,7 +93,7 @@ class ReferenceFrontier(Partitions):
         crawled = self.crawled not in ("", worker_id)
         self.crawled = self.crawled or (worker_id if crawl.starts else "")
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
-        return Joined(Status.OK, *known, limits_changed, words=self.words, crawled=crawled)
+        return Joined(Status.OK, *known, limits_before, words=self.words, crawled=crawled)
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,

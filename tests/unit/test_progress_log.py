@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from scrapy.settings import Settings
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, Joined, Status
+from scrapy_dq.frontier.model import Census, Joined, Limits, Status
 from scrapy_dq.scheduling.progress_log import log_end, log_feeds, log_join, log_settings
 from scrapy_dq.settings import Config
 
@@ -72,6 +73,46 @@ def test_a_worker_that_takes_no_part_says_why(
     log_join(Crawler(Spider, Settings()), config, "here", joined, Identity("f", "s", "{}"))
     (record,) = caplog.records
     assert (record.levelno, says in record.getMessage()) == (logging.WARNING, True)
+
+
+SLOW = Limits(1.0, own={f"{n}.example": (1.0, None) for n in range(9)}, own_budgets={"0.example": 5})
+NARROW = Limits(0.5, 2, {}, 9, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (None, SLOW, ()),
+        (Limits(), Limits(), ()),
+        (
+            Limits(),
+            NARROW,
+            (
+                "now on: DQ_DOMAIN_DELAY = 0.5 (was 0.0); DQ_DOMAIN_CONCURRENCY = 2 (was 0); ",
+                "DQ_DOMAIN_BUDGET = 9 (was 0); DQ_DOMAIN_BUDGET_PERIOD = day (was run). Give",
+            ),
+        ),
+        (
+            replace(SLOW, own={"0.example": (None, 3)}),
+            SLOW,
+            (
+                "DQ_DOMAIN_LIMITS of 0.example = delay 1.0, budget 5 (was concurrency 3, budget 5); ",
+                "of 4.example = delay 1.0 (was none); and those of 4 more partitions. Give",
+            ),
+        ),
+    ],
+)
+def test_a_worker_that_replaces_limits_warns_with_old_and_new_values(
+    before: Limits | None, now: Limits, says: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is logged if they are equal."""
+    joined = Joined(Status.OK, "epoch", 4, True, Census(workers=2), "{}", before)
+    crawl = Identity("f", "s", "{}", limits=now)
+    log_join(Crawler(Spider, Settings()), Config("books"), "here", joined, crawl)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == bool(says)
+    for words in says:
+        assert words in warnings[0]
 
 
 OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileFeedStorage}}

@@ -5,7 +5,7 @@
 --          replaces (the epoch of what home goes on without; empty: none; see follow.lua), kind (of its start keys;
 --          empty: it has none), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
---          census, stored spider_args, limits_changed, adopted (1: another scheduler's fingerprints are stored), words
+--          census, stored spider_args, limits_before, adopted (1: another scheduler's fingerprints are stored), words
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
 --          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
@@ -17,10 +17,10 @@
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- USES     described, described.agreement, described.describe, digits.MOST_RUNS, follow.follow_home, follow.is_over,
---          journal.note_event, keys.MOST_MEMBERS, keys.key, kinds.unfit, limits.set_limits, member.clear_run,
---          member.keeps_seen, member.next_run, member.over_for, member.register, member.registered_at,
---          member.seen_stays, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
---          state.save_state, state.wall_ms, types.too_many, types.wrong_type, words
+--          journal.note_event, keys.MOST_MEMBERS, keys.key, kinds.unfit, member.clear_run, member.keeps_seen,
+--          member.next_run, member.over_for, member.register, member.registered_at, member.seen_stays, replace_limits,
+--          rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census, state.save_state,
+--          state.wall_ms, types.too_many, types.wrong_type, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
 local refused, words_of_redis = refused_commands(ARGV[8])
@@ -36,7 +36,7 @@ if apart then return { apart, apart == 'LATER' and state.run or state.epoch or '
 local over = is_over(of_run)
 local agree, differs = agreement(ours, over)
 if differs then return differs end
-local resumed, limits_changed, forgotten, joins = 0, 0, 0, false
+local resumed, limits_before, forgotten, joins = 0, '', 0, false
 if not state.epoch then
   -- Keys without meta are garbage: it was deleted or evicted.
   clear_run(false)
@@ -50,7 +50,7 @@ elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local was_its_own = of_run < 0 and stored_field('crawled') == worker_id and -1
   local ended_ms = was_its_own or of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, 0, 0, words(), ended_ms, 1, 0, 0, 0 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, words(), ended_ms, 1, 0, 0, 0 }
   end
   if keeps_seen(ours.keep_seen) and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
   next_run(keeps_seen(ours.keep_seen))
@@ -73,10 +73,7 @@ else
   -- this run finished and does not start the next one.
   if stored_field('run_name') == '' then redis.call('HSET', key.meta, 'run_name', ours.run_name) end
   -- Limits that were changed by hand stay until a worker with other settings joins.
-  if ours.limits ~= '' and stored_field('limits_set') ~= ours.limits then
-    set_limits(ours.limits)
-    limits_changed = 1
-  end
+  limits_before = replace_limits(ours.limits, worker_id)
 end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   register(worker_id, identity, ours)
@@ -90,6 +87,6 @@ if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawle
 save_state()
 if resumed == 0 then note_event('began', worker_id, 1) end
 if joins then note_event('joined', worker_id, 1) end
-return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_changed,
+return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_before,
   redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
   registered_at(worker_id), stored_field('shards_exist') == '1' and 1 or 0 }
