@@ -34,7 +34,6 @@ from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
 from scrapy_dq.scheduling.redirects import without_redirects_of
 from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
-from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.tally import Tally
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
@@ -60,8 +59,6 @@ class _Classified(NamedTuple):
     due: Due
     reason: str
     """Why it cannot be served with what its meta says; "" if it can."""
-    refused: bool
-    """DQ_START_HOSTS forbids it: this worker does not crawl it as a local request either."""
 
 
 def shown(request: Request, limit: int = 500) -> str:
@@ -80,7 +77,6 @@ class Intake:
         admissions: Admissions,
         codec: Codec,
         partitions: Slots | OneSlot,
-        start_hosts: StartHosts,
         worker: Worker,
         settlement: Settlement,
         work: InProgress,
@@ -99,7 +95,6 @@ class Intake:
         self._filters_alone = not isinstance(dupefilter, DupeFilter)
         self._codec = codec
         self._partitions = partitions
-        self._start_hosts = start_hosts
         self._worker = worker
         self._settlement = settlement
         self._work = work
@@ -109,7 +104,6 @@ class Intake:
         self._debug = crawler.settings.getbool("SCHEDULER_DEBUG")
         self._retry_backoff = config.retry_backoff
         self._start_queue = config.start_queue
-        self._checks_hosts = bool(config.start_hosts)
         self._logins = Logins(crawler)
         self._fed_puts: list[Put] = []
         self._refused_fed = ""
@@ -170,19 +164,16 @@ class Intake:
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
-        partition, due, reason, refused = b"", AT_ONCE, "", False
+        partition, due, reason = b"", AT_ONCE, ""
         try:
-            # The host first: what stays in this worker is crawled in spite of the other two errors.
-            if self._checks_hosts and not self._work.was_fed(request):
-                self._start_hosts.check(request, self._settlement.followed(request))
             self._partitions.leave_inherited(request, parent, self._settlement.followed)
             partition = self._partitions.partition_of(request)
             due = due_of(request, parent, self._retry_backoff)
             if self._revisits is not None:
                 check_revisit(request)
-        except (BadDue, BadPartition, BadRevisit, OtherHost) as error:
-            reason, refused = prose_without_logins(str(error), request.url), isinstance(error, OtherHost)
-        return _Classified(fingerprint, parent, parent_id, partition, due, reason, refused)
+        except (BadDue, BadPartition, BadRevisit) as error:
+            reason = prose_without_logins(str(error), request.url)
+        return _Classified(fingerprint, parent, parent_id, partition, due, reason)
 
     def _await_puts(self, request: Request, references: Iterable[int]) -> None:
         """Keep the lease that has brought *request* until these puts, which were made before, are certain."""
@@ -326,9 +317,6 @@ class Intake:
             )
 
     def _keep_local(self, request: Request, classified: _Classified) -> bool:
-        if classified.refused:
-            logger.warning("%s is dropped: %s", shown(request), classified.reason)
-            return False
         if classified.reason and self._work.was_fed(request):
             # Its meta is untrusted: it must not leave its partition, or its time, in this way.
             self._refused_fed = classified.reason

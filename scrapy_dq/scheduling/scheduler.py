@@ -28,7 +28,6 @@ from scrapy_dq.scheduling.intake import Intake, shown
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.signals import items_given_up
-from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.start_urls.payloads import NoRequest, Payloads
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.tally import Tally
@@ -95,14 +94,13 @@ class Scheduler(BaseScheduler):
         # Before joining: a fingerprinter of the project may raise.
         fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
         admissions = Admissions(fingerprint, self._is_seed, config.local_seen, session.shares_seen)
-        self._start_hosts = StartHosts(config.start_hosts)
-        self._fed = Payloads(spider, session.codec, self._start_hosts)
+        self._fed = Payloads(spider, session.codec)
         await session.open(self)
         if isinstance(session.dupefilter, DupeFilter):
             session.dupefilter.dq_count = self._count
         self._storing = Intake(
             self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
-            self._start_hosts, session.worker, session.settlement, self._work, session.revisits, self._count,
+            session.worker, session.settlement, self._work, session.revisits, self._count,
             adopted=session.adopted,
         )  # fmt: skip
         self._held_up = HeldDownloads(session.settlement, self._wait)
@@ -220,8 +218,7 @@ class Scheduler(BaseScheduler):
     def _decode(self, lease: Lease) -> Request | None:
         try:
             request = self._session.codec.decode(lease.payload)
-            self._start_hosts.check_served(request)
-        except (CannotDecode, OtherHost) as error:
+        except CannotDecode as error:
             reason = prose_without_logins(str(error))
             logger.warning("A stored request cannot be served and becomes a dead letter: %s", reason)
             self._session.worker.bury(lease.entry_id, reason)

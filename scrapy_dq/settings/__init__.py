@@ -1,11 +1,11 @@
 """The settings of scrapy_dq: all are read and checked in one place."""
 
-from scrapy_dq.settings.config import SETTINGS, Config, enabled, fill_items_key
+from scrapy_dq.settings.config import REMOVED, SETTINGS, Config, enabled, fill_items_key
 from scrapy_dq.settings.errors import ConfigError
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, queues_in_vain, start_queue_setting
 from scrapy_dq.settings.setting import Setting
 
 __all__ = [
-    "SETTINGS", "Config", "ConfigError", "Setting", "breadth_first_queues", "enabled", "fill_items_key",
-    "queues_in_vain", "start_queue_setting",
+    "REMOVED", "SETTINGS", "Config", "ConfigError", "Setting", "breadth_first_queues", "enabled",
+    "fill_items_key", "queues_in_vain", "start_queue_setting",
 ]  # fmt: skip

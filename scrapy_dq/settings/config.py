@@ -11,6 +11,7 @@ from typing import Any
 from scrapy_dq.frontier.keys import MOST_SHARDS
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
 from scrapy_dq.hostnames import with_usual_spellings
+from scrapy_dq.settings import peers
 from scrapy_dq.settings.errors import ConfigError
 from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
@@ -24,7 +25,6 @@ from scrapy_dq.settings.setting import (
     encoding,
     folder,
     host,
-    hosts,
     integer,
     limits,
     loadable,
@@ -160,12 +160,6 @@ class Config:
     )
     start_urls_as_stream: bool = setting_field(
         "REDIS_START_URLS_AS_STREAM", False, boolean, "The start key is a stream"
-    )
-    start_meta: tuple[str, ...] = setting_field(
-        "DQ_START_META", (), texts, "The keys that the `meta` of a start payload may have"
-    )
-    start_hosts: tuple[str, ...] = setting_field(
-        "DQ_START_HOSTS", (), hosts, "The hosts that start payloads may ask for; empty: any"
     )
     redis_encoding: str = setting_field(
         "REDIS_ENCODING", "utf-8", encoding, "The text encoding of start payloads"
@@ -311,13 +305,7 @@ class Config:
         Raises:
             ConfigError: at the first setting that is unknown or wrong.
         """
-        for name in settings:
-            if isinstance(name, str) and name.startswith("DQ_") and name not in _BY_NAME:
-                bare = name.removeprefix("DQ_")
-                near = [bare] if bare in _BY_NAME else difflib.get_close_matches(name, _BY_NAME, 1)
-                near = near or difflib.get_close_matches(bare, _BY_NAME, 1)
-                hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them"
-                raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
+        _check_names(settings, "DQ_", "REDIS_")
         values = _parse(settings, _BY_NAME)
         values["start_queue"] = start_queue(settings)
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
@@ -382,8 +370,9 @@ class Config:
         """Check only the settings of Redis and of items; the result belongs to no crawl.
 
         Raises:
-            ConfigError: at the first of these settings that is wrong.
+            ConfigError: at the first of these settings that is wrong, or unknown name with REDIS_ in front.
         """
+        _check_names(settings, "REDIS_")
         return cls("", **_parse(settings, _FOR_ITEMS))
 
 
@@ -393,6 +382,36 @@ SETTINGS = tuple(
     if "setting" in each.metadata
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+REMOVED = {
+    "DQ_START_META": (
+        "a start payload may have any meta but what makes Scrapy import code. Remove it; to allow less, "
+        "override make_request_from_data()"
+    ),
+    "DQ_START_HOSTS": (
+        "set allowed_domains, and let make_request_from_data() return requests that Scrapy's offsite "
+        "middleware checks (docs/from-scrapy-redis.md, 'Which hosts are fed')"
+    ),
+}
+"""What replaces settings of earlier versions."""
+
+
+def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
+    """Refuse names with these prefixes that are no setting of ours, nor an unused one of scrapy-redis."""
+    for name in settings:
+        if not (isinstance(name, str) and name.startswith(prefixes)):
+            continue
+        if name in REMOVED:
+            raise ConfigError(f"{name} was removed: {REMOVED[name]}")
+        if name in _BY_NAME or name in peers.UNUSED:
+            continue
+        bare = name.removeprefix("DQ_")
+        near = [bare] if bare in _BY_NAME else difflib.get_close_matches(name, _BY_NAME, 1)
+        near = near or difflib.get_close_matches(bare, _BY_NAME, 1)
+        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them"
+        more = "" if name.startswith("DQ_") else ". A setting of your own needs another prefix than REDIS_"
+        raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}{more}")
 
 
 def enabled(settings: Mapping[str, Any]) -> bool:

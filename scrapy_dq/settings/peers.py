@@ -33,6 +33,7 @@ _OTHERWISE = {
     ("REDIS_DECODE_RESPONSES",): "a crawl's keys hold bytes",
 }
 """What is used instead, by the names of settings that have no effect, or a different one."""
+UNUSED = frozenset(name for names in _OTHERWISE for name in names)
 _PARAMS = ("redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connection_pool", "decode_responses")
 """Arguments in REDIS_PARAMS that a worker's clients do not use."""
 

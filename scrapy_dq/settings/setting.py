@@ -271,16 +271,6 @@ def signing_keys(setting: Setting, value: Any) -> tuple[str, ...]:
     return found
 
 
-def hosts(setting: Setting, value: Any) -> tuple[str, ...]:
-    found = texts(setting, value)
-    for name in found:
-        if not name.strip(".") or set(name) & set("/@*: \t\r\n\"'[]"):
-            near = _host(name)
-            hint = f" (did you mean {near!r}?)" if near else ""
-            raise setting.wrong(value, f"a list of hosts{hint}")
-    return tuple(name.strip(".").lower() for name in found)
-
-
 def serializer(setting: Setting, value: Any) -> Any:
     """Return the object with `dumps` and `loads` that *value* is or names; None: not set."""
     if value is None or value == "":
@@ -405,7 +395,6 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     encoding: "the name of a text encoding",
     folder: "an existing folder that can be written to",
     host: "a string",
-    hosts: "a list of hosts",
     limits: "a dict",
     loadable: "a function, or its dotted path",
     mapping: "a dict",

@@ -11,7 +11,7 @@ from scrapy import Spider, signals
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import StartKeys
-from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settings import REMOVED, Config, ConfigError
 from scrapy_dq.start_urls.spiders import RedisMixin
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
         raise _wrong_key(given, "a name that is not empty")
     spider.redis_key = filled[0] if isinstance(given, str) else filled
     spider.redis_encoding = spider.redis_encoding or config.redis_encoding
-    if spider.redis_start_meta is None:
-        spider.redis_start_meta = config.start_meta
-    elif isinstance(spider.redis_start_meta, str):
-        raise ConfigError(f"redis_start_meta = {spider.redis_start_meta!r}: expected a list of strings")
+    if getattr(spider, "redis_start_meta", None) is not None:
+        raise ConfigError(f"redis_start_meta was removed: {REMOVED['DQ_START_META']}")
     return StartKeys(config.start_kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
 
 

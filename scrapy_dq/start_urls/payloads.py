@@ -13,10 +13,8 @@ from scrapy import FormRequest, Request, Spider
 from scrapy_dq.codec import CannotDecode, Codec, attributes, formats
 from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
-from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from scrapy_dq.text import printable, prose_without_logins, url_error
 
-ANY_META = ("*",)
 LONGEST_FED_S = 2_592_000
 """30 days: a payload that is due later would keep the whole crawl open for that time."""
 MOST_FIELDS = 10_000
@@ -30,10 +28,9 @@ class NoRequest(ValueError):
 class Payloads:
     """Makes requests from start payloads. A payload is untrusted: it runs no code but the spider's own."""
 
-    def __init__(self, spider: Spider, codec: Codec, hosts: StartHosts) -> None:
+    def __init__(self, spider: Spider, codec: Codec) -> None:
         self._spider = spider
         self._codec = codec
-        self._hosts = hosts
         encoding = getattr(spider, "redis_encoding", None) or "utf-8"
         own: Callable[[bytes], Any] | None = getattr(spider, "make_request_from_data", None)
         self._make = own or (lambda data: request_from_data(data, encoding))
@@ -58,10 +55,8 @@ class Payloads:
             requests = list(_each(made))
             for request in requests:
                 self._codec.check_made(request)
-                if payload[0] == formats.PAYLOAD:
-                    self._hosts.check_fed(request)
         except Exception as error:  # untrusted bytes and the spider's own method may raise anything
-            clear = isinstance(error, (NoRequest, CannotDecode, OtherHost))
+            clear = isinstance(error, (NoRequest, CannotDecode))
             reason = str(error) if clear else url_error(error) or f"{type(error).__name__}: {error}"
             raise NoRequest(printable(prose_without_logins(reason))) from error
         if not requests:
@@ -76,18 +71,14 @@ class Payloads:
         raise NoRequest(f"a {type(item).__name__} is neither a URL nor a dict of a request's attributes")
 
 
-def request_from_data(
-    data: bytes, encoding: str = "utf-8", allowed_meta: Iterable[str] = ANY_META
-) -> Request:
+def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
     """Return the request that a payload describes: a URL, or JSON of an object with "url".
 
     "method" and "meta" are those of the request; everything else in the object is form data. The request is
     not filtered as a duplicate.
 
-    Args:
-        allowed_meta: the keys that its "meta" may have; "*": any.
     Raises:
-        NoRequest: it is neither, has values of the wrong type, or has values that are not allowed.
+        NoRequest: it is neither, has values of the wrong type, or its "meta" would make Scrapy run code.
     """
     try:
         text = data.decode(encoding).strip()
@@ -109,7 +100,7 @@ def request_from_data(
     _with_short_host(url)
     method = _method(_taken(asked, "method", str, "GET").upper())
     meta = _taken(asked, "meta", dict, {})
-    _check_meta(meta, frozenset(allowed_meta))
+    _check_meta(meta)
     if not asked:
         return Request(url, method=method, meta=meta, dont_filter=True)
     fields = ((name, value) for name, values in asked.items() for value in _form_values(name, values))
@@ -143,10 +134,8 @@ def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
     return value
 
 
-def _check_meta(meta: dict[str, Any], allowed: frozenset[str]) -> None:
-    # Scrapy and its middlewares obey meta: a proxy, a slot, a timeout, a cookie jar.
-    if "*" not in allowed and (others := sorted(set(meta) - allowed)):
-        raise NoRequest(f'its "meta" has {others[0]!a:.100}, which is not among DQ_START_META')
+def _check_meta(meta: dict[str, Any]) -> None:
+    # Also without what DQ_TYPES lists: that is for requests which the project itself makes.
     try:
         _UNTRUSTED_META(meta)
     except Unfit as unfit:

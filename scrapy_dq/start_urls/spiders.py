@@ -31,8 +31,6 @@ class RedisMixin:
     REDIS_START_URLS_KEY."""
     redis_encoding: str | None = None
     """Of payloads; None: REDIS_ENCODING."""
-    redis_start_meta: Iterable[str] | None = None
-    """The keys of `meta` that a payload may set, "*" for any; None: DQ_START_META."""
     max_idle_time: float | None = None
     """Seconds without anything to do, on any worker, after which the spider closes; 0: never; None:
     MAX_IDLE_TIME_BEFORE_CLOSE."""
@@ -78,7 +76,7 @@ class RedisMixin:
         form data. The request is not filtered as a duplicate. If this raises or returns no request, the
         payload becomes a dead letter; the crawl goes on.
         """
-        return request_from_data(data, self.redis_encoding or "utf-8", self.redis_start_meta or ())
+        return request_from_data(data, self.redis_encoding or "utf-8")
 
 
 class RedisSpider(RedisMixin, Spider):

@@ -1,4 +1,4 @@
-"""A project of scrapy-redis runs on scrapy_dq with other import paths, and DQ_START_META for fed meta."""
+"""A project of scrapy-redis runs on scrapy_dq with other import paths."""
 
 from __future__ import annotations
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-import subprocess
+import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from scrapy import Request
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
 from scrapy_dq.scheduling.intake import MOST_REASONS
-from scrapy_dq.start_urls.hosts import OtherHost, StartHosts
 from support.project import Project
 from support.tree_site import TreeSite
-from support.waiting import LONGEST_S, wait_until
+from support.waiting import wait_until
 from support.worker import Worker
 
 MakeProject = Callable[..., Project]
@@ -74,7 +74,7 @@ def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
 ) -> None:
     """A bare URL and JSON, with method, meta and form data; the run is finished in the end."""
-    site, project = start_site(pages=40), fed(DQ_START_META=["depth"])
+    site, project = start_site(pages=40), fed()
     client.rpush(
         key(project),
         site.start_url,
@@ -178,7 +178,8 @@ BAD = {
     b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is not form data',
     b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
     b"file:///etc/passwd": "the scheme 'file' is not in DQ_URL_SCHEMES",
-    b'{"url": "http://localhost/", "meta": {"proxy": "a"}}': "has 'proxy', which is not among DQ_START_META",
+    b'{"url": "file:///etc/passwd", "meta": {"dq_local": true}}': "the scheme 'file' is not in DQ_URL",
+    b'{"url": "http://localhost/", "meta": {"ftp_local_filename": "/x"}}': "would make Scrapy write a file",
     b'{"url": "http://localhost/", "meta": {"dq_delay": 2592001}}': '"dq_delay" is more than 30 days away',
     b'{"url": "http://localhost/", "meta": {"dq_not_before": 9e9}}': '"dq_not_before" is more than 30 days',
     b'{"url": "http://localhost/", "meta": {"referrer_policy": "os.abort"}}': "what Scrapy would import",
@@ -199,10 +200,7 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; not all reasons in the log; what stands between them is crawled."""
-    site, project = (
-        start_site(pages=9),
-        fed('redis_start_meta = ["dq_delay", "dq_not_before", "referrer_policy"]'),
-    )
+    site, project = start_site(pages=9), fed()
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
     worker = project.run_to_end()
@@ -216,61 +214,41 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     assert not errors(worker)
 
 
-def test_hosts_of_others_are_not_asked_nor_those_that_a_redirect_names(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+def test_the_meta_of_a_payload_is_that_of_its_request(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
 ) -> None:
-    """DQ_START_HOSTS: retries go on, and what a callback yields may go anywhere, with its page's meta."""
-    site, other = start_site(pages=9), start_site(pages=9)
-    elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
+    """As with scrapy-redis: what Scrapy's middlewares obey, and whatever a callback reads."""
+    site = start_site(pages=9)
     project = fed(
         "def parse(self, response):",
-        "    self.record('page', page_path(response))",
-        "    if response.url.endswith('8'):",
-        f"        yield scrapy.Request('{elsewhere}', self.parse, meta=response.meta)",
-        f"        yield scrapy.Request('{elsewhere}?to=/p/7', self.parse, meta=response.meta)",
-        DQ_START_HOSTS=["127.0.0.1"],
-        DQ_START_META=["dq_local", "download_slot"],
+        "    self.record('page', f'{response.status} {response.meta[\"own\"]}')",
     )
-    no_slot = {"download_slot": "\n"}
+    meta = {"handle_httpstatus_list": [404], "own": {"a": [1]}}
+    client.rpush(key(project), json.dumps({"url": site.url("/p/8?status=404"), "meta": meta}))
+    project.run_to_end()
+    assert list(project.count("page")) == ["404 {'a': [1]}"]
+
+
+def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
+    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+) -> None:
+    """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever their meta says."""
+    site, other = start_site(pages=9), start_site(pages=9)
+    elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
+    docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")
+    (method,) = re.findall(r"(?ms)^(    def make_request_from_data.*?)^```", docs)
+    project = fed('allowed_domains = ["127.0.0.1"]', *textwrap.dedent(method).splitlines())
     client.rpush(
         key(project),
-        f"{elsewhere}?fed",
-        site.url(f"/p/1?to={elsewhere}?redirected"),
-        json.dumps({"url": site.url(f"/p/1?to={elsewhere}?local"), "meta": {"dq_local": True}}),
-        json.dumps({"url": f"{elsewhere}?slot", "meta": no_slot}),
-        json.dumps({"url": site.url("/p/5"), "meta": {"dq_local": True, **no_slot}}),
+        elsewhere,
+        json.dumps({"url": elsewhere, "meta": {"allow_offsite": True}}),
+        site.url(f"/p/1?to={elsewhere}"),
         site.url("/p/2?to=/p/3"),
-        site.url("/p/4?flaky=1"),
-        site.url("/p/8"),
     )
-    worker = project.run_worker()
-    assert targets(other) == ["/p/7", "/p/8", "/p/8?to=/p/7"]
-    assert set(site.hits()) >= {"/p/3", "/p/8"}
-    assert site.hits()["/p/4?flaky=1"] == 2
-    why = "'localhost', which is not among DQ_START_HOSTS"
-    *own, slot = sorted(reasons(project))
-    assert own == [why, why, f"redirected to {why}"]
-    assert "the name of its download slot" in slot
-    assert "/p/5" not in site.hits()
-    assert f"is dropped: redirected to {why}" in worker.text
-    before = other.hits()
-    retry = project.command("dq", "retry", project.name, "--dead", "--all", "--yes")
-    subprocess.run(retry, cwd=project.folder, env=project.environ(), check=True, timeout=LONGEST_S)
-    project.run_worker()
-    assert other.hits() == before
-    assert sorted(reasons(project)) == [why, why, why, slot]
-
-
-@pytest.mark.parametrize("char", ["%2f", "%23", "%00", "^", ";", "%E2%81%84"])
-def test_a_host_that_is_no_name_is_not_below_a_listed_one(char: str) -> None:
-    """A program that decodes it would ask another host."""
-    hosts = StartHosts(["allowed.example", "::1"])
-    with pytest.raises(OtherHost, match="not among DQ_START_HOSTS"):
-        hosts.check_fed(Request(f"http://evil.example{char}.allowed.example/"))
-    with pytest.raises(OtherHost, match="cannot be parsed"):
-        hosts.check_fed(Request("http://\uff3b/"))
-    for url in ("http://a-b.c_d.Allowed.Example.:80/", "http://u:p@allowed.example/", "http://[::1]/"):
-        hosts.check_fed(Request(url))
+    worker = project.run_to_end()
+    assert {"/p/3", f"/p/1?to={elsewhere}"} <= set(targets(site))
+    assert not other.hits()
+    assert worker.stats["offsite/filtered"] >= 2
 
 
 OWN = (
@@ -437,7 +415,7 @@ WRONG = {
     "redis_key = ''": "redis_key (REDIS_START_URLS_KEY) = '': expected a name that is not empty",
     "redis_key = []": "redis_key (REDIS_START_URLS_KEY) = []: expected a name that is not empty",
     "redis_key = '%(nmae)s'": "expected a key's name, or several",
-    "redis_start_meta = 'depth'": "redis_start_meta = 'depth': expected a list of strings",
+    "redis_start_meta = ['depth']": "redis_start_meta was removed: a start payload may have any meta",
     "max_idle_time = 'soon'": "max_idle_time of ProjectSpider = 'soon': expected seconds",
     "max_idle_time = -1": "max_idle_time of ProjectSpider = -1: expected seconds",
 }
@@ -450,7 +428,7 @@ def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
     """One ERROR line, and no crawl."""
     project = fed(line)
     worker = project.run_worker()
-    assert f"scrapy_dq cannot start: {WRONG[line]}".split("expected")[1] in worker.text
+    assert f"scrapy_dq cannot start: {WRONG[line]}".split("expected")[-1] in worker.text
     assert "ERROR: scrapy_dq cannot start: " in worker.text
     assert look(project).phase == "absent"
 

@@ -278,7 +278,7 @@ def test_what_is_fed_is_a_page(
     crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, redis_url: str, policy: str
 ) -> None:
     """Although it is not filtered; with "meta", if it says so."""
-    settings = {"DQ_REVISIT": policy, "DQ_START_META": ["dq_revisit"]}
+    settings = {"DQ_REVISIT": policy}
     site, project = crawl(settings, FED_SPIDER, a=Answer(), b=Answer())
     fed = {"url": site.url("/a"), "meta": {"dq_revisit": "fixed:1s"} if policy == "meta" else {}}
     with connect_url(redis_url) as client:

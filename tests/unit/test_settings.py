@@ -27,7 +27,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 # What a setting without a range of its own takes, by the function that parses it.
 KINDS = {
     "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
-    "url": "a string", "host": "a string", "hosts": "a list of hosts",
+    "url": "a string", "host": "a string",
     "folder": "an existing folder that can be written to", "path": "the path of a folder",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
     "signing_keys": "a list of secret texts",
@@ -134,11 +134,6 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_START_URLS_AS_SET", "True", True),
     ("REDIS_START_URLS_AS_ZSET", "1", True),
     ("REDIS_START_URLS_AS_STREAM", "1", True),
-    ("DQ_START_META", "a, b", ("a", "b")),
-    ("DQ_START_HOSTS", ["Example.com.", ".b.org", "10.0.0.1"], ("example.com", "b.org", "10.0.0.1")),
-    ("DQ_START_HOSTS", '["a.org", "b.org"]', ("a.org", "b.org")),  # as -s of the command line gives it
-    ("DQ_START_HOSTS", "a.org, b.org", ("a.org", "b.org")),
-    ("DQ_START_META", "[]", ()),
     ("REDIS_ENCODING", "latin1", "iso8859-1"),
     ("SCHEDULER_PERSIST", "true", True),
     ("SCHEDULER_FLUSH_ON_START", True, True),
@@ -271,12 +266,6 @@ BAD: list[tuple[str, Any]] = [
     ("REDIS_START_URLS_AS_SET", "maybe"),
     ("REDIS_START_URLS_AS_ZSET", 2),
     ("REDIS_START_URLS_AS_STREAM", "yes"),
-    ("DQ_START_META", {"a": 1}),
-    ("DQ_START_HOSTS", ["http://example.com/"]),
-    ("DQ_START_HOSTS", "example.com:80"),
-    ("DQ_START_HOSTS", ["*"]),
-    ("DQ_START_HOSTS", '["a.org"'),
-    ("DQ_START_HOSTS", "."),
     ("REDIS_ENCODING", "utf-9"),
     ("SCHEDULER_PERSIST", "maybe"),
     ("SCHEDULER_FLUSH_ON_START", []),
@@ -383,19 +372,35 @@ def test_a_mistyped_choice_is_suggested() -> None:
     ("name", "hint"),
     [
         ("DQ_WORKER_TLL", "DQ_WORKER_TTL?"),
+        ("REDIS_ULR", "REDIS_URL?"),
+        ("REDIS_START_URL_KEY", "REDIS_START_URLS_KEY?"),
+        ("REDIS_CACHE_TTL", None),
         ("DQ_CRAWL_NAME", "DQ_CRAWL?"),
         ("DQ_PERSIST", None),
         ("DQ_ZZZZ", None),
     ],
 )
-def test_an_unknown_dq_setting_is_refused(name: str, hint: str | None) -> None:
+def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
     """A misspelt setting would silently do nothing; the nearest name is suggested, else the docs."""
     with pytest.raises(ConfigError, match=rf"^{name} is not a setting") as refusal:
         read(**{name: None})
+    if name.startswith("REDIS_"):
+        with pytest.raises(ConfigError, match=re.escape(str(refusal.value))):
+            Config.for_items({name: None})
     if hint:
         assert f"did you mean {hint}" in str(refusal.value)
     elif "did you mean" not in str(refusal.value):
         assert "docs/settings.md" in str(refusal.value)
+    assert ("needs another prefix" in str(refusal.value)) == name.startswith("REDIS_")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("DQ_START_META", "any meta"), ("DQ_START_HOSTS", "set allowed_domains")]
+)
+def test_a_removed_setting_names_what_replaces_it(name: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} was removed: .*{instead}") as refusal:
+        read(**{name: ["a"]})
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["DQ_REDIS_URL", "DQ_REDIS_ULR"])
@@ -862,12 +867,11 @@ def test_the_docs_list_every_stat() -> None:
 
 
 def test_the_docs_list_the_meta_keys() -> None:
-    """Three for users, two that they may meet."""
+    """Three for users, one that they may meet."""
     assert re.findall(r"^\| `(dq_\w+)` \|", DOCS, re.M) == [
         "dq_local",
         "dq_delay",
         "dq_not_before",
-        "dq_start",
         "dq_seeded",
     ]
 
