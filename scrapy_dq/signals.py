@@ -6,7 +6,8 @@ crawl_joined = object()
 """A session has joined its crawl, before the spider is opened.
 
 `crawl`: its name; `epoch` and `run`: which run of it; `new`: nothing was crawled in this run yet; `over`: it
-was finished before this worker came.
+was finished before this worker came; `outage`: a function that returns why Redis gives no usable answer now,
+or "" if it does.
 """
 items_given_up = object()
 """Items are about to fail, because Redis was away until the end: their requests are not done."""

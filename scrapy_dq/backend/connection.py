@@ -391,7 +391,12 @@ def client_for_commands(
                         cluster.masters(client)
                 else:
                     cluster.find_node(client, keys.meta(config.crawl))
-                client.ping()
+                try:
+                    client.ping()
+                except ResponseError as error:
+                    if "MISCONF" not in str(error):
+                        raise
+                    # With a full disk Redis refuses PING like a write, but a user may look at the crawl.
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error
             try:

@@ -83,6 +83,11 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
             "replicas", BAD,
             f"DQ_WAIT_REPLICAS is {wait_replicas}, and {online} replicas are online: the crawl would wait",
         )  # fmt: skip
+    elif info.get("min_slaves_good_slaves") == 0:
+        yield Finding(
+            "replicas", BAD,
+            "none is connected, or all lag: Redis refuses writes until min-replicas-to-write are in step",
+        )  # fmt: skip
     elif replicas:
         yield _replication(info, replicas)
     for status, file in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
@@ -92,14 +97,20 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
             )
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     text = f"{format_bytes(used)} used, {f'maxmemory {format_bytes(limit)}' if limit else 'no maxmemory'}"
+    full = used - int(info.get("mem_not_counted_for_evict", 0)) >= limit
     if not limit or used < NEARLY_FULL * limit:
         yield Finding("memory", OK, text)
     else:
         yield Finding(
-            "memory", BAD if used >= limit else WARN,
+            "memory", BAD if full and info.get("maxmemory_policy", "noeviction") == "noeviction" else WARN,
             f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with a larger "
             f"value, or free memory",
         )  # fmt: skip
+
+
+def refusals(info: Mapping[str, Any]) -> list[str]:
+    """Return why this Redis refuses writes now, as far as its INFO says; empty: it does not."""
+    return [finding.text for finding in check_operation(info) if finding.level == BAD]
 
 
 def _replicas(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -129,7 +140,7 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
 
 def latency(median_s: float) -> Finding:
     """Judge the round-trip time to Redis."""
-    text = f"{median_s * 1000:.2f} ms for a PING (median of 20)"
+    text = f"{median_s * 1000:.2f} ms for a round trip (median of 20)"
     if median_s < SLOW_S:
         return Finding("latency", OK, text)
     return Finding("latency", WARN, f"{text}. Run the workers closer to Redis")

@@ -7,6 +7,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ class Doctor(Subcommand):
         with looking.opened(config) as place:
             findings = examine(place, start_keys)
             scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
+            if scripts_run and (options.spider or options.crawl):
+                findings += examine_workers(place)
             if audits and scripts_run:
                 findings += examine_crawl(place, options)
         bad = any(finding.level == BAD for finding in findings)
@@ -169,6 +172,20 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     return [health.Finding("crawl", level, text)]
 
 
+def examine_workers(place: Place) -> list[Finding]:
+    """Return which workers of a crawl report that they wait for Redis, if any."""
+    from scrapy_dq.backend import health
+    from scrapy_dq.frontier.admin.overview import peek
+    from scrapy_dq.frontier.model import FrontierRefused
+    from scrapy_dq.inspection.status import waits_of
+    from scrapy_dq.inspection.words import waiting
+
+    with suppress(FrontierRefused):  # a key of another type: `scrapy dq status` shows it
+        waits = waits_of(peek(place.shards, place.crawl))
+        return [health.Finding("workers", health.BAD, waiting(each)) for each in waits]
+    return []
+
+
 def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
     """Return the findings of each node that has a shard of the crawl, each once; they name the node.
 
@@ -226,7 +243,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()
-        client.ping()
+        client.time()  # not PING: Redis refuses it if its disk is full
         trips.append(time.perf_counter() - began)
     findings.append(health.latency(statistics.median(trips)))
     before = time.time()

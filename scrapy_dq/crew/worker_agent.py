@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class WorkerAgent:
         self._timer: asyncio.TimerHandle | None = None
         self._run = Run("", 0)
         self._new = self._over = False
+        self._outage: Callable[[], str] = str
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -76,9 +78,10 @@ class WorkerAgent:
         if tune_gc:
             gc.set_threshold(*THRESHOLDS)
 
-    def joined(self, epoch: str, run: int, new: bool, over: bool) -> None:
+    def joined(self, epoch: str, run: int, new: bool, over: bool, outage: Callable[[], str]) -> None:
         """Report which run this worker has joined, whether it is new, and whether it was already finished."""
         self._run, self._new, self._over = Run(epoch, run), new, over
+        self._outage = outage
         write_parts(self._handshake.parts, self._run, self._handshake.number)
         self._send()
 
@@ -100,6 +103,7 @@ class WorkerAgent:
             "run": self._run.number,
             "new": self._new,
             "over": self._over,
+            "outage": _first_line(self._outage()),
         }
         ipc.send(self._handshake.reports, report | more)
 

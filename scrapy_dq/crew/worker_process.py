@@ -50,6 +50,7 @@ class WorkerProcess:
         over: the run was finished before this worker joined.
         new: nothing was crawled in the run when this worker joined.
         joined_at: when it reported that it has joined (monotonic); inf before.
+        outage: why Redis gives it no usable answer, as of its last report; "": it does.
         reason: why its spider closed; "" before.
     """
 
@@ -66,6 +67,7 @@ class WorkerProcess:
         self.run: Run | None = None
         self.over = self.new = False
         self.joined_at = math.inf
+        self.outage = ""
         self.reason = ""
         self.began = time.monotonic()
         self._log = log
@@ -113,6 +115,7 @@ class WorkerProcess:
                 self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
                 self.new = report["new"]
                 self.joined_at = min(self.joined_at, time.monotonic())
+            self.outage = report["outage"]
             self.reason = report.get("reason", self.reason)
         return errors
 

@@ -603,6 +603,7 @@ class Frontier:
         """Return a copy of this frontier behind another client."""
         alone = copy(self)
         alone.client = client
+        alone._denied = False  # a heartbeat needs fewer rights than an exchange
         return alone
 
     @asynccontextmanager
@@ -629,18 +630,23 @@ class Frontier:
         return parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
 
     async def report(
-        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float
-    ) -> tuple[dict[str, int], int]:
+        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float,
+        waited_s: float = 0.0, why: str = "",
+    ) -> tuple[dict[str, int], int]:  # fmt: skip
         """As `beat`; also add what this worker has *counted* since its last report.
 
         Args:
             ended_s: how long the longest outage lasted that has ended since; 0: none worth noting.
+            waited_s: for how long this worker has waited in an outage that is under way; 0: it does not.
+            why: the reason of that outage.
         Raises:
             FrontierUnavailable: it may be counted twice if it is reported again.
         Source: transitions/report.lua
         """
         return parse_beats(
-            await self._call("report", worker_id, epoch, int(looks), *report_args(counted, ended_s))
+            await self._call(
+                "report", worker_id, epoch, int(looks), *report_args(counted, ended_s), ms(waited_s), why
+            )
         )
 
     async def _call(self, transition: str, *args: Any) -> Any:

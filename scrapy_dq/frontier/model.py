@@ -629,3 +629,7 @@ class Member:
     """When it joined, in seconds since 1970 by the clock of Redis; 0: unknown."""
     done: int = 0
     """Requests of this run that it has completed, including failed ones."""
+    waits_since: float = 0.0
+    """Since when it has had no usable answer to its exchanges, as `since`; 0: it has."""
+    waits_for: str = ""
+    """Why; untrusted."""

@@ -38,6 +38,7 @@ from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer, apart, joined
 
 MAX_IDENTITY_BYTES = 4096
+MAX_WAITS_BYTES = 300
 MAX_PID = 2**31 - 1
 MAX_BY_BYTES = 80
 _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
@@ -269,9 +270,11 @@ def parse_words(packed: bytes) -> Words:
 def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/transitions/overview.lua's answer."""
     found = []
-    for id_, said, fenced, in_flight, beat, since, done in zip(*[iter(flat)] * 7, strict=True):
+    for id_, said, fenced, in_flight, beat, since, done, waits in zip(*[iter(flat)] * 8, strict=True):
         counts = (in_flight, beat, number_of(since) / 1000, number_of(done))
-        found.append(Member(id_text(id_), _identity(said), fenced == b"1", *counts))
+        waits_since, _, why = waits[:MAX_WAITS_BYTES].partition(b" ")
+        wait = (number_of(waits_since) / 1000, why.decode("utf-8", "replace"))
+        found.append(Member(id_text(id_), _identity(said), fenced == b"1", *counts, *wait))
     return found
 
 

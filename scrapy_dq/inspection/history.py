@@ -145,7 +145,7 @@ def events_in_shard(client: Any, shard: Shard, most: int = MOST_EVENTS) -> list[
     return [replace(event, shards=(shard.number,)) for event in found] if shard.number else found
 
 
-_OF_HOME = ("began", "finished", "joined", "left", "limits")
+_OF_HOME = ("began", "finished", "joined", "left", "limits", "waits")
 """What a worker does in each shard, or the run: home has it, too."""
 _OF_SHARDS = ("died", "returned", "outage", "damaged")
 """What may happen in some shards only."""
@@ -238,6 +238,7 @@ def _words_of(event: Event) -> str:
         "left": "a worker left" + why + (f"; {leases} given back" if of else ""),
         "died": f"a worker died with {leases}",
         "returned": f"a worker registered again, with {leases}; its former id: {event.about}",
+        "waits": f"{count_of(of, 'worker waits', 'workers wait')} for Redis: {event.about}",
         "outage": f"Redis gave no usable answer for {of / 1000:,.1f} s",
         "damaged": f"{of:,} requests, or keys, were found deleted or evicted",
         "pause": f"paused{times}",

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.backend.health import refusals
 from scrapy_dq.frontier.admin.backlog import info_of
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.shards import in_cluster
@@ -43,6 +44,8 @@ class Measures:
     """Used memory of the whole Redis; None: unknown."""
     maxmemory_bytes: int | None = None
     """0: no limit."""
+    writable: bool | None = None
+    """False: Redis refuses writes, as far as its INFO says; None: unknown."""
 
 
 class MeasuresWatch:
@@ -85,13 +88,14 @@ class MeasuresWatch:
             if not self._only:
                 self._find(place)
             self._look_at_some(client)
-            memory = info_of(client, "memory") or {}
+            info = info_of(client)
         rows = [self._crawls[name].row for name in sorted(self._crawls)]
         # Equal labels would make all of the text invalid: such names are made for that.
         unique = {row.crawl: row for row in reversed(rows) if row.at}
         return Measures(
             True, 0.0, list(reversed(unique.values())),
-            count_in(memory.get("used_memory")), count_in(memory.get("maxmemory")),
+            count_in((info or {}).get("used_memory")), count_in((info or {}).get("maxmemory")),
+            None if info is None else not refusals(info),
         )  # fmt: skip
 
     def _look_at_some(self, client: Any) -> None:

@@ -32,6 +32,10 @@ _GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
         "1: the last worker to leave did so on purpose, as at max_pages or a stop",
         lambda each: each.stopped,
     ),
+    "dq_workers_waiting": (
+        "Workers that report an outage of Redis which lets their heartbeats pass",
+        lambda each: sum(bool(member.waits_for) for member in each.overview.members),
+    ),
     "dq_unreachable_shards": (
         "Shards that did not answer, or have nothing of this run: what is there is not counted",
         lambda each: len(each.overview.unreachable) + len(each.overview.apart),
@@ -118,6 +122,8 @@ def families(found: Measures) -> Iterator[Metric]:
         yield GaugeMetricFamily("dq_redis_memory_bytes", "Used memory of Redis", found.memory_bytes)
     if found.maxmemory_bytes is not None:
         yield GaugeMetricFamily("dq_redis_maxmemory_bytes", "0: no limit", found.maxmemory_bytes)
+    if found.writable is not None:
+        yield GaugeMetricFamily("dq_redis_writable", "0: Redis refuses writes", found.writable)
     readable = GaugeMetricFamily("dq_crawl_up", "0: the crawl's keys cannot be read", labels=["crawl"])
     age = GaugeMetricFamily("dq_age_seconds", "How old the figures of the crawl are", labels=["crawl"])
     now = time.monotonic()

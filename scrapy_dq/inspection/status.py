@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.text import printable
+
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.backlog import Sizes
     from scrapy_dq.frontier.admin.overview import Overview
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
 RATE_OVER_S = 5.0
+LONGEST_WAIT = 250
+"""Characters of the reason for which a worker waits."""
 SIZES_PART = 50
 """The search for large partitions takes at most one part in 50 of the time."""
 
@@ -42,11 +46,12 @@ class Progress:
 
     def status(self, overview: Overview) -> dict[str, Any]:
         """Return all that is shown of a crawl; the rate is None the first time."""
+        from scrapy_dq.backend.health import refusals
         from scrapy_dq.frontier.admin.backlog import info_of
 
         self.note(overview)
         sizes = self._newest_sizes()
-        memory = info_of(self._place.client, "memory") or {}
+        info = info_of(self._place.client) or {}
         counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
         rate = self.rate() if overview.phase == "open" else None
         # A higher rate does not help a partition that has to wait.
@@ -64,8 +69,10 @@ class Progress:
             "apart_shards": list(overview.apart),
             "pages_per_s": None if rate is None else round(rate, 1),
             "left_s": round(max(left(counts) / rate, least_s), 1) if rate else None,
-            "redis_memory_bytes": memory.get("used_memory"),
-            "redis_maxmemory_bytes": memory.get("maxmemory"),
+            "waits": waits_of(overview),
+            "redis_refuses": refusals(info),
+            "redis_memory_bytes": info.get("used_memory"),
+            "redis_maxmemory_bytes": info.get("maxmemory"),
             "partitions": sizes.partitions,
             "partitions_looked_at": sizes.looked_at,
             "largest_partitions": [asdict(each) for each in sizes.largest],
@@ -87,6 +94,18 @@ class Progress:
             self._sizes = sizes(self._place.shards, self._place.crawl, TOP)
             self._sizes_until = began + SIZES_PART * (time.monotonic() - began)
         return self._sizes
+
+
+def waits_of(overview: Overview) -> list[dict[str, Any]]:
+    """Return how many workers wait for Redis, since when the first one does, and why, by reason."""
+    from scrapy_dq.frontier.admin.overview import MAX_AT_MS
+
+    found: dict[str, list[float]] = {}
+    for member in overview.members:
+        if member.waits_for and not member.fenced:
+            since = min(member.waits_since, MAX_AT_MS / 1000 - 1)
+            found.setdefault(printable(member.waits_for, LONGEST_WAIT), []).append(since)
+    return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
 
 
 def counted_in(overview: Overview) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from scrapy_dq.backend.health import format_bytes
+from scrapy_dq.text import count_of
 
 
 def when(at: float) -> str:
@@ -54,12 +55,20 @@ def memory(status: dict[str, Any]) -> str:
 
 
 def missing(status: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the run itself."""
+    """Yield what is wrong with the run itself, or with its Redis."""
+    yield from (waiting(each) for each in status.get("waits", ()))
+    yield from (f"Redis refuses writes: {text}" for text in status.get("redis_refuses", ()))
     yield from uncounted(status.get("unreachable_shards", ()), status.get("apart_shards", ()))
     if status.get("gone"):
         yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
     if status.get("incomplete"):
         yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
+
+
+def waiting(wait: dict[str, Any]) -> str:
+    """Return which workers wait, since when and why; see `waits_of`."""
+    workers = count_of(wait["workers"], "worker waits", "workers wait")
+    return f"{workers} since {when(wait['since'])}: {wait['why']}"
 
 
 def unanswered(shards: Collection[int]) -> Iterator[str]:

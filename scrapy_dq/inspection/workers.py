@@ -6,7 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.inspection.status import RATE_OVER_S, counted_in
+from scrapy_dq.inspection.status import LONGEST_WAIT, RATE_OVER_S, counted_in
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -79,6 +80,8 @@ def workers_of(
             "leases": member.in_flight,
             "done": member.done,
             "pages_per_s": _rate(member, known.get(member.worker_id), passed_s) if compares else None,
+            "waits_since": member.waits_since or None,
+            "waits_for": printable(member.waits_for, LONGEST_WAIT) or None,
             "fenced": member.fenced,
             "state": _state(member, known.get(member.worker_id), watched, own),
         }

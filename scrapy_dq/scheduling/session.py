@@ -199,7 +199,7 @@ class Session(Listener):
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._crawler.signals.send_catch_log(
             crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
-            over=self.left_out,
+            over=self.left_out, outage=lambda: self.worker.outage,
         )  # fmt: skip
         if self.left_out:
             self.settlement.skip_start()

@@ -13,6 +13,7 @@ from scrapy_dq.backend import health
 from scrapy_dq.backend.connection import new_client
 from scrapy_dq.backend.exposure import exposure, patches
 from scrapy_dq.commands.subcommand import WrongUsage
+from scrapy_dq.frontier.model import Figures
 from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.project import Project
 from support.proxy import RedisProxy
@@ -47,7 +48,7 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
     assert dq.status == 0
     text = dq.text("doctor", "--crawl", "")
     assert "no maxmemory" in text
-    assert "ms for a PING" in text
+    assert "ms for a round trip" in text
 
 
 def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
@@ -168,7 +169,10 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
         ({}, {"memory": "ok"}),
         ({"used_memory": 95}, {"memory": "warn"}),
         ({"used_memory": 100}, {"memory": "bad"}),
+        ({"used_memory": 100, "mem_not_counted_for_evict": 1}, {"memory": "warn"}),
+        ({"used_memory": 100, "maxmemory_policy": "volatile-ttl"}, {"memory": "warn"}),
         ({"used_memory": 100, "maxmemory": 0}, {"memory": "ok"}),
+        ({"min_slaves_good_slaves": 0}, {"replicas": "bad", "memory": "ok"}),
         ({"role": "slave"}, {"role": "bad", "memory": "ok"}),
         ({"aof_last_write_status": "err"}, {"disk": "bad", "memory": "ok"}),
         ({"rdb_last_bgsave_status": "err"}, {"disk": "bad", "memory": "ok"}),
@@ -177,6 +181,16 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
 def test_the_health_of_a_redis(changed: dict[str, Any], expected: dict[str, str]) -> None:
     """By its INFO."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
+
+
+def test_workers_that_wait_are_bad(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """What only they know, such as a right that is missing, is in their heartbeats."""
+    assert not any(finding["what"] == "workers" for finding in dq.found("doctor")["findings"])
+    live.call("report", worker.worker_id, worker.epoch, False, Figures(), 0.0, 5.0, "Redis denies RPUSH")
+    found = dq.found("doctor")
+    (finding,) = (finding for finding in found["findings"] if finding["what"] == "workers")
+    assert (finding["level"], dq.status, found["fit"]) == ("bad", 1, False)
+    assert re.fullmatch(r"1 worker waits since [-0-9]+ [:0-9]+: Redis denies RPUSH", finding["text"])
 
 
 def test_what_is_measured_is_judged() -> None:
@@ -326,7 +340,7 @@ def test_replicas_are_looked_at(dq_at: Dq, start_redis: Callable[..., RedisServe
 def test_a_replica_that_lags(state: str, lag: int, level: str) -> None:
     """After a failover its workers store again what it lacks, as far as they still have it."""
     replica = {"ip": "a", "port": 1, "state": state, "offset": 0, "lag": lag}
-    info = {"connected_slaves": 1, "slave0": replica, "master_repl_offset": 2048, "min_slaves_good_slaves": 0}
+    info = {"connected_slaves": 1, "slave0": replica, "master_repl_offset": 2048, "min_slaves_good_slaves": 1}
     finding = next(iter(health.check_operation(info)))
     assert (finding.what, finding.level) == ("replicas", level)
     assert finding.text.startswith("1 replica, at most 2.0 KiB behind")

@@ -26,7 +26,7 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed")
 
 from scrapy_dq.frontier import peek, retry
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Figures, Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.inspection import measures
 from scrapy_dq.inspection.measured import label_of
@@ -142,6 +142,16 @@ def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live
     for _ in range(2):
         series = scrape().of(live.crawl)
         assert (series["dq_workers_died_total"], series["dq_leases_reclaimed_total"]) == (3, 11)
+
+
+def test_workers_that_wait_are_counted(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
+    """By what they report; whether Redis takes writes is what its INFO says."""
+    workers = [HandWorker(live, name) for name in ("one", "other")]
+    for worker in workers:
+        assert scrape().of(live.crawl)["dq_workers_waiting"] == workers.index(worker)
+        live.call("report", worker.worker_id, worker.epoch, False, Figures(), 0.0, 5.0, "memory is full")
+    assert scrape().of(live.crawl)["dq_workers_waiting"] == 2
+    assert scrape().value("dq_redis_writable") == 1
 
 
 def test_workers_that_left_on_purpose_are_told_from_those_that_are_missed(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order
+from scrapy_dq.frontier.model import Figures, FrontierRefused, FrontierUnavailable, Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.settings import Config
@@ -52,6 +54,30 @@ def test_all_counts_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker
     assert f"Crawl {live.crawl!r} at 127.0.0.1:" in text
     assert "of 1:" in text
     assert dq.status == 0
+
+
+def test_a_redis_that_refuses_writes_is_shown(
+    start_redis: Callable[..., RedisServer], dq_at: Callable[[str], Any]
+) -> None:
+    """Full, or a replica: from its INFO, and from what workers report."""
+    server = start_redis()
+    with closing(LiveFrontier(server.url, "crawl")) as live, server.client() as client:
+        worker = HandWorker(live, "worker")
+        dq = dq_at(server.url)
+        found = dq.found("status", "--no-rate")
+        assert (found["waits"], found["redis_refuses"]) == ([], [])
+        client.config_set("maxmemory", 1)
+        live.call("report", "worker", worker.epoch, False, Figures(), 0.0, 5.0, "no memory")
+        (wait,) = dq.found("status", "--no-rate")["waits"]
+        assert (wait["workers"], wait["why"]) == (1, "no memory")
+        lines = dq.lines("status", "--no-rate")
+        assert any(re.fullmatch("1 worker waits since .*: no memory", line) for line in lines)
+        assert any("Redis refuses writes: " in line and "CONFIG SET maxmemory" in line for line in lines)
+        client.config_set("maxmemory", 0)
+        client.replicaof("127.0.0.1", str(free_port()))
+        lines = dq.lines("status", "--no-rate")
+        client.replicaof("NO", "ONE")
+        assert any("Redis refuses writes: this Redis is a replica" in line for line in lines)
 
 
 def test_pages_are_counted_over_an_interval(

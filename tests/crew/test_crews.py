@@ -610,6 +610,21 @@ def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: Redi
     assert f"Crawl {name!r} is resumed" in following.err
 
 
+def test_a_crew_shows_why_its_workers_wait(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+    """A full Redis answers the crew, and nothing moves; when it has memory again, the crawl goes on."""
+    here = scene(pages=60, latency_s=0.1)
+    with redis_server.client() as client:
+        crew = here.crew("-w", "2")
+        try:
+            wait_until(lambda: here.done() > 5, "it crawls", 60)
+            client.config_set("maxmemory", 1)
+            crew.wait_for(" wait: Redis's memory is full: raise its maxmemory", 60)
+        finally:
+            client.config_set("maxmemory", 0)
+    assert crew.wait(120) == 0, crew.err
+    assert here.done() >= len(here.site.paths)
+
+
 def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
     """Though no worker's first item has them all, and one of them adds some late."""
     spider = (

@@ -14,7 +14,7 @@ import redis
 
 from scrapy_dq.commands.crawl import _join
 from scrapy_dq.commands.output.crawl_summary import Summary
-from scrapy_dq.commands.output.crawl_view import _line
+from scrapy_dq.commands.output.crawl_view import _line, state_of
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.joining import Joined
 from scrapy_dq.crew.feeds.parts import Run
@@ -31,14 +31,18 @@ from support.waiting import free_port
 def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
     """Return as much of a crew as is shown."""
     overview = Overview("open", "epoch", 0, census, [], hold)
+
+    def running(number: int) -> Any:
+        return SimpleNamespace(outage="", run=Run("epoch", 0), pid=number)
+
     slots = [
         SimpleNamespace(number=n, rate=0.5, counts=Counts(pages=5, items=4, errors=2, done=1), restarts=0,
-                        state="finished", log="w.log", process=object() if n <= alive else None)
+                        state="finished", log="w.log", process=running(n) if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
     return SimpleNamespace(
         slots=slots, run=Run("epoch", 0), monitor=SimpleNamespace(overview=overview, problem=""),
-        finished=True, took_s=2.0,
+        finished=True, took_s=2.0, began_run=False,
     )  # fmt: skip
 
 
@@ -61,6 +65,16 @@ def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says
     for slot in crew.slots:
         slot.counts = Counts(errors=slot.number - 1)
     assert _line(crew).endswith(", 1 error")
+
+
+def test_the_line_says_why_workers_wait() -> None:
+    """A full disk of Redis, for example; else it looks as if it hung."""
+    crew = crew_with(CENSUS, alive=2)
+    crew.slots[1].process.outage = "Redis cannot write to its disk"
+    assert "; 1 worker waits: Redis cannot write to its disk, 7 waiting, " in _line(crew)
+    crew.stopping = False
+    assert state_of(crew.slots[1], crew) == "waits: Redis cannot write to its disk"
+    assert state_of(crew.slots[0], crew) == "crawling"
 
 
 def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +125,7 @@ def test_one_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[str]) -> None:
     """Why, and how many requests are left, if anybody knows."""
 
-    def interrupted(run: Run, bar: Any, stopped: Callable[[], None], *, took_part: bool) -> None:
+    def interrupted(run: Run, bar: Any, stopped: Callable[[], None], *, took_part: bool, began: bool) -> None:
         stops.count += 1
         stopped()
 

@@ -17,6 +17,7 @@ from support import outages
 from support.fault_crawl import FaultCrawl, Verdict
 from support.fault_spiders import GATHERED, start_together
 from support.redis_server import Kind, RedisServer, find_binary
+from support.scrapy_redis_crawl import run_dq
 from support.small_disk import SmallDisk, small_disk
 from support.waiting import wait_until
 from support.worker import Worker
@@ -36,6 +37,11 @@ def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> 
     assert crawl.done.total() == before < crawl.pages
     assert len(crawl.live) == len(workers)
     assert not any(worker.close_reason for worker in workers)
+
+
+def report_it(crawl: FaultCrawl, why: str) -> int:
+    """Return how many workers report that they wait for this reason."""
+    return sum(why in member.waits_for for member in crawl.overview().members)
 
 
 def assert_complete(crawl: FaultCrawl) -> Verdict:
@@ -69,6 +75,7 @@ def test_a_crawl_waits_until_redis_has_memory_again(
             crawl.wait_for_part(0.05 + 0.35 * number / times)
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             assert_paused(crawl, workers, number + 1)
+            wait_until(lambda: report_it(crawl, "memory is full") == 2, "both report it")
             client.config_set("maxmemory", 0)
             for worker in workers:
                 wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "it goes on")
@@ -169,6 +176,12 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
         crawl.wait_for_part(0.05 + 0.35 * number / times)
         disk.fill()
         assert_paused(crawl, workers, number + 1)
+        for words, shown in (
+            (("status", "--no-rate"), "Redis refuses writes: the last write of its AOF failed"),
+            (("doctor",), "bad disk the last write of its AOF failed"),
+        ):
+            done = run_dq(crawl.project, *words, crawl.project.name)
+            assert shown in " ".join(done.stdout.split()), done.stdout + done.stderr
         disk.free()
         for worker in workers:
             wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "it goes on")

@@ -54,11 +54,12 @@ NOTHING = Figures()
 
 
 def report(
-    worker: HandWorker, counted: Figures = NOTHING, ended_s: float = 0.0, epoch: str = ""
-) -> tuple[dict[str, int], int]:
+    worker: HandWorker, counted: Figures = NOTHING, ended_s: float = 0.0, epoch: str = "",
+    waited_s: float = 0.0, why: str = "",
+) -> tuple[dict[str, int], int]:  # fmt: skip
     """Make a beat that reports."""
     live, epoch = worker.live, epoch or worker.epoch
-    return live.call("report", worker.worker_id, epoch, True, counted, ended_s)
+    return live.call("report", worker.worker_id, epoch, True, counted, ended_s, waited_s, why)
 
 
 def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[str, int]:
@@ -430,6 +431,24 @@ def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: Han
     assert samples(live)[-1].outage_s == 24.5
 
 
+def test_the_beginning_of_an_outage_is_one_event_for_all_workers(
+    live: LiveFrontier, spider: HandWorker
+) -> None:
+    """Each worker says since when it waits and why; another reason is another event."""
+    other = HandWorker(live, "other", SPIDER)
+    for worker, why in ((spider, "full"), (spider, "full"), (other, "full"), (other, "denied")):
+        report(worker, waited_s=5.0, why=why)
+    assert happened(live)[3:] == [("waits", "", 2, "full"), ("waits", "", 1, "denied")]
+    now = live.redis.time()[0]
+    waits = {
+        each.worker_id: (each.waits_for, each.waits_since) for each in peek(live.redis, live.crawl).members
+    }
+    assert {name: why for name, (why, _) in waits.items()} == {"spider": "full", "other": "denied"}
+    assert all(now - 60 < since < now for _, since in waits.values())
+    report(spider)
+    assert [each.waits_for for each in peek(live.redis, live.crawl).members if each.waits_for] == ["denied"]
+
+
 def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
     """When an audit has found it."""
     spider.exchange(*puts(b"", 5))
@@ -441,7 +460,7 @@ def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -
 def test_each_event_is_said_in_words() -> None:
     """Those of later versions, too."""
     for kind in (*(word.value for word in Word), "began", "finished", "joined", "left", "died", "returned",
-                 "outage", "damaged", "limit", "limits", "retry", "forget", "drop"):  # fmt: skip
+                 "outage", "waits", "damaged", "limit", "limits", "retry", "forget", "drop"):  # fmt: skip
         assert said(Event(0, 0, kind, "", 2, "about")) != f"{kind} 2 about"
     assert said(Event(0, 0, "sang", "", 2, "about")) == "sang 2 about"
     assert said(Event(0, 0, "died", "", 1, "")) == "a worker died with 1 lease"

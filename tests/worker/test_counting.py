@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
 
-from scrapy_dq.frontier.model import Figures, FrontierUnavailable
+from scrapy_dq.frontier import peek
+from scrapy_dq.frontier.model import Figures, FrontierUnavailable, Member
 from scrapy_dq.frontier.worker.counting import NOTED_S, REPORT_EVERY_S, Counting
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.outage import Wait
 from scrapy_dq.inspection.history import read_events, read_samples
 from support.proxy import RedisProxy
+from support.redis_server import Kind, RedisServer
 from worker.engine import Crawl, Engine, until
 
 
@@ -62,6 +66,64 @@ def test_an_outage_that_has_ended_is_reported_at_once() -> None:
     assert counting.due(2.0) is None
 
 
+def test_an_outage_is_reported_when_it_has_lasted_a_second_and_when_its_reason_changes() -> None:
+    """Until it ends, each ten seconds again."""
+    counting = Counting()
+
+    def reported(now: float, wait: Wait | None) -> Wait | bool | None:
+        due = counting.due(now, wait)
+        if due is None:
+            return False
+        counting.reported(due, now)
+        return due.wait
+
+    away, full = Wait(1.0, "no answer"), Wait(1.0, "full")
+    assert reported(0.0, None) is None
+    assert reported(1.0 + NOTED_S / 2, away) is False
+    assert reported(1.0 + NOTED_S, away) == away
+    assert reported(3.0, away) is False
+    assert reported(4.0, full) == full
+    assert reported(4.0 + REPORT_EVERY_S, full) == full
+    assert reported(15.0, None) is None
+    assert reported(16.0, None) is False
+
+
+FULL = (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"], "Redis's memory is full")
+DENIED = (["ACL", "SETUSER", "default", "-sadd"], ["ACL", "SETUSER", "default", "+sadd"], "Redis denies")
+
+
+@pytest.mark.parametrize(("refuse", "allow", "says"), [FULL, DENIED], ids=["full", "denied"])
+async def test_a_waiting_worker_reports_since_when_and_why(
+    redis_kind: Kind, start_redis: Callable[..., RedisServer], refuse: list[str], allow: list[str], says: str
+) -> None:
+    """Its heartbeats go on, and the journal has the beginning and the end of the outage."""
+    server = start_redis(redis_kind)
+    with server.client() as client:
+        crawl = Crawl(server.url, "crawl", size=10)
+
+        def member() -> Member:
+            (found,) = peek(client, crawl.name).members
+            return found
+
+        def kinds() -> list[str]:
+            return [each.kind for each in read_events(client, crawl.name)]
+
+        async with Engine(crawl, ttl_s=0.6) as engine:
+            began = client.time()[0]
+            client.execute_command(*refuse)
+            engine.seed()
+            await until(lambda: says in member().waits_for, "it reports its outage")
+            waits = member()
+            assert began <= waits.waits_since <= client.time()[0] - NOTED_S + 1
+            await until(lambda: member().beat > waits.beat + 2, "its heart goes on beating")
+            (event,) = (each for each in read_events(client, crawl.name) if each.kind == "waits")
+            assert (event.count, event.about[:20]) == (1, waits.waits_for[:20])
+            client.execute_command(*allow)
+            await until(lambda: not member().waits_for, "it has an answer")
+            await until(lambda: "outage" in kinds(), "its end is noted")
+            assert kinds().count("waits") == 1
+
+
 class Reported:
     """A frontier that notes what a heartbeat calls; its first report fails."""
 
@@ -78,8 +140,9 @@ class Reported:
         return {}, 0
 
     async def report(
-        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float
-    ) -> tuple[dict[str, int], int]:
+        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float, waited_s: float,
+        why: str,
+    ) -> tuple[dict[str, int], int]:  # fmt: skip
         self.reports.append((counted, ended_s))
         if len(self.reports) == 1:
             raise FrontierUnavailable("no answer")

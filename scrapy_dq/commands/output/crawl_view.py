@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from rich.text import Text
 from scrapy_dq.commands.output.echo import without_control_echo
 from scrapy_dq.frontier.model import Hold
 from scrapy_dq.inspection.words import uncounted
-from scrapy_dq.text import printable
+from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.supervisor import Supervisor
@@ -140,6 +141,8 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
         return "stopping"
     if process.run is None:
         return "starting"
+    if process.outage:
+        return f"waits: {process.outage}"
     seen = crew.monitor.overview
     return seen.hold.value or "crawling" if seen else "crawling"
 
@@ -163,6 +166,8 @@ def _counts(crew: Supervisor) -> str:
     census = seen.census
     counts = [*uncounted(seen.unreachable, seen.apart)]
     counts += [seen.hold.value] if seen.hold is not Hold.NONE else []
+    outages = Counter(slot.process.outage for slot in crew.slots if slot.process and slot.process.outage)
+    counts += [f"{count_of(count, 'worker waits', 'workers wait')}: {why}" for why, count in outages.items()]
     counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
     for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
         counts += [f"{count:,} {what}"] if count else []

@@ -17,7 +17,14 @@ WIDTH, HEIGHT = 860, 120
 MOST_ROWS = 50
 LONGEST = 200
 """Characters of a name."""
-MARKED = {"died": "bad", "outage": "bad", "damaged": "bad", "began": "good", "finished": "good"}
+MARKED = {
+    "died": "bad",
+    "outage": "bad",
+    "waits": "bad",
+    "damaged": "bad",
+    "began": "good",
+    "finished": "good",
+}
 """Events that are marked in the curves, and how."""
 _KEPT = "The newest {shown:,} of {total:,} are grouped."
 

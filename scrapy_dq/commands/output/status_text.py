@@ -78,6 +78,7 @@ def one_line(status: dict[str, Any]) -> str:
         f"{status['failed']:,} failed",
         f"{workers:,} worker{'s' * (workers != 1)}",
     ]
+    words += [f"{each['workers']:,} waiting ({each['why']})" for each in status.get("waits", ())]
     if status["pages_per_s"] is not None:
         words.append(f"{status['pages_per_s']:,.1f}/s")
     if status["left_s"] is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scrapy_dq.frontier.model import Figures
+from scrapy_dq.frontier.worker.outage import Wait
 
 REPORT_EVERY_S = 10.0
 NOTED_S = 1.0
-"""A shorter outage is no event: one lost answer makes one."""
+"""A shorter outage is not reported: one lost answer makes one."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Report:
     """Since the last report."""
     ended_s: float
     """How long the longest outage lasted that has ended since; 0: none worth noting."""
+    wait: Wait | None
+    """The outage that is under way."""
     totals: tuple[Figures, int]
 
 
@@ -33,6 +36,7 @@ class Counting:
         self._outages: list[float] = []
         # Of the thread.
         self._reported = (Figures(), 0)
+        self._why = ""
         self._due_at = 0.0
 
     def answered(self, seconds: float, outage_s: float) -> None:
@@ -54,17 +58,24 @@ class Counting:
         was = self._totals
         self._totals = Figures(was.exchanges, was.exchange_s, was.errors + 1, was.outage_s)
 
-    def due(self, now: float) -> Report | None:
-        """Return what to report at *now* (monotonic seconds): each 10 s, and when an outage has ended."""
+    def due(self, now: float, wait: Wait | None = None) -> Report | None:
+        """Return what to report at *now* (monotonic seconds): each 10 s, and when an outage begins or ends.
+
+        Args:
+            wait: the outage that is under way.
+        """
+        if wait is not None and now - wait.since < NOTED_S:
+            wait = None
         (was, noted), totals, outages = self._reported, self._totals, len(self._outages)
-        if now < self._due_at and outages == noted:
+        if now < self._due_at and outages == noted and self._why == (wait.why if wait else ""):
             return None
         counted = Figures(
             totals.exchanges - was.exchanges, totals.exchange_s - was.exchange_s,
             totals.errors - was.errors, totals.outage_s - was.outage_s,
         )  # fmt: skip
-        return Report(counted, max(self._outages[noted:outages], default=0.0), (totals, outages))
+        return Report(counted, max(self._outages[noted:outages], default=0.0), wait, (totals, outages))
 
     def reported(self, report: Report, now: float) -> None:
         """Note that *report* was answered at *now*."""
         self._reported, self._due_at = report.totals, now + REPORT_EVERY_S
+        self._why = report.wait.why if report.wait else ""

@@ -117,6 +117,7 @@ class Dialogue:
             ),
             told=self._told,
             counting=self._counting,
+            outage=self.outage,
             label=label,
             home=frontier.name.number == HOME,
         )

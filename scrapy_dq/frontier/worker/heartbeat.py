@@ -14,6 +14,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.counting import Counting
 from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.outage import Outage, Wait
 
 logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
@@ -90,9 +91,11 @@ class Pulse:
         counting: Counting | None,
         label: str,
         every: int,
+        home: bool,
     ) -> None:
         self.every = every
         """It beats in each round, or in one of so many."""
+        self._home = home
         self._logger = ShardLog(logger, label)
         self._heartbeat = heartbeat
         self._frontier = frontier
@@ -160,10 +163,14 @@ class Pulse:
     async def _ask(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         if self._alone is None:
             self._alone = self._frontier.on(self._connect())
-        report = self._counting and self._counting.due(time.monotonic())
+        now = time.monotonic()
+        report = self._counting and self._counting.due(now, self._heartbeat.wait if self._home else None)
         if not (self._counting and report):
             return await self._alone.beat(worker_id, epoch, looks)
-        found = await self._alone.report(worker_id, epoch, looks, report.counted, report.ended_s)
+        waited_s, why = (now - report.wait.since, report.wait.why) if report.wait else (0.0, "")
+        found = await self._alone.report(
+            worker_id, epoch, looks, report.counted, report.ended_s, waited_s, why
+        )
         self._counting.reported(report, time.monotonic())
         return found
 
@@ -184,6 +191,7 @@ class Heartbeat:
         self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
         self._stall_timeout_s = stall_timeout_s
         self._pulses: list[Pulse] = []
+        self._outages: list[Outage] = []
         self._stalled = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -205,6 +213,7 @@ class Heartbeat:
         observed: Callable[[list[str], list[str]], None],
         told: Callable[[int], None] = lambda words: None,
         counting: Counting | None = None,
+        outage: Outage | None = None,
         label: str = "",
         home: bool = True,
     ) -> Pulse:
@@ -214,12 +223,20 @@ class Heartbeat:
             home: False: another one, where it may beat more rarely.
             connect: returns a client of `redis.asyncio`; called in the thread.
             counting: what to report from time to time; None: nothing.
+            outage: of this shard. The heartbeat at home reports the longest one of all shards.
             label: see `ShardLog`.
         """
         rarest_s = min(self._ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
         every = 1 if home else max(1, int(rarest_s / self._interval_s))
         observer = Observer(self._ttl_s, self._interval_s * every)
-        return Pulse(self, frontier, connect, observer, observed, told, counting, label, every)
+        if outage is not None:
+            self._outages.append(outage)
+        return Pulse(self, frontier, connect, observer, observed, told, counting, label, every, home)
+
+    @property
+    def wait(self) -> Wait | None:
+        """The longest outage that is under way in any shard; None: no shard has one."""
+        return min(filter(None, [outage.wait for outage in self._outages]), default=None)
 
     def look_interval_s(self, members: int, every: int = 1) -> float:
         """Return how many seconds pass between two looks at all members; *every*: see `Pulse`."""

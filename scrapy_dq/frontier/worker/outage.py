@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from scrapy_dq.frontier.worker.log import ShardLog
 
@@ -15,6 +16,13 @@ _MEANWHILE = (
     "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
     "Redis is available again"
 )
+
+
+class Wait(NamedTuple):
+    """Since when (monotonic seconds), and why, a worker has had no usable answer."""
+
+    since: float
+    why: str
 
 
 class Outage:
@@ -39,6 +47,7 @@ class Outage:
         label: str = "",
     ) -> None:
         self._logger = ShardLog(logger, label)
+        self._label = label
         self._clock = clock
         self._uniform = uniform
         self._meanwhile = meanwhile
@@ -48,6 +57,12 @@ class Outage:
         self.reason = ""
         """The reason of the last failure; empty: there is no outage."""
         self._tries = 0
+
+    @property
+    def wait(self) -> Wait | None:
+        """The outage that is under way, for other users of the crawl; None: Redis answers."""
+        since, why = self._since, self.reason
+        return Wait(since, f"{self._label}{why}") if since is not None and why else None
 
     def delay_s(self) -> float:
         """Return the pause before the next try: 0.1 to 2 s, growing, with jitter."""

@@ -131,7 +131,7 @@ export function chart(title, place, said) {
     line.setAttribute("d", path);
     under.setAttribute("d", area);
     marks.replaceChildren(...events.filter((event) => event.at >= from && event.at <= to).slice(0, 60).map((event) => {
-      const mark = svg("line", { x1: x(event.at), x2: x(event.at), y1: 3, y2: 97, class: /died|outage|damaged/.test(event.kind) ? "bad" : "" });
+      const mark = svg("line", { x1: x(event.at), x2: x(event.at), y1: 3, y2: 97, class: /died|outage|waits|damaged/.test(event.kind) ? "bad" : "" });
       const title = svg("title");
       title.textContent = `${when(event.at)}: ${event.said}`;
       mark.append(title);

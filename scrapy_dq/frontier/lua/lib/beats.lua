@@ -8,6 +8,8 @@ local function beat(worker_id, epoch, looks)
   local words = tonumber(string.match(meta[2] or '', '^%d+') or 0)
   local is_one = redis.call('SISMEMBER', key.members, worker_id) == 1
   if is_one then
+    -- After its first write a script may exceed maxmemory: a worker that waits for memory is not dead, and says why.
+    redis.pcall('HDEL', key.beats, '')
     local count = redis.pcall('HINCRBY', key.beats, worker_id, 1)
     local text = type(count) == 'table' and count.err
     -- Somebody else has overwritten it: a beat that fails would hide from this worker which others are dead.

@@ -2,7 +2,7 @@
 -- ARGS     anyhow (1: what can be read, also if a key has another type, or there are too many members, and without
 --          what takes long to read if somebody else wrote it: for a flush), most_members (to read; '': all)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
---          since, done), words (steer.lua)
+--          since, done, waits), words (steer.lua)
 --          or WRONG_TYPE, key, actual, expected | TOO_MANY, key, members
 -- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
@@ -21,7 +21,7 @@ local readable = there.members > 0 and most_members > 0 and not too_many(2 * MOS
 for at, id in ipairs(readable and redis.call('SMEMBERS', key.members) or {}) do
   if at > most_members then break end
   -- A key of a wrong type hides neither the others nor this member.
-  local w = redis.pcall('HMGET', worker_key(id), 'identity', 'fenced', 'seeding', 'since', 'done')
+  local w = redis.pcall('HMGET', worker_key(id), 'identity', 'fenced', 'seeding', 'since', 'done', 'waits')
   if w[3] == '1' then seeding = seeding + 1 end
   members[#members + 1] = id
   members[#members + 1] = w[1] or '{}'
@@ -31,6 +31,7 @@ for at, id in ipairs(readable and redis.call('SMEMBERS', key.members) or {}) do
   members[#members + 1] = type(beat) == 'string' and tonumber(beat) or 0
   members[#members + 1] = w[4] or ''
   members[#members + 1] = w[5] or ''
+  members[#members + 1] = w[6] or ''
 end
 local counts = wrong and { state.waiting, state.in_flight, state.done, 0, 0, there.members, seeding, state.failed, 0,
   state.gone, 0 } or census(seeding, ARGV[1] == '1' and 0 or incomplete_starts())

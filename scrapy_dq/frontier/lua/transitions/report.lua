@@ -1,16 +1,29 @@
 -- report: a beat, and what its worker has counted since its last report, for the history of the crawl (samples.lua).
 -- ARGS     worker_id, epoch, looks (as of beat.lua), exchanges, exchange_ms (until their answers), errors, outage_ms
---          (without Redis), ended_ms (the longest outage that has ended; 0: none worth noting)
+--          (without Redis), ended_ms (the longest outage that has ended; 0: none worth noting), waited_ms (in an outage
+--          that is under way; 0: none), why (the reason of that one)
 -- RETURNS  as beat.lua
 -- COST     O(workers); 0.1 ms more for a sample, which all workers together take once in 10 s
 -- CRASH    before: it is reported later; after, reply lost: it is reported again, and counted twice
--- USES     beats.beat, digits, journal.note_event, samples.MOST_SUM, samples.sample, samples.sampled,
+-- USES     beats.beat, digits, journal.note_event, keys.worker_key, samples.MOST_SUM, samples.sample, samples.sampled,
 --          samples.save_sampled, state.load_state, state.wall_ms
+local MOST_WHY = 250
 local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
 local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, digits(ARGV[8], MOST_SUM)
 local reply, is_one = beat(worker_id, epoch, looks)
 if not is_one then return reply end
 load_state()
+-- The field `waits` of its record has the time (ms, Redis's clock) since which it waits, and the reason, for people.
+local waited_ms, why = digits(ARGV[9], MOST_SUM), string.sub(ARGV[10] or '', 1, MOST_WHY)
+local before = redis.pcall('HGET', worker_key(worker_id), 'waits')
+if waited_ms > 0 then
+  local since = string.format('%.0f ', math.max(0, wall_ms() - waited_ms))
+  redis.pcall('HSET', worker_key(worker_id), 'waits', since .. why)
+  -- The event names no worker: one event counts all workers that wait for the same.
+  if type(before) ~= 'string' or string.match(before, '^%d+ (.*)$') ~= why then note_event('waits', '', 1, why) end
+elseif before then
+  redis.pcall('HDEL', worker_key(worker_id), 'waits')
+end
 local found = sampled()
 for i, more in ipairs(reported) do found[i + 2] = math.min(found[i + 2] + digits(more, MOST_SUM), MOST_SUM) end
 sample(found)
