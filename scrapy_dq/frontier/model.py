@@ -183,6 +183,8 @@ class Ack:
     """The work is done; the entry is gone."""
 
     entry_id: bytes
+    never_sent: bool = False
+    """Its request was not sent to any site: it counts against no budget, nor as a page."""
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
@@ -214,6 +216,8 @@ class Fail:
     reason: str
     label: str
     """Shown where payloads cannot be read: the URL."""
+    never_sent: bool = False
+    """As of `Ack`."""
 
     @property
     def size(self) -> int:
@@ -237,6 +241,8 @@ class Again:
     """A StartQueue."""
     due_at: float
     """Earliest time of the next lease, in seconds of this process's monotonic clock."""
+    never_sent: bool = False
+    """As of `Ack`."""
 
     @property
     def size(self) -> int:
@@ -311,12 +317,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Note: a lease with a time for sending was sent."""
+    """Note: a lease with a time for sending was sent, or will never be."""
 
     partition: bytes
     entry_id: bytes
-    at: float
-    """Seconds of this process's monotonic clock."""
+    at: float | None
+    """Seconds of this process's monotonic clock; None: it will never be, and the next one may go at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +389,7 @@ class Terms:
     no_suspects: bool = False
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
     max_pages: int | None = None
-    """Lease no more than so many entries of the run, with those that are in flight, done and failed."""
+    """Lease no more than so many entries of the run, with those that are in flight, and `Census.pages`."""
     finish_at: int | None = None
     """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
@@ -416,6 +422,13 @@ class Census:
     only_over_budget: int = field(default=0, compare=False)
     """1: all that waits, if anything, is over the budgets of the run, and nothing is left that could bring
     more: no lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
+    never_sent: int = field(default=0, compare=False)
+    """Of those that are done or failed, how many were not sent to any site."""
+
+    @property
+    def pages(self) -> int:
+        """How many requests of this run were sent, and are done or failed."""
+        return self.done + self.failed - self.never_sent
 
     @property
     def empty(self) -> bool:
@@ -430,6 +443,7 @@ class Census:
             self.failed + shard.failed, self.delayed + shard.delayed,
             max(self.gone, shard.gone),  # workers tell home, which has the sum (`Gone`)
             self.incomplete,
+            never_sent=self.never_sent + shard.never_sent,
         )  # fmt: skip
 
     @property

@@ -35,19 +35,19 @@ def fields_of(move: Move) -> tuple[Any, ...]:
             move.known_as, move.most, move.message, move.once, move.number, move.fresh,
         )  # fmt: skip
     if isinstance(move, Ack):
-        return (1, move.entry_id)
+        return (1, move.entry_id, move.never_sent)
     if isinstance(move, Release):
         return (2, move.entry_id)
     if isinstance(move, Bury):
         return (3, move.entry_id, move.reason)
     if isinstance(move, Fail):
-        return (4, move.entry_id, move.reason, move.label)
+        return (4, move.entry_id, move.reason, move.label, move.never_sent)
     if isinstance(move, Defer):
         return (5, move.entry_id)
     if isinstance(move, Again):
         return (
             6, move.entry_id, move.next_id, move.payload, clamped(move.priority), int(move.start),
-            move.due_at,
+            move.due_at, move.never_sent,
         )  # fmt: skip
     raise TypeError(f"not a move: {move!r}")
 

@@ -59,10 +59,10 @@ def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
         fields = fields_of(move)
         if not isinstance(move, Again):
             return fields
-        kind, entry_id, next_id, payload, priority, start, due_at = fields
+        kind, entry_id, next_id, payload, priority, start, due_at, never_sent = fields
         if signer.signs:
             payload = signer.signed(next_id, payload)
-        return kind, entry_id, next_id, payload, priority, start, max(0, ms(due_at - now))
+        return kind, entry_id, next_id, payload, priority, start, max(0, ms(due_at - now)), never_sent
     # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,
@@ -99,7 +99,8 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
 
 def _note(note: Note, now: float) -> tuple[Any, ...]:
     if isinstance(note, Sent):
-        return 1, note.partition, note.entry_id, floor((now - note.at) * 1000)
+        age_ms = False if note.at is None else floor((now - note.at) * 1000)
+        return 1, note.partition, note.entry_id, age_ms
     if isinstance(note, Block):
         return 2, note.partition, max(0, whole_ms(note.until - now))
     return 3, note.shard, note.count

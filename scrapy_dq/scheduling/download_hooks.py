@@ -1,4 +1,4 @@
-"""When was a request sent? The only file that uses internals of Scrapy's download handlers.
+"""Was a request sent, and when? The only file that uses internals of Scrapy's download handlers.
 
 Scrapy's signals report when a request reaches the downloader, long before its connection is established, and
 when its response begins. A delay between two requests to a site counts from the moment in between, when the
@@ -33,49 +33,73 @@ more for a write that TLS buffers, and one for each of these if the loop queues 
 
 
 class DownloadHooks:
-    """Calls *gone* with each watched request, once or more, the first time after it was certainly sent."""
+    """Knows which requests reached a download handler.
+
+    Calls *gone* with each watched request, once or more, the first time after it was certainly sent.
+    """
 
     def __init__(self, crawler: Crawler, gone: Callable[[Request], None]) -> None:
         self._crawler = crawler
         self._gone = gone
         self._watched: WeakSet[Request] = WeakSet()
+        self._reached: WeakSet[Request] | None = None
         self._pools: WeakSet[HTTPConnectionPool] = WeakSet()
         self._current: Request | None = None
         """The request whose download handler is running at this moment, if it is watched."""
-        self._installed = False
+        self._watches = False
 
     def watch(self, request: Request) -> None:
         """Report when *request*, which the engine is about to get, is sent."""
-        if not self._installed:
-            self._installed = True
+        if not self._watches:
+            self._watches = True
             self._crawler.signals.connect(self._answer_began, signals.headers_received)
-            self._wrap_handlers()
         self._watched.add(request)
+
+    def reached(self, request: Request) -> bool:
+        """Return whether a download handler got *request*, or may have: the downloader is unlike Scrapy's.
+
+        Else a downloader middleware has ended it (`robots.txt`, a cache, `IgnoreRequest`): no site got it.
+        """
+        return self._reached is None or request in self._reached
 
     def _answer_began(self, request: Request) -> None:
         if request in self._watched:
             self._gone(request)
 
-    def _wrap_handlers(self) -> None:
+    def install(self) -> None:
+        """Wrap the download handlers, before the first download."""
         downloader = getattr(self._crawler.engine, "downloader", None)
         handlers: Any = getattr(downloader, "handlers", None)
         if not callable(getattr(handlers, "_get_handler", None)):
             logger.debug("%r has no download handlers like Scrapy's: delays count from responses", downloader)
-        elif hasattr(handlers, "download_request_async"):
-            handlers.download_request_async = self._wrapped_async(handlers, handlers.download_request_async)
+            return
+        reached = self._reached = WeakSet[Request]()
+        if hasattr(handlers, "download_request_async"):
+            handlers.download_request_async = self._wrapped_async(
+                handlers, handlers.download_request_async, reached
+            )
         else:  # Scrapy 2.13
-            handlers.download_request = self._wrapped(handlers, handlers.download_request)
+            handlers.download_request = self._wrapped(handlers, handlers.download_request, reached)
 
-    def _wrapped(self, handlers: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(
+        self, handlers: Any, original: Callable[..., Any], reached: WeakSet[Request]
+    ) -> Callable[..., Any]:
         def download_request(request: Request, spider: Any) -> Any:
+            reached.add(request)
             return self._run(self._watch_pool(handlers, request), original, request, spider)
 
         return download_request
 
     def _wrapped_async(
-        self, handlers: Any, original: Callable[[Request], Coroutine[Any, Any, Any]]
+        self,
+        handlers: Any,
+        original: Callable[[Request], Coroutine[Any, Any, Any]],
+        reached: WeakSet[Request],
     ) -> Callable[[Request], Awaitable[Any]]:
         async def download_request_async(request: Request) -> Any:
+            reached.add(request)
+            if not self._watches:
+                return await original(request)
             run = partial(self._run, self._watch_pool(handlers, request))
             return await _Steps(original(request), run)
 

@@ -126,14 +126,14 @@ class Downloads:
         if timed:
             self._unsent[partition] = request
 
-    def sent(self, request: Request) -> None:
-        """Note that a request was sent; only the first call for it has an effect."""
+    def sent(self, request: Request, *, never: bool = False) -> None:
+        """Note that a request was sent, or never will be; only the first call for it has an effect."""
         partition = self._partitions.get(request)
         if partition is None or self._unsent.get(partition) is not request:
             return
         del self._unsent[partition]
-        delay_s = self._delay_s(partition)
-        if request in self._local:
+        delay_s = 0.0 if never else self._delay_s(partition)
+        if request in self._local and delay_s:
             self.block(partition, delay_s)
             delay_s += min(delay_s, MARGIN_S)
         self._rest_for(partition, delay_s)
@@ -156,10 +156,14 @@ class Downloads:
         self._held_up[request] = partition
         return True
 
-    def ended(self, request: Request) -> None:
-        """Note that a request has left the downloader; only the first call for it has an effect."""
+    def ended(self, request: Request, *, sent: bool = True) -> None:
+        """Note that a request has left the downloader; only the first call for it has an effect.
+
+        Args:
+            sent: False: no site got it.
+        """
         if self._unsent:
-            self.sent(request)
+            self.sent(request, never=not sent)
         self._held_up.pop(request, None)
         if self._partitions.pop(request, None) is not None:
             self._local.pop(request, None)

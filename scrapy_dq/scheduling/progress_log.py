@@ -213,7 +213,7 @@ def log_end(
         logger.info(
             "Crawl %r: DQ_MAX_PAGES is reached: %d requests are done; %s. What waits stays: the same command "
             "with a larger DQ_MAX_PAGES, or with none, continues",
-            crawl, census.done + census.failed, counts_of(census),
+            crawl, census.pages, counts_of(census),
         )  # fmt: skip
     if reason == "domain_budget":
         logger.info(

@@ -104,6 +104,7 @@ class Scheduler(BaseScheduler):
             adopted=session.adopted,
         )  # fmt: skip
         self._held_up = HeldDownloads(session.settlement, self._wait)
+        self._outgoing.install()
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
@@ -265,12 +266,13 @@ class Scheduler(BaseScheduler):
 
     def downloaded(self, request: Request) -> None:
         """Called by Settlement: *request* has left the downloader."""
-        self._session.downloads.ended(request)
+        worker, sent = self._session.worker, self._outgoing.reached(request)
+        self._session.downloads.ended(request, sent=sent)
         entry_id = self._work.lease_of(request)
         if entry_id is not None:
-            # Its download handler may not have reported it. If it was never sent, the site got no request.
-            self._session.worker.sent(entry_id)
-            self._session.worker.downloaded(entry_id)
+            # Its download handler may not have reported it.
+            (worker.sent if sent else worker.never_sent)(entry_id)
+            worker.downloaded(entry_id)
 
     def answered(self, request: Request, response: Response) -> Response:
         """Called by Settlement, if pages are visited again: return what the spider gets of *response*."""

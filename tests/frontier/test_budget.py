@@ -1,4 +1,4 @@
-"""How many entries of a run are leased at most: those in flight, done and failed count."""
+"""How many entries of a run are leased at most: those in flight, and those sent and done or failed."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def test_what_comes_back_counts_no_more(rich: HandWorker) -> None:
     assert numbers(rich.exchange(want=9, terms=terms)) == [1, 2]
     assert numbers(rich.exchange(release(1), want=9, terms=terms)) == [1]
     assert numbers(rich.exchange(bury(2), want=9, terms=terms)) == [3]
+
+
+def test_what_no_site_got_does_not_count(rich: HandWorker) -> None:
+    """A middleware has ended it. It is done or failed all the same."""
+    terms = Terms(max_pages=2)
+    assert numbers(rich.exchange(want=9, terms=terms)) == [1, 2]
+    ended = ack(1, never_sent=True), fail(2, never_sent=True)
+    receipt = rich.exchange(*ended, want=9, terms=terms)
+    assert numbers(receipt) == [3, 4]
+    assert (receipt.census.done, receipt.census.failed, receipt.census.pages) == (1, 1, 0)
+    assert numbers(rich.exchange(ack(3), want=9, terms=terms)) == []
 
 
 def test_all_workers_share_it(live: LiveFrontier, rich: HandWorker) -> None:

@@ -60,6 +60,15 @@ def test_what_comes_back_is_not_spent(live: LiveFrontier) -> None:
     assert sorted(numbers(worker.exchange(release(0), ack(10), want=9, seeding=1))) == [0]
 
 
+def test_what_no_site_got_is_not_spent(live: LiveFrontier) -> None:
+    """A middleware has ended it: with a response of its own, or because robots.txt forbids it."""
+    worker = begin(live, budgeted(2))
+    assert sorted(worker.take(20)) == [0, 1, 10, 11]
+    ended = ack(0, never_sent=True), fail(1, never_sent=True), ack(10)
+    assert sorted(numbers(worker.exchange(*ended, want=9, seeding=1))) == [2, 3]
+    assert live.call("limit", A)[3:] == (2, 0)
+
+
 @pytest.mark.parametrize("end", ["ack", "bury", "release"])
 def test_what_waits_for_another_shard_counts(live: LiveFrontier, end: str) -> None:
     """It is done, but not yet acked: against a budget it counts as what is in flight, and as done after."""

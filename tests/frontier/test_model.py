@@ -104,7 +104,9 @@ def moves_of(kinds: tuple[str, ...], min_size: int, max_size: int) -> st.SearchS
 
 
 HERE = st.dictionaries(st.sampled_from(PARTITIONS), st.tuples(st.integers(0, 3), st.integers(0, 3)))
-NOTE = st.tuples(st.sampled_from(("sent", "sent", "foreign sent", "block")), WHICH, SLOT, st.integers(0, 2))
+NOTE = st.tuples(
+    st.sampled_from(("sent", "sent", "never sent", "foreign sent", "block")), WHICH, SLOT, st.integers(0, 2)
+)
 TERMS = st.just((0, 1000, {}, [], None)) | st.tuples(
     st.integers(0, 2),
     st.sampled_from((1, 2, 1000)),
@@ -585,11 +587,12 @@ class FrontierMachine(RuleBasedStateMachine):
         ahead, most, here, notes, max_pages = recipe
         told: list[Sent | Block] = []
         for kind, which, slot, age in notes:
-            some = actor.held if kind == "sent" else [put.entry_id for put in self.puts]
+            some = [put.entry_id for put in self.puts] if kind.startswith("foreign") else actor.held
             if kind == "block":
                 told.append(Block(PARTITIONS[slot], (age + 1) * UNIT_S))
             elif entry_id := self.pick(some, which):
-                told.append(Sent(self.slots[entry_id], entry_id, -age * UNIT_S))
+                at = None if kind == "never sent" else -age * UNIT_S
+                told.append(Sent(self.slots[entry_id], entry_id, at))
         return Terms(ahead * UNIT_S, most, here, told, max_pages=max_pages)
 
     def move_from(
@@ -622,10 +625,10 @@ class FrontierMachine(RuleBasedStateMachine):
             due_at = (2 if when == "due 2" else 1) * UNIT_S
             later = next_id(entry_id)
             self.slots[later] = self.slots[entry_id]
-            return Again(entry_id, later, entry_id * (which % 3), priority, start, due_at)
+            return Again(entry_id, later, entry_id * (which % 3), priority, start, due_at, slot == 0)
         if kind == "fail":
-            return Fail(entry_id, "failed", f"label {which}")
-        return Ack(entry_id) if kind.endswith("ack") else Release(entry_id)
+            return Fail(entry_id, "failed", f"label {which}", never_sent=start)
+        return Ack(entry_id, never_sent=start) if kind.endswith("ack") else Release(entry_id)
 
     def new_name(self, of: str) -> str:
         self.made += 1

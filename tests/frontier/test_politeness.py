@@ -100,6 +100,16 @@ def test_a_lease_that_ends_unreported_counts_as_sent_just_now(
     assert len(waits(slow.exchange(want=1))) == 1
 
 
+def test_a_lease_that_is_never_sent_gives_its_turn_back(live: LiveFrontier, slow: HandWorker) -> None:
+    """The next one need not wait: the site got nothing. A delay from before has passed already."""
+    slow.exchange(want=1)
+    assert waits(slow.note(sent(0, ago=None, partition=A), want=1)) == {1: 0}
+    slow.note(sent(1, partition=A))
+    assert numbers(slow.exchange(ack(1), want=1)) == []
+    live.advance(100)
+    assert waits(slow.exchange(want=1)) == {2: 0}
+
+
 @pytest.mark.parametrize("how", ["reclaim", "leave", "rejoin"])
 def test_a_lease_that_comes_back_unreported_counts_as_sent_just_now(
     live: LiveFrontier, slow: HandWorker, how: str

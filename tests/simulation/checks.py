@@ -134,13 +134,14 @@ def applied(
 
 
 def within_budget(schedule: Schedule, answer: list[Any]) -> None:
-    """Check that no more of the run is in flight, done and failed than its workers may have together."""
+    """Check that no more of the run is in flight, or sent and done or failed, than its workers may have."""
     most = {each.max_pages for each in schedule.crawlers}
     if None in most or not answer[4] or schedule.commands["queue"] or schedule.commands["feed"]:
         return
-    _, in_flight, done, _, _, _, _, failed, *_ = answer[3]
-    if in_flight + done + failed > max(most):
-        raise Violation(f"{in_flight + done + failed} requests are leased or done, and {most} are allowed")
+    _, in_flight, done, _, _, _, _, failed, *_, never_sent = answer[3]
+    pages = in_flight + done + failed - never_sent
+    if pages > max(most):
+        raise Violation(f"{pages} requests are leased or done, and {most} are allowed")
 
 
 def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) -> None:
@@ -165,7 +166,7 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
 
 def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
     """Check, when an answer says that only what is over the budgets is left, that this is so."""
-    _, in_flight, *_, over = answer[3]
+    _, in_flight, *_, over, _ = answer[3]
     if not over or schedule.commands["limit"]:
         return
     of, prefix = keys.Shard(CRAWL, shard), keys.prefix(keys.Shard(CRAWL, shard))

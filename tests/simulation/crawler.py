@@ -302,10 +302,15 @@ class Crawler(Listener):
             self.downloading[lease.entry_id] = lease.partition
             self._taken_at[lease.entry_id] = self._world.now
             self._taken_by[lease.entry_id] = frozenset(self.worker_ids)
-            self.sends.append((self._world.now, lease.partition, worker.run))
-            worker.sent(lease.entry_id)
+            if not self._never_sent(lease):
+                self.sends.append((self._world.now, lease.partition, worker.run))
+                worker.sent(lease.entry_id)
             seconds = self._site[parts(lease.payload)[0]].seconds
             self.process.loop.call_later(seconds, self._downloaded, lease)
+
+    def _never_sent(self, lease: Lease) -> bool:
+        fed = lease.payload.startswith(FED_MARK)
+        return not fed and self._site[parts(lease.payload)[0]].never_sent
 
     def _downloaded(self, lease: Lease) -> None:
         self.downloading.pop(lease.entry_id, None)
@@ -313,6 +318,8 @@ class Crawler(Listener):
             return  # it was given back
         number, attempt, origin = parts(lease.payload)
         page = self._site[number]
+        if self._never_sent(lease):
+            self.worker.never_sent(lease.entry_id)
         self.worker.downloaded(lease.entry_id)
         if lease.payload.startswith(FED_MARK):
             self._put_child(lease, number, 0, filtered=True, delay_s=0.0, ordinal=0)

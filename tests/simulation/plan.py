@@ -167,6 +167,10 @@ def drawn(seed: int) -> Plan:
         "budget": budget,
     }
     functions = Random(f"{seed} functions").random() < 0.75
+    random = Random(f"{seed} never sent")
+    rate = random.choice((0.0, 0.0, 0.5))
+    for page in plan.pages:
+        page.never_sent = random.random() < rate
     return replace(plan, setup=replace(plan.setup, functions=functions, **own))
 
 

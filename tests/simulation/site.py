@@ -36,6 +36,8 @@ class Page:
     """Between two requests that its callback yields."""
     kills: bool = False
     """Its callback kills its process."""
+    never_sent: bool = False
+    """A downloader middleware answers it: its site gets no request."""
     links: list[Link] = field(default_factory=list)
 
     @property

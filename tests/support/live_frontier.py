@@ -126,8 +126,8 @@ def puts(partition: bytes, count: int, begin: int = 0) -> list[Move]:
     return [put(n, partition=partition) for n in range(begin, begin + count)]
 
 
-def ack(n: int) -> Ack:
-    return Ack(entry_id(n))
+def ack(n: int, *, never_sent: bool = False) -> Ack:
+    return Ack(entry_id(n), never_sent)
 
 
 def release(n: int) -> Release:
@@ -138,8 +138,8 @@ def bury(n: int, reason: str = "undecodable") -> Bury:
     return Bury(entry_id(n), reason)
 
 
-def fail(n: int, reason: str = "not downloaded") -> Fail:
-    return Fail(entry_id(n), reason, f"http://localhost/{n}")
+def fail(n: int, reason: str = "not downloaded", *, never_sent: bool = False) -> Fail:
+    return Fail(entry_id(n), reason, f"http://localhost/{n}", never_sent)
 
 
 def again(
@@ -156,10 +156,10 @@ def again(
     )
 
 
-def sent(n: int, ago: float = 0.0, partition: bytes | None = None) -> Sent:
-    """Return the note that entry number *n* was sent."""
+def sent(n: int, ago: float | None = 0.0, partition: bytes | None = None) -> Sent:
+    """Return the note that entry number *n* was sent *ago* seconds ago; None: it never will be."""
     of = partition_of(n) if partition is None else partition
-    return Sent(of, entry_id(n), time.monotonic() - ago)
+    return Sent(of, entry_id(n), None if ago is None else time.monotonic() - ago)
 
 
 def block(partition: bytes, seconds: float) -> Block:

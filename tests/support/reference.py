@@ -117,7 +117,8 @@ class ReferenceFrontier(Partitions):
         me.dropped = tuple(i for i, move in enumerate(moves) if isinstance(move, Put) and not new[i])
         for note in terms.notes:
             if isinstance(note, Sent) and note.entry_id in me.leases:
-                self.sent(note.partition, note.entry_id, -(units(note.at) or 0))
+                age = None if note.at is None else -(units(note.at) or 0)
+                self.sent(note.partition, note.entry_id, age)
             elif isinstance(note, Block):
                 self.block(note.partition, units(note.until) or 0)
         for move in moves:
@@ -134,7 +135,7 @@ class ReferenceFrontier(Partitions):
             want = 0
         if terms.max_pages is not None:
             in_flight = sum(len(worker.leases) for worker in self.members.values())
-            want = max(0, min(want, terms.max_pages - self.done - self.count_of_failed - in_flight))
+            want = max(0, min(want, terms.max_pages - self.census().pages - in_flight))
         self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)
         if self.backlog:
             return self._receipt(me, self.census(), terms)
@@ -325,7 +326,7 @@ class ReferenceFrontier(Partitions):
         counts = (len(self.backlog), in_flight, self.done, len(self.dead))
         seen, workers = len(self.tokens[Admission.SEEN]), len(self.members)
         more = (self.count_of_failed, len(self.delayed), 0, incomplete)
-        return Census(*counts, seen, workers, seeding, *more)
+        return Census(*counts, seen, workers, seeding, *more, never_sent=self.never_sent)
 
     def count_incomplete(self) -> int:
         return sum(not done for done in self.starts.values())
@@ -367,7 +368,7 @@ class ReferenceFrontier(Partitions):
         self.words = replace(self.words, count=self.words.count + 1, forgets=self.words.forgets + 1)
 
     def _count_from_zero(self) -> None:
-        self.done = self.count_of_failed = 0
+        self.done = self.count_of_failed = self.never_sent = 0
         self.dead: dict[bytes, tuple[str, int, bytes]] = {}
         self.failed: list[tuple[bytes, str, str, str, bytes]] = []
         """The newest that failed, and are kept."""
@@ -421,8 +422,10 @@ class ReferenceFrontier(Partitions):
             return
         entry = self._end_lease(me, move.entry_id)
         me.done += isinstance(move, (Ack, Fail, Again))
-        if isinstance(move, (Ack, Fail, Again)):
+        if isinstance(move, (Ack, Fail, Again)) and not move.never_sent:
             self.count_spent(entry.partition)
+        elif isinstance(move, (Ack, Fail, Again)):
+            self.never_sent += 1
         if isinstance(move, Ack):
             self.done += 1
         elif isinstance(move, Again):

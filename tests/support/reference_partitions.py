@@ -159,10 +159,12 @@ class Partitions:
 
     # What is reported of partitions
 
-    def sent(self, partition: bytes, entry_id: bytes, age: int) -> None:
+    def sent(self, partition: bytes, entry_id: bytes, age: int | None) -> None:
+        """Note that a lease was sent *age* ago; None: it will never be."""
         if self.unsent.get(partition) == entry_id:
             del self.unsent[partition]
-            self._set_earliest(partition, self.clock - age + self._limits_of(partition)[0])
+            wait = 0 if age is None else self._limits_of(partition)[0] - age
+            self._set_earliest(partition, self.clock + wait)
         self.touched.add(partition)
 
     def block(self, partition: bytes, wait: int) -> None:

@@ -158,6 +158,7 @@ def stored_state(
         "dead": {entry_id: _dead_letter(record) for entry_id, record in plain["dead"].items()},
         "failed": [_failed(record) for record in plain["failed"]],
         "count of failed": counts["failed"],
+        "never sent": int(meta.get(b"never_sent", 0)),
         "turns": [
             (name, partition)
             for _, partition, name in sorted(
@@ -225,6 +226,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "dead": reference.dead,
         "failed": reference.failed[::-1],
         "count of failed": reference.count_of_failed,
+        "never sent": reference.never_sent,
         "turns": [(name, partition) for _, partition, name in sorted(turns)],
         "resting": {p: time for p, (name, time) in reference.standing.items() if name == "resting"},
         "saturated": {p for p, (name, _) in reference.standing.items() if name == "saturated"},

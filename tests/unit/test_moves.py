@@ -30,8 +30,8 @@ PUT: dict[str, Any] = {
     "number": 5, "fresh": False,
 }  # fmt: skip
 MOVES: list[Move] = [
-    Put(**PUT), Ack(ID), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com"), Defer(ID),
-    Again(ID, b"%012d" % 3, b"payload", -3, 2, 1000.5),
+    Put(**PUT), Ack(ID, True), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com", True), Defer(ID),
+    Again(ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True),
 ]  # fmt: skip
 # As they are written to disk, for this process alone.
 STORED: list[tuple[Any, ...]] = [
@@ -39,8 +39,8 @@ STORED: list[tuple[Any, ...]] = [
         0, ID, 2, b"token", -3, 2, b"payload", b"%012d" % 2, b"a.com", 1000.5, 1.8e9, "ä", b"k" * 20, 7,
         b"s-1", True, 5, False,
     ),
-    (1, ID), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com"), (5, ID),
-    (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5),
+    (1, ID, True), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com", True), (5, ID),
+    (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True),
 ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_the_order_of_the_fields_on_disk_is_that_of_the_classes() -> None:
 
 
 NO_MOVES: list[tuple[Any, ...]] = [
-    (), (len(_KINDS), ID), (1,), (1, ID, b""), STORED[0][:-1], (0, ID, 9, *STORED[0][3:]),
+    (), (len(_KINDS), ID), (1,), (1, ID, True, b""), STORED[0][:-1], (0, ID, 9, *STORED[0][3:]),
 ]  # fmt: skip
 
 

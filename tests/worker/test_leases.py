@@ -202,6 +202,17 @@ def test_one_that_goes_late_shifts_the_others_of_its_stint(held: Held) -> None:
     assert held.ids(1, NOW + 2.75) == [three]
 
 
+def test_the_next_of_a_stint_goes_in_place_of_one_that_is_never_sent(held: Held) -> None:
+    """The others keep their distance from it."""
+    one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
+    assert held.ids(1) == [one]
+    assert held.sent(one, None) == A
+    assert held.ids(1) == [two]
+    held.sent(two, NOW)
+    assert held.take(NOW + 0.5) is None
+    assert held.ids(1, NOW + 1) == [three]
+
+
 def test_sending_is_reported_once_and_of_leases_with_a_time_only(held: Held) -> None:
     [plain], [timed] = held.fill(A), held.stint(B, NOW)
     assert set(held.ids(2)) == {plain, timed}

@@ -151,8 +151,11 @@ class Dialogue:
 
     def settled(self, move: Ending | Release) -> Ending | Release | None:
         """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
+        never_sent = self.leases.take_never_sent(move.entry_id)
         if self.leases.take_spoiled(move.entry_id) or self.protocol.together.over:
             move = Release(move.entry_id)
+        elif never_sent and not isinstance(move, Bury | Release):
+            move.never_sent = True
         return move if self.leases.settle(move) else None
 
     def take(self) -> Lease | None:
@@ -182,12 +185,19 @@ class Dialogue:
         The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
         site sees a shorter delay.
         """
-        if not self.leases.has_unsent:
-            return
+        if self.leases.has_unsent:
+            self._note_sent(entry_id, time.monotonic())
+
+    def never_sent(self, entry_id: bytes) -> None:
+        """Note that the request of a lease was not sent, and will not be."""
+        self.leases.never_sent(entry_id)
+        self._note_sent(entry_id, None)
+
+    def _note_sent(self, entry_id: bytes, at: float | None) -> None:
         now = time.monotonic()
-        partition = self.leases.sent(entry_id, now)
+        partition = self.leases.sent(entry_id, at)
         if partition is not None:
-            self.note(Sent(partition, entry_id, now))
+            self.note(Sent(partition, entry_id, at))
             send_at = self.leases.send_at_of(partition)
             if send_at is not None:
                 self._wake_at(max(0.0, send_at - now))

@@ -36,6 +36,7 @@ class Leases:
         # By partition, a running lease with a time for sending that was not sent yet: the next one of its
         # stint waits for it.
         self._unsent: dict[bytes, Lease] = {}
+        self._never_sent: set[bytes] = set()
         # All leases that Redis should have under our id: buffered, running, or settled in the outbox.
         self._owned: set[bytes] = set()
         self._settling: dict[bytes, type[Move]] = {}
@@ -127,18 +128,35 @@ class Leases:
         self._recent[best] += 1
         return lease
 
-    def sent(self, entry_id: bytes, now: float) -> bytes | None:
-        """Return, once, the partition of a lease with a time for sending; None for any other lease."""
+    def never_sent(self, entry_id: bytes) -> None:
+        """Note that the request of a lease will not be sent."""
+        self._never_sent.add(entry_id)
+
+    def take_never_sent(self, entry_id: bytes) -> bool:
+        """Tell, once, whether the request of a lease was not sent."""
+        if entry_id not in self._never_sent:
+            return False
+        self._never_sent.remove(entry_id)
+        return True
+
+    def sent(self, entry_id: bytes, at: float | None) -> bytes | None:
+        """Return, once, the partition of a lease with a time for sending; None for any other lease.
+
+        Args:
+            at: when it was sent; None: it will never be.
+        """
         partition = self._downloading.get(entry_id)
         lease = self._unsent.get(partition) if partition is not None else None
         if lease is None or lease.entry_id != entry_id or partition is None:
             return None
         del self._unsent[partition]
         assert lease.send_at is not None
+        shift = None if at is None else max(0.0, at - lease.send_at)
         for later in self._buffer.get(partition, ()):
-            # Their times follow this lease, which was sent late.
+            # Their times follow this lease, which was sent late; or the first of them goes in its place.
             if later.send_at is not None:
-                later.send_at += max(0.0, now - lease.send_at)
+                shift = lease.send_at - later.send_at if shift is None else shift
+                later.send_at += shift
         return partition
 
     def next_send_at(self, now: float) -> float | None:

@@ -311,9 +311,9 @@ class WorkerProtocol:
 
     @property
     def pages(self) -> int:
-        """How many requests this run has had here, with those that are under way."""
+        """How many requests of this run were sent here, with those that are under way."""
         under_way = self._may_lease if isinstance(self._call, Exchange) else 0
-        return self.census.done + self.census.failed + self.census.in_flight + under_way
+        return self.census.pages + self.census.in_flight + under_way
 
     @property
     def start_broken(self) -> bool:

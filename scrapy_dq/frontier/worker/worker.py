@@ -253,11 +253,11 @@ class Worker:
 
     @property
     def max_pages_reached(self) -> bool:
-        """The run has had as many requests as WorkerOptions.max_pages allows, and something is left."""
+        """As many requests were sent as WorkerOptions.max_pages allows, and something is left."""
         most = self.home.protocol.max_pages
         if most is None:
             return False
-        return sum(each.census.done + each.census.failed for each in self._protocols) >= most and self.pending
+        return self.census.pages >= most and self.pending
 
     @property
     def ending(self) -> str:
@@ -348,6 +348,14 @@ class Worker:
         """
         if (shard := self._leased.get(entry_id)) is not None:
             self.dialogues[shard].sent(entry_id)
+
+    def never_sent(self, entry_id: bytes) -> None:
+        """Note that the request of a lease was not sent, and will not be, although its work is done as usual.
+
+        The next one of its partition may be sent at once. Its end counts against no budget, nor as a page.
+        """
+        if (shard := self._leased.get(entry_id)) is not None:
+            self.dialogues[shard].never_sent(entry_id)
 
     def downloaded(self, entry_id: bytes) -> None:
         """Note that a lease no longer counts against its partition's limit; settling it implies this."""

@@ -1,5 +1,5 @@
 -- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
---   spent     HASH  partition -> "<run or day> <requests that are done or failed>"
+--   spent     HASH  partition -> "<run or day> <requests that were sent, and are done or failed>"
 -- USES     keys.key, midway, politeness.DAY_MS, politeness.DEFERRED, politeness.busy_change, politeness.busy_of,
 --          politeness.limits_of, state, state.wall_ms
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
@@ -9,8 +9,13 @@ local function spent_by(partition)
   local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')
   return (tonumber(of) == period() and tonumber(count) or 0) + (spent_change[partition] or 0)
 end
--- Only where there is a budget: else each host that a crawl meets would leave a field.
-local function count_spent(partition)
+-- Counts a request that is done or failed; *never_sent*: no site got it.
+local function count_spent(partition, never_sent)
+  if never_sent then
+    state.never_sent = state.never_sent + 1
+    return
+  end
+  -- Only where there is a budget: else each host that a crawl meets would leave a field.
   local _, _, budget = limits_of(partition)
   if budget > 0 then
     spent_change[partition] = (spent_change[partition] or 0) + 1

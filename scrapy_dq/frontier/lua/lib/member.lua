@@ -81,11 +81,11 @@ end
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
-    'sampled')
+    'sampled', 'never_sent')
   redis.call('HSET', key.meta, 'began', wall_ms())
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
-  state.failed, state.hold, state.gone = 0, '', 0
+  state.failed, state.hold, state.gone, state.never_sent = 0, '', 0, 0
   -- Nothing is in flight, so that counting by partition can start here.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or state.budget > 0
     or state.budget_period == 2 or redis.call('EXISTS', key.limits) == 1

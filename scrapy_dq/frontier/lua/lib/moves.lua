@@ -1,17 +1,18 @@
 -- moves: the moves of an exchange, as frontier/moves.py and wire.py write them. Only this file has the field positions:
 --   put      0, id, admission, token, priority, start, payload, partition [, wait_ms, not_before_ms, reason, known_as
 --            [, most]]
---   ack      1, id
+--   ack      1, id, never_sent (no site got its request, which counts against no budget)
 --   release  2, id
 --   bury     3, id, reason
---   fail     4, id, reason, label
+--   fail     4, id, reason, label, never_sent
 --   defer    5, id
---   again    6, id, next_id, payload, priority, start, wait_ms
+--   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 -- USES     order.order_rank
 local PUT, ACK, RELEASE, BURY, FAIL, DEFER, AGAIN = 0, 1, 2, 3, 4, 5, 6
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
--- order: tables with ids (of acks, and of defers, without another kind in between: an ack may follow the defer of its
--- lease, and then comes first or second, with the same result), or with one id, its kind, and the fields of that kind.
+-- order: tables with ids (of acks, of acks never sent, and of defers, without another kind in between: an ack may
+-- follow the defer of its lease, and then comes first or second, with the same result), or with one id, its kind, and
+-- the fields of that kind.
 local function read_moves(packed)
   local puts, endings, many = {}, {}, {}
   for i, move in ipairs(cmsgpack.unpack(packed)) do
@@ -24,18 +25,19 @@ local function read_moves(packed)
       end
       puts[#puts + 1] = new
     elseif kind == ACK or kind == DEFER then
-      local ids = many[kind]
+      local group = move[3] and 'never_sent' or kind
+      local ids = many[group]
       if not ids then
         ids = {}
-        many[kind], endings[#endings + 1] = ids, { kind = kind, ids = ids }
+        many[group], endings[#endings + 1] = ids, { kind = kind, ids = ids, never_sent = move[3] }
       end
       ids[#ids + 1] = move[2]
     elseif kind == AGAIN then
       endings[#endings + 1] = { kind = kind, id = move[2], next_id = move[3], payload = move[4],
-        rank = order_rank(move[5], move[6]), wait_ms = move[7] }
+        rank = order_rank(move[5], move[6]), wait_ms = move[7], never_sent = move[8] }
       many = {}
     else
-      endings[#endings + 1] = { kind = kind, id = move[2], reason = move[3], label = move[4] }
+      endings[#endings + 1] = { kind = kind, id = move[2], reason = move[3], label = move[4], never_sent = move[5] }
       many = {}
     end
   end

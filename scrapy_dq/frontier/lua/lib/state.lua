@@ -13,7 +13,7 @@ local touched = {} -- EACH CALL. Partitions that were changed: partition.lua the
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
-    'gone')
+    'gone', 'never_sent')
   local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed, delayed, members, seen =
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency, budget, budget_period = string.match(s[5] or '', '^(%d+) (%d+) ?(%d*) ?(%d*)$')
@@ -24,7 +24,7 @@ local function load_state()
     waiting = math.max(0, tonumber(waiting or 0)), in_flight = math.max(0, tonumber(in_flight or 0)),
     failed = tonumber(failed or 0), turn = digits(turn, 2 ^ 52), clock = digits(clock, 2 ^ 52),
     offset = tonumber(offset or 0), claimed = tonumber(claimed or 0), -- 1: some payload was claimed in this run
-    delayed = tonumber(delayed or 0), members = tonumber(members or 0),
+    delayed = tonumber(delayed or 0), members = tonumber(members or 0), never_sent = digits(s[10], 2 ^ 53),
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
     gone = digits(s[9], 2 ^ 53), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
@@ -32,8 +32,7 @@ local function load_state()
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
-    -- The counters of words (words.lua); nil: none was sent, as in most crawls.
-    told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'),
+    told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'), -- the counters of words.lua; nil: none yet
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }
   -- A finished run has no counts, no leases, and none of these keys (finish.lua): somebody else wrote that it is
@@ -48,6 +47,7 @@ local function save_state()
   local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', state.sequence,
     state.waiting, state.in_flight, state.done, state.failed, state.turn, state.clock, state.offset, state.claimed,
     state.delayed, state.members, state.seen < 0 and -1 or seen_count())
+  if state.never_sent > 0 then redis.call('HSET', key.meta, 'never_sent', state.never_sent) end
   if state.phase == state.stored_phase then return redis.call('HSET', key.meta, 'counts', counts) end
   redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
   if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- the kept seen set is in use again
@@ -68,7 +68,8 @@ end
 local function census(seeding, incomplete, only_over_budget)
   return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,
     seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed, is_there('delayed')
-    and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0, state.sequence, only_over_budget or 0 }
+    and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0, state.sequence, only_over_budget or 0,
+    state.never_sent }
 end
 local function wall_us() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
 local function wall_ms() return math.floor(wall_us() / 1000) end
@@ -84,8 +85,7 @@ local function now_ms()
   if not now then
     local wall = wall_ms()
     if wall + state.offset < state.clock then state.offset = state.clock - wall end
-    now = wall + state.offset
-    state.clock = now
+    now, state.clock = wall + state.offset, wall + state.offset
   end
   return now
 end

@@ -1,6 +1,6 @@
 -- again: in-flight -> delayed, under the next id: the work is done, and is to be done again. In one step, so that the
 -- crawl never has two entries of a page, nor none, whatever is killed or rolled back.
--- ARGS     worker_id, ending (as moves.lua returns it: id, next_id, payload, rank, wait_ms)
+-- ARGS     worker_id, ending (as moves.lua returns it: id, next_id, payload, rank, wait_ms, never_sent)
 -- RETURNS  true | false (not held)
 -- COST     O(log delayed)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
@@ -14,7 +14,7 @@ local function again(worker_id, ending)
   moving = nil
   state.delayed, state.done = state.delayed + added, state.done + 1
   state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
-  count_spent(lease.partition)
+  count_spent(lease.partition, ending.never_sent)
   count_message(lease.payload, -1)
   now_there('delayed')
   return true

@@ -1,10 +1,10 @@
 -- fail: in-flight -> failed. It is counted, and a copy is kept among the newest failed requests.
--- ARGS     worker_id, id, reason, label, keep
+-- ARGS     worker_id, id, reason, label, never_sent (see moves.lua), keep
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
 -- USES     budgets.count_spent, entry.take_lease, keys.key, messages.count_message, midway.moving, state, state.wall_ms
-local function fail(worker_id, id, reason, label, keep)
+local function fail(worker_id, id, reason, label, never_sent, keep)
   local lease = take_lease(worker_id, id)
   if not lease then return false end
   if keep > 0 then
@@ -15,7 +15,7 @@ local function fail(worker_id, id, reason, label, keep)
   end
   moving = nil
   state.failed = state.failed + 1
-  count_spent(lease.partition)
+  count_spent(lease.partition, never_sent)
   count_message(lease.payload, -1)
   if keep > 0 then redis.call('LTRIM', key.failed, 0, keep - 1) end
   return true

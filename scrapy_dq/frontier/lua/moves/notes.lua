@@ -1,6 +1,7 @@
 -- notes: what a worker says with an exchange besides its moves: a request was sent, a site asks for a pause, or
 -- requests are gone for good from a shard, so that the run is not complete.
--- ARGS     worker_id, notes: [1, partition, id, age_ms] sent, [2, partition, wait_ms] block, [3, shard, count] gone
+-- ARGS     worker_id, notes: [1, partition, id, age_ms] sent (age_ms false: never), [2, partition, wait_ms] block,
+--          [3, shard, count] gone
 -- RETURNS  nothing
 -- COST     O(notes * log partitions)
 -- CRASH    before: the worker sends them again; after: nothing to do

@@ -1,5 +1,5 @@
 -- sent: the last lease of a stint was sent; the partition's delay starts at that time.
--- ARGS     worker_id, partition, id, age (ms since it was sent, by the worker's clock)
+-- ARGS     worker_id, partition, id, age (ms since it was sent, by the worker's clock; false: it never will be)
 -- RETURNS  nothing
 -- COST     O(log partitions)
 -- CRASH    before: the partition waits for its lease to be settled or reclaimed; after: nothing to do

@@ -8,12 +8,13 @@
 local function settle(worker_id, endings, keep_failed)
   for _, ending in ipairs(endings) do
     local kind = ending.kind
-    if kind == ACK then ack(worker_id, ending.ids)
+    if kind == ACK then ack(worker_id, ending.ids, ending.never_sent)
     elseif kind == RELEASE then release(worker_id, ending.id)
     elseif kind == BURY then bury(worker_id, ending.id, ending.reason)
     elseif kind == DEFER then defer(worker_id, ending.ids)
     elseif kind == AGAIN then again(worker_id, ending)
-    elseif kind == FAIL then fail(worker_id, ending.id, ending.reason, ending.label, keep_failed)
+    elseif kind == FAIL then
+      fail(worker_id, ending.id, ending.reason, ending.label, ending.never_sent, keep_failed)
     end
   end
 end

@@ -3,8 +3,8 @@
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop
 --          from `admitted`, joined; finish_at: see finish.lua; no_suspects: lease no suspect; max_pages: of the run,
---          in flight, done or failed), moves (moves.lua), nonce (a repeat has the same), registered (of the join; 0:
---          any)
+--          in flight, or sent and done or failed), moves (moves.lua), nonce (a repeat has the same), registered (of the
+--          join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -77,7 +77,7 @@ tidy(ahead, max_bytes)
 tidy_seen()
 begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
-if max_pages then want = math.min(want, max_pages - state.done - state.failed - state.in_flight) end
+if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
 -- Check the keys, too: the counts may have been overwritten.
 if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
