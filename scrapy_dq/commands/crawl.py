@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
-from scrapy.settings import Settings
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.conf import feed_process_params_from_cli
 from scrapy.utils.misc import load_object
 
@@ -124,6 +124,10 @@ class Crawl(Subcommand):
                 "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
                 "FEED_EXPORTERS": exporter_classes(crawler),
             }  # fmt: skip
+            if crawler.settings.getpriority("REMOTE_CONTROL_ENABLED") == SETTINGS_PRIORITIES["default"]:
+                more["REMOTE_CONTROL_ENABLED"] = (
+                    "False"  # Scrapy 2.19: each worker would run code that it is sent
+                )
             if not config.run_name:
                 more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
             log_file = crawler.settings["LOG_FILE"]

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
+from support.container import contained
 from support.project import Project
 from support.redis_server import RedisServer, find_binary
 from support.sentinels import RIGHTS
@@ -37,6 +38,7 @@ def block(first_line: str) -> str:
 
 
 UNIT = block("# /etc/systemd/system/crawl@.service")
+IMAGE = block("# Dockerfile")
 COMPOSE = yaml.safe_load(block("# compose.yaml"))
 MANIFESTS = list(yaml.safe_load_all(block("# crawl.yaml")))
 
@@ -186,6 +188,45 @@ def test_a_pod_of_the_job(server: RedisServer, project: Project, site: TreeSite)
     assert worker["command"] == ["scrapy", "crawl", "books"]
     assert project.run_to_end(environ=environ).wait() == 0
     assert project.count() == dict.fromkeys(site.paths, 1)
+
+
+@pytest.mark.parametrize("server", ["kubernetes"], indirect=True)
+@pytest.mark.parametrize("disk", ["modes", "mount"])
+def test_the_image_needs_no_root_and_a_read_only_disk(
+    server: RedisServer, make_project: Callable[..., Project], site: TreeSite, disk: str
+) -> None:
+    """The init container, the worker, a crew and a command, as the user of the image."""
+    (user,) = re.findall(r"(?m)^USER (\d+):\1$", IMAGE)
+    (folder,) = re.findall(rf"(?m)^RUN install --directory --owner={user} --group={user} (\w+)$", IMAGE)
+    settings = dict(line.split("=") for line in re.findall(r"(?m)^ENV (.*)$", IMAGE))
+    (words,) = map(json.loads, re.findall(r"(?m)^CMD (.*)$", IMAGE))
+    pod = manifest("Job")["spec"]["template"]["spec"]
+    (doctor,), (worker,) = pod["initContainers"], pod["containers"]
+    secure = pod["securityContext"]
+    assert [secure[name] for name in ("runAsUser", "runAsGroup", "fsGroup")] == [int(user)] * 3
+    assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in (doctor, worker))
+    assert worker["volumeMounts"][0]["mountPath"] == f"/app/{folder}"
+    assert COMPOSE["services"]["worker"]["read_only"]
+    assert COMPOSE["services"]["worker"]["volumes"] == [f"items:/app/{folder}"]
+    project = make_project([site.start_url], name="books", settings={"RECORD_PATH": f"{folder}/record"})
+    project.record = project.folder / folder / "record"
+    with (project.folder / "tree_project" / "settings.py").open("a") as file:
+        file.write(block("# settings.py"))
+    environ = settings | environment(server, manifest("Secret")["stringData"]["url"], "1")
+    volume = project.folder / folder
+    with contained(project, volume, read_only=disk == "mount", user=int(user)) as container:
+        found = container.run(*doctor["command"][1:], environ=environ)
+        assert found.returncode == 0, found.stdout + found.stderr
+        crawled = container.run(*words[1:], environ=environ)
+        assert "Spider closed (finished)" in crawled.stderr, crawled.stderr
+        assert project.count() == dict.fromkeys(site.paths, 1)
+        crew = container.run("dq", "crawl", "books", "-w", "2", environ=environ | {"RUN": "2"})
+        assert crew.returncode == 0, crew.stderr
+        assert project.count() == dict.fromkeys(site.paths, 2)
+        shown = container.run("dq", "status", "books", "--no-rate", environ=environ)
+        assert shown.returncode == 0, shown.stderr
+    items = [line for file in volume.glob("books-*.jsonl") for line in file.read_text().splitlines()]
+    assert len(items) == 2 * len(site.paths)
 
 
 @pytest.mark.parametrize("server", ["conf"], indirect=True)

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from scrapy.settings import default_settings
 
 from crew.conftest import Scene
 from scrapy_dq.backend.connection import connect_url
@@ -181,6 +182,24 @@ def test_workers_collect_garbage_rarely(scene: Callable[..., Scene], tuned: bool
     (log,) = here.project.folder.glob("logs/*/worker-1.log")
     thresholds = THRESHOLDS if tuned else gc.get_threshold()
     assert f"The collector: {thresholds}, {tuned}" in log.read_text()
+
+
+@pytest.mark.skipif(not hasattr(default_settings, "REMOTE_CONTROL_ENABLED"), reason="Scrapy before 2.19")
+@pytest.mark.parametrize("asked", [False, True])
+def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(
+    scene: Callable[..., Scene], asked: bool
+) -> None:
+    """Scrapy's RemoteControl is on by default."""
+    here = scene(pages=1)
+    if asked:
+        with (here.project.folder / "tree_project" / "settings.py").open("a") as file:
+            file.write(
+                f"REMOTE_CONTROL_ENABLED = True\nREMOTE_CONTROL_JOBS_DIR = {str(here.project.folder)!r}\n"
+            )
+    crew = here.crew("-w", "1", "--log-dir", "logs")
+    assert crew.wait() == 0
+    (log,) = here.project.folder.glob("logs/*/worker-1.log")
+    assert ("Remote control HTTP server listening" in log.read_text()) == asked
 
 
 def test_a_killed_worker_is_started_again(scene: Callable[..., Scene], redis_server: RedisServer) -> None:

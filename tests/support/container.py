@@ -56,6 +56,7 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
             modes of the project's folders keep the user from writing.
         user: of the container; without root it is this process's.
     """
+    folders = [project.folder, *(path for path in project.folder.rglob("*") if path.is_dir())]
     volume.mkdir()
     words: list[str] = []
     if os.geteuid() == 0:
@@ -67,7 +68,6 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
         pytest.skip("only root can mount a disk read-only")
     if words:
         _need(words, volume)
-    folders = [project.folder, *(path for path in project.folder.rglob("*") if path.is_dir())]
     for folder in folders:
         folder.chmod(0o555)
     try:
