@@ -305,6 +305,12 @@ def test_the_manifests_have_the_users_of_the_server() -> None:
     )
 
 
+def test_workers_in_containers_have_an_init_process() -> None:
+    """Process 1 adopts orphans, and a worker would not reap them: in a pod, its pause container does."""
+    assert COMPOSE["services"]["worker"]["init"] is True
+    assert manifest("Job")["spec"]["template"]["spec"]["shareProcessNamespace"] is True
+
+
 def test_the_compose_file_has_the_form_of_its_schema(tmp_path: Path) -> None:
     pytest.importorskip("check_jsonschema")
     file = tmp_path / "compose.yaml"
