@@ -1,4 +1,5 @@
-"""Which classes an entry may contain: the project's own, and those that DQ_TYPES lists.
+"""Which classes an entry may contain: the project's own, those that DQ_TYPES lists, and some of the standard
+library, numpy and pandas.
 
 A name in an entry is untrusted. It is looked up only in imported modules of allowed packages.
 """
@@ -6,16 +7,26 @@ A name in an entry is untrusted. It is looked up only in imported modules of all
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Collection
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import EnumMeta
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from uuid import UUID
 
-from scrapy_dq.codec import playwright
-from scrapy_dq.codec.shapes import Shape, shape_of
+from scrapy_dq.codec import arrays, playwright, standard
+from scrapy_dq.codec.shapes import Shape, is_named_tuple, shape_of
 from scrapy_dq.codec.unfit import Unfit, UnknownClass
 
-_CARRIED = ("builtins", "datetime", "decimal", "uuid", "pathlib")
-"""Modules of the types that codec/values.py encodes itself."""
+CARRIED: frozenset[type] = frozenset({
+    type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset,
+    datetime, date, time, timedelta, Decimal, UUID, type(Path()), Path, PurePosixPath, PureWindowsPath,
+    *(shape.cls for shape in standard.SHAPES),
+})  # fmt: skip
+"""What entries can always contain, besides scalars of numpy and pandas."""
 
 
 class BadType(ValueError):
@@ -32,8 +43,8 @@ class Classes:
             BadType: one of *types* is not a class, or its instances cannot be stored.
         """
         self._packages = frozenset(packages)
-        self._by_class: dict[type, Shape] = {}
-        self._by_name: dict[str, Shape] = {}
+        self._by_class: dict[type, Shape] = {shape.cls: shape for shape in standard.SHAPES}
+        self._by_name: dict[str, Shape] = {shape.name: shape for shape in standard.SHAPES}
         for name in types:
             shape = _listed(name)
             if shape is not None:
@@ -43,7 +54,7 @@ class Classes:
         """Return the shape of *cls*; raise Unfit if instances of it may not be stored."""
         shape = self._by_class.get(cls)
         if shape is None:
-            shape = self.find(f"{cls.__module__}:{cls.__qualname__}")
+            shape = arrays.shape_of(cls) or self.find(f"{cls.__module__}:{cls.__qualname__}")
             if shape.cls is not cls:
                 name = f"{cls.__module__}.{cls.__qualname__}"
                 raise Unfit(f"{name} is not the class that its module has under that name")
@@ -55,20 +66,55 @@ class Classes:
         shape = self._by_name.get(name)
         if shape is None:
             module, _, qualname = name.partition(":")
-            dotted = f"{module}.{qualname}"
-            if name != playwright.NAME and module.partition(".")[0] not in self._packages:
-                raise UnknownClass(
-                    f"a {dotted!a:.200} is not stored (an Item, a dataclass, an attrs class, an Enum or a "
-                    "NamedTuple is, if the project defines it; DQ_TYPES can list other classes)"
-                )
+            if module in arrays.MODULES:
+                return arrays.find(name)  # not kept: the worker may import the module later
+            package = module.partition(".")[0]
             cls = _look_up(module, qualname)
+            if name == playwright.NAME or package in self._packages:
+                if cls is None:
+                    raise UnknownClass(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
+            # Of the standard library those of which no code runs, whatever their fields are.
+            elif package not in sys.stdlib_module_names or not (
+                isinstance(cls, EnumMeta) or (cls is not None and is_named_tuple(cls))
+            ):
+                raise UnknownClass(f"a {f'{module}.{qualname}'!a:.200} is not stored")
             if method := _method_that_runs(cls):
                 raise UnknownClass(
-                    f"{dotted} has its own {method}, which would run on untrusted data: "
-                    f"it is stored only if DQ_TYPES lists it"
+                    f"{module}.{qualname} has its own {method}, which would run on untrusted data"
                 )
             shape = self._by_name[name] = _shape(name, cls)
         return shape
+
+    def listing(self) -> Listing:
+        """Return the same classes, and all that DQ_TYPES could list."""
+        listing = Listing(self._packages, ())
+        listing._by_name.update(self._by_name)
+        return listing
+
+
+class Listing(Classes):
+    """Accepts each class that DQ_TYPES could list, and keeps the names of those that it would have to."""
+
+    def __init__(self, packages: Collection[str], types: Collection[str]) -> None:
+        super().__init__(packages, types)
+        self.names: list[str] = []
+
+    def shape_of(self, cls: type) -> Shape:
+        """Return the shape of *cls*; raise Unfit if DQ_TYPES could not list it."""
+        try:
+            return super().shape_of(cls)
+        except Unfit:
+            name = f"{cls.__module__}.{cls.__qualname__}"
+            try:
+                shape = _listed(name) if cls.__module__ in sys.modules else None
+            except BadType:
+                shape = None
+            if shape is None or shape.cls is not cls:
+                _shape(name, cls, listed=True)  # it raises, if there is another reason
+                raise Unfit("its class is not found by its name") from None
+            self.names.append(name)
+            self._by_class[cls] = self._by_name[shape.name] = shape
+            return shape
 
 
 def _method_that_runs(cls: type) -> str:
@@ -84,7 +130,7 @@ def _method_that_runs(cls: type) -> str:
     return ""
 
 
-def _look_up(module: str, qualname: str) -> Any:
+def _look_up(module: str, qualname: str) -> type | None:
     place: Any = sys.modules.get(module)
     if place is not None:
         for part in qualname.split("."):
@@ -94,8 +140,9 @@ def _look_up(module: str, qualname: str) -> Any:
                 break
         else:
             if (place.__module__, place.__qualname__) == (module, qualname):
-                return place
-    raise UnknownClass(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
+                found: type = place
+                return found
+    return None
 
 
 def _shape(name: str, cls: type, *, listed: bool = False) -> Shape:
@@ -123,8 +170,10 @@ def _listed(dotted: str) -> Shape | None:
         raise BadType(f"{dotted!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type):
         raise BadType(f"{dotted!r} is not the dotted name of a class")
-    if found.__module__.partition(".")[0] in _CARRIED:
+    if found in CARRIED or arrays.shape_of(found) is not None:
         return None
+    if found is re.Pattern:
+        return standard.PATTERN
     name = f"{found.__module__}:{found.__qualname__}"
     try:
         return _shape(name, found, listed=True)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from enum import EnumMeta
 from functools import cached_property
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, TypeGuard
 
 from scrapy import Item
 
 from scrapy_dq.codec.unfit import Unfit
 
+_BUILTIN = frozenset(
+    {object, str, bytes, int, float, tuple, frozenset, list, set, OrderedDict, dict, defaultdict, Counter}
+)
 _OWN_STATE = (
     "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__",
 )  # fmt: skip
@@ -41,49 +45,109 @@ def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
         return _enum(name, cls)
     if issubclass(cls, Item):
         return _item(name, cls)
-    if issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple):
+    if is_named_tuple(cls):
         return _named_tuple(name, cls)
     if dataclasses.is_dataclass(cls):
         return _record(name, cls, [field.name for field in dataclasses.fields(cls)])
     if isinstance(attributes := getattr(cls, "__attrs_attrs__", None), tuple):
         return _record(name, cls, [attribute.name for attribute in attributes])
+    if kind := next((base for base in cls.__mro__ if base in _KINDS), None):
+        return _derived(name, cls, kind)
     if listed:
-        return _plain(name, cls)
-    kinds = "Item, dataclass, attrs class, Enum or NamedTuple"
-    raise Unfit(f"{_dotted(cls)} is not an {kinds}: it is stored only if DQ_TYPES lists it")
+        return plain_shape(name, cls)
+    raise Unfit(f"{_dotted(cls)} is not an Item, dataclass, attrs class, Enum or NamedTuple")
 
 
-def _plain(name: str, cls: type) -> Shape:
+def is_named_tuple(cls: type) -> TypeGuard[type[tuple[Any, ...]]]:
+    """Return whether *cls* is a named tuple, or is derived from one."""
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+
+
+def plain_shape(name: str, cls: type) -> Shape:
     """Return the shape of any other class: all attributes of an instance, set without calling its methods."""
     _check_made(cls)
-    own = (base for base in cls.__mro__ if base is not object)
-    if method := next((name for base in own for name in _OWN_STATE if name in vars(base)), ""):
-        raise Unfit(f"its {method} defines how it is copied, and its code is not run")
+    _check_copied(cls)
     slots = dict(_slots(cls))
 
     def read(instance: Any) -> dict[str, Any]:
         return _attributes(instance, slots)
 
     def build(state: Any) -> Any:
-        instance: Any = object.__new__(cls)
-        for attribute, value in _exactly(dict, state).items():
-            if attribute in slots:
-                slots[attribute].__set__(instance, value)
-            elif type(attribute) is str:
-                # Not setattr: a property, or a __setattr__, would run.
-                object.__getattribute__(instance, "__dict__")[attribute] = value
-            else:
-                raise Unfit(f"{cls.__qualname__} has an attribute whose name is not a str")
-        return instance
+        return _with_attributes(object.__new__(cls), state, slots)
 
     return Shape(name, cls, read, build)
+
+
+def _derived(name: str, cls: type, kind: Any) -> Shape:
+    """Return the shape of a class derived from a builtin type: a plain value, and attributes."""
+    plain_of, fill = _KINDS[kind]
+    try:
+        kind.__new__(cls)
+    except TypeError:
+        raise Unfit(_OTHER_STATE) from None
+    _check_copied(cls)
+    slots = dict(_slots(cls))
+
+    def read(value: Any) -> list[Any]:
+        return [plain_of(value), _attributes(value, slots)]
+
+    def build(state: Any) -> Any:
+        plain, more = exactly(list, state)
+        exactly(dict if kind is OrderedDict else kind, plain)
+        if fill is None:
+            return _with_attributes(kind.__new__(cls, plain), more, slots)
+        made = kind.__new__(cls)
+        fill(made, plain)
+        return _with_attributes(made, more, slots)
+
+    return Shape(name, cls, read, build)
+
+
+def _fill_ordered(made: Any, plain: dict[Any, Any]) -> None:
+    for key, value in plain.items():
+        OrderedDict.__setitem__(made, key, value)
+
+
+# How a plain value is read from an instance of a class derived from a type, and filled into a new one; a type
+# without the latter takes it as it is made. Not by methods of that class, which would run.
+_KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None] | None]] = {
+    str: (str.__str__, None),
+    bytes: (lambda value: b"".join((value,)), None),
+    int: (int.__int__, None),
+    float: (float.__float__, None),
+    tuple: (lambda value: (*tuple.__iter__(value),), None),
+    frozenset: (lambda value: frozenset((*frozenset.__iter__(value),)), None),
+    list: (lambda value: [*list.__iter__(value)], list.extend),
+    set: (lambda value: {*set.__iter__(value)}, set.update),
+    OrderedDict: (lambda value: dict(OrderedDict.items(value)), _fill_ordered),
+    dict: (lambda value: dict(dict.items(value)), dict.update),
+}
+_OTHER_STATE = "it consists of more than its attributes"
 
 
 def _check_made(cls: type) -> None:
     try:
         object.__new__(cls)
     except TypeError:
-        raise Unfit(f"{_dotted(cls)} is derived from a type that has other state than fields") from None
+        raise Unfit(_OTHER_STATE) from None
+
+
+def _check_copied(cls: type) -> None:
+    own = (base for base in cls.__mro__ if base not in _BUILTIN)
+    if method := next((name for base in own for name in _OWN_STATE if name in vars(base)), ""):
+        raise Unfit(f"its {method} defines how it is copied, and its code is not run")
+
+
+def _with_attributes(instance: Any, state: Any, slots: dict[str, MemberDescriptorType]) -> Any:
+    for attribute, value in exactly(dict, state).items():
+        if attribute in slots:
+            slots[attribute].__set__(instance, value)
+        elif type(attribute) is str:
+            # Not setattr: a property, or a __setattr__, would run.
+            object.__getattribute__(instance, "__dict__")[attribute] = value
+        else:
+            raise Unfit(f"{type(instance).__qualname__} has an attribute whose name is not a str")
+    return instance
 
 
 def _attributes(instance: Any, slots: dict[str, MemberDescriptorType]) -> dict[str, Any]:
@@ -111,7 +175,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
         return name
 
     def build(state: Any) -> Any:
-        if _exactly(str, state) not in members:
+        if exactly(str, state) not in members:
             raise Unfit(f"{cls.__qualname__} has no member {state!a:.80}")
         return members[state]
 
@@ -129,7 +193,7 @@ def _item(name: str, cls: type[Item]) -> Shape:
     def build(state: Any) -> Item:
         item = Item.__new__(cls)
         Item.__init__(item)
-        for key, value in _exactly(dict, state).items():
+        for key, value in exactly(dict, state).items():
             Item.__setitem__(item, key, value)
         return item
 
@@ -172,7 +236,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
         return {field: state[field] for field in fields}
 
     def build(state: Any) -> Any:
-        if _exactly(dict, state).keys() != set(fields):
+        if exactly(dict, state).keys() != set(fields):
             odd = sorted(map(ascii, state.keys() ^ set(fields)))
             raise Unfit(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
         record: Any = object.__new__(cls)
@@ -183,7 +247,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
     return Shape(name, cls, read, build)
 
 
-def _exactly(kind: type, state: Any) -> Any:
+def exactly(kind: type, state: Any) -> Any:
     # A state that is an instance itself would have its methods called.
     if type(state) is not kind:
         raise Unfit(f"its state is a {type(state).__name__}, not a {kind.__name__}")
@@ -197,5 +261,5 @@ def _dotted(cls: type) -> str:
 def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
-            if isinstance(member, MemberDescriptorType):
+            if isinstance(member, MemberDescriptorType) and name != "__dict__":
                 yield name, member

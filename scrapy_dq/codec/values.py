@@ -18,7 +18,7 @@ from uuid import UUID
 import msgpack
 from msgpack import ExtType
 
-from scrapy_dq.codec.classes import Classes
+from scrapy_dq.codec.classes import Classes, Listing
 from scrapy_dq.codec.hashes import MAX_ALIKE, MAX_CHOSEN, MAX_SHARING, Hashes, sharing
 from scrapy_dq.codec.unfit import Unfit
 
@@ -38,6 +38,8 @@ _SEQUENCES: dict[type, int] = {tuple: TUPLE, set: SET, frozenset: FROZENSET}
 _BUILDERS: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, SET: set, FROZENSET: frozenset}
 _PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
+_PARSERS = ("lxml", "bs4")
+"""Packages whose strings refer to their page, as CrawlSpider's meta["link_text"]: they come back as str."""
 _MICROSECOND = timedelta(microseconds=1)
 _MAY_HOLD_MANY = 2 * MAX_CHOSEN
 """Bytes of more than MAX_CHOSEN pairs: each has at least two."""
@@ -52,6 +54,7 @@ class Values:
         self._max_bytes = max_bytes
         self._left = max_bytes
         self._sharing = 0
+        self._advice: dict[type, str] = {}
         self._reset_packers()
 
     def _reset_packers(self) -> None:
@@ -120,10 +123,31 @@ class Values:
         simple = _SIMPLE.get(kind)
         if simple is not None:
             return ExtType(simple[0], self.pack(simple[1](value)))
-        if kind.__module__ == "lxml.etree" and isinstance(value, str):
-            return str(value)  # CrawlSpider's meta["link_text"]: a str that also refers to its element
-        shape = self._classes.shape_of(kind)
+        if isinstance(value, str) and kind.__module__.partition(".")[0] in _PARSERS:
+            return str.__str__(value)
+        try:
+            shape = self._classes.shape_of(kind)
+        except Unfit as unfit:
+            raise self._advised(value, unfit) from None
         return ExtType(OBJECT, self.pack([shape.name, self._lower(shape.read(value), depth - 1)]))
+
+    def _advised(self, value: Any, unfit: Unfit) -> Unfit:
+        """Return why *value* is not stored, with the classes that DQ_TYPES has to list, if that suffices."""
+        if isinstance(self._classes, Listing):
+            return unfit
+        kind = type(value)
+        advice = self._advice.get(kind)
+        if advice is None:
+            listing = self._classes.listing()
+            trial = Values(listing, self._max_bytes)
+            try:
+                trial.lift(trial.unpack(trial.pack(trial.lower(value))))
+                advice = f"{unfit}; it is stored if DQ_TYPES lists {' and '.join(listing.names)}"
+            except Exception as error:  # RecursionError included
+                why = str(error) if isinstance(error, Unfit) else type(error).__name__
+                advice = str(unfit) if why == str(unfit) else f"{unfit}: {why}"
+            self._advice[kind] = advice
+        return Unfit(advice)
 
     def _count(self, members: int) -> None:
         self._left -= members

@@ -340,14 +340,13 @@ def test_a_class_whose_methods_python_calls_implicitly_has_to_be_listed(
     )
     refused = reason(payload, codec)
     assert "has its own __" in refused
-    assert "DQ_TYPES" in refused
     assert not touched
     named = Codec(BookSpider(), types=[f"{__name__}.{name}"])
     payload = pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", state])}})
     value = named.decode(payload).meta["x"]
     assert type(value).__name__ == name
     assert named.encode(Request(URL, meta={"x": value}))
-    with pytest.raises(CannotEncode, match="has its own __"):
+    with pytest.raises(CannotEncode, match=rf"has its own __.* if DQ_TYPES lists {__name__}\.{name}$"):
         codec.encode(Request(URL, meta={"x": value}))
     del value
     touched.clear()

@@ -1,0 +1,105 @@
+"""Scalars of numpy and pandas. Nothing is imported: a worker that has one to store has imported its module.
+
+A worker that has not imported numpy reads the plain number or text instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta, timezone
+from typing import Any
+
+from scrapy_dq.codec.shapes import Shape, exactly
+from scrapy_dq.codec.unfit import Unfit, UnknownClass
+
+MODULES = ("numpy", "pandas")
+_PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "bool_": (bool, bool),
+    # Not item(): it leaves out zero bytes at the end.
+    "str_": (str, str.__str__),
+    "bytes_": (bytes, lambda value: b"".join((value,))),
+    **dict.fromkeys(("float16", "float32", "float64"), (float, float)),
+    **dict.fromkeys(("complex64", "complex128"), (complex, complex)),
+    **{
+        f"{sign}{size}": (int, int)
+        for sign in ("", "u")
+        for size in ("int8", "int16", "int32", "int64", "intc", "longlong")
+    },
+}
+"""Of numpy's scalars: the plain type, and how it is made. A longdouble has none."""
+_MOMENTS = ("datetime64", "timedelta64")
+_STAMPS = ("Timestamp", "Timedelta")
+_MISSING = ("NaT", "NA")
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def shape_of(cls: type) -> Shape | None:
+    """Return the shape of a class of numpy's or pandas's scalars; None: it is none, or has no plain value."""
+    name = "bool_" if cls.__name__ == "bool" else cls.__name__
+    for module in MODULES:
+        names = (name, *_MISSING) if module == "pandas" else (name,)
+        for each in names:
+            found = _found(module, each)
+            if (type(found) if each in _MISSING else found) is cls:
+                try:
+                    return find(f"{module}:{each}")
+                except UnknownClass:
+                    return None
+    return None
+
+
+def find(name: str) -> Shape:
+    """Return the shape with that name; raise UnknownClass, import nothing."""
+    module, _, own = name.partition(":")
+    found = _found(module, own)
+    if module == "numpy" and own in _PLAIN:
+        kind, plain_of = _PLAIN[own]
+        make = found if _is_scalar(found) else kind
+        return Shape(name, make, plain_of, lambda state: make(exactly(kind, state)))
+    if found is None:
+        raise UnknownClass(f"{module} is not imported in this worker, or has no {own!a:.100}")
+    if module == "numpy" and own in _MOMENTS and _is_scalar(found):
+        return Shape(name, found, _read_moment, lambda state: _moment(found, state))
+    if module == "pandas" and own in _STAMPS:
+        return Shape(name, found, _read_stamp, lambda state: _stamp(found, state))
+    if module == "pandas" and own in _MISSING:
+        return Shape(name, type(found), lambda value: None, lambda state: found)
+    raise UnknownClass(f"a {name!a:.100} is not stored")
+
+
+def _found(module: str, name: str) -> Any:
+    return vars(sys.modules[module]).get(name) if module in sys.modules else None
+
+
+def _is_scalar(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, _found("numpy", "generic"))
+
+
+def _read_moment(value: Any) -> list[Any]:
+    unit, count = _found("numpy", "datetime_data")(value.dtype)
+    if unit == "generic":
+        raise Unfit("it has no unit")
+    return [int(value.view("int64")), unit, count]
+
+
+def _moment(cls: Any, state: Any) -> Any:
+    number, unit, count = exactly(list, state)
+    return cls(exactly(int, number), (exactly(str, unit), exactly(int, count)))
+
+
+def _read_stamp(value: Any) -> list[Any]:
+    zone = getattr(value, "tzinfo", None)
+    offset = None if zone is None else value.utcoffset() // _MICROSECOND
+    state = [int(value.asm8.view("int64")), getattr(value, "unit", "ns"), offset]
+    # Versions of pandas choose units of their own.
+    again = _stamp(type(value), state)
+    if again != value or getattr(again, "unit", "ns") != state[1]:
+        raise Unfit("it would come back changed")
+    return state
+
+
+def _stamp(cls: Any, state: Any) -> Any:
+    number, unit, offset = exactly(list, state)
+    more = {} if offset is None else {"tz": timezone(timedelta(microseconds=exactly(int, offset)))}
+    return cls(exactly(int, number), unit=exactly(str, unit), **more)
