@@ -331,7 +331,7 @@ def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
 
 
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
-    assert set(worker) - {b"came_from", b"mended", b"adopted"} == WORKER_FIELDS
+    assert set(worker) - {b"came_from", b"mended", b"adopted", b"waits"} == WORKER_FIELDS
     dropped, granted = worker[b"dropped"], worker[b"leases"]
     return (
         json.loads(worker[b"identity"]),
