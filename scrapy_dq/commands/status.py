@@ -1,9 +1,11 @@
-"""`scrapy dq status`: the progress of a crawl; without a name, the crawls of this project's spiders."""
+"""`scrapy dq status`: the progress of a crawl; without a name, all crawls in its Redis."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -11,8 +13,10 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.inspection import place
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.status import COUNTS, read_status
-from scrapy_dq.inspection.words import uncounted
+from scrapy_dq.inspection.words import uncounted, workers
 
 INTERVAL_S = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
@@ -26,8 +30,8 @@ class Status(Subcommand):
     summary = "the progress of a crawl"
     description = (
         "Shows phase, counts, pages per second, the largest and the slowest partitions of a spider's crawl; "
-        "with --watch repeatedly, until Ctrl-C. Without a spider and without --crawl: the crawls of this "
-        "project's spiders."
+        "with --watch repeatedly, until Ctrl-C. Without a spider and without --crawl: all crawls in this "
+        "Redis, the project's first."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -57,16 +61,16 @@ class Status(Subcommand):
             crawls = _crawls(settings)
             print_json({"crawls": crawls}) if options.json else _print_crawls(crawls)
             return DONE
-        with looking.place_of(settings, options) as place:
-            status = read_status(place, 0.0 if options.no_rate else INTERVAL_S)
+        with looking.place_of(settings, options) as there:
+            status = read_status(there, 0.0 if options.no_rate else INTERVAL_S)
         print_json(status) if options.json else print_status(status)
         return DONE
 
     def _watch(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.watching import output, watch
 
-        with looking.place_of(settings, options) as place:
-            watch(place, options.every or INTERVAL_S, output(as_json=options.json))
+        with looking.place_of(settings, options) as there:
+            watch(there, options.every or INTERVAL_S, output(as_json=options.json))
         return DONE
 
 
@@ -81,10 +85,8 @@ def _seconds(text: str) -> float:
 
 
 def _crawls(settings: Settings) -> list[dict[str, Any]]:
-    """Return, for each spider, the crawl that its settings name, or why that is unknown."""
+    """Return the crawl of each spider, or why that is unknown; then the other crawls in the same Redis."""
     from scrapy_dq.commands.input.crawlers import spider_names
-    from scrapy_dq.frontier.admin.overview import peek
-    from scrapy_dq.inspection.crawls import reason_of_one
     from scrapy_dq.settings import Config, ConfigError
 
     crawls: list[dict[str, Any]] = []
@@ -100,21 +102,56 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
         found["crawl"] = config.crawl
         where = (config.redis_url, config.redis_host, config.redis_port, config.redis_db, config.redis_params)
         by_redis.setdefault(repr(where), []).append((found, config))
+    with suppress(ConfigError):
+        if not by_redis:
+            by_redis[""] = [({}, place.project_config(settings))]
     for group in by_redis.values():
-        with looking.opened(group[0][1], any_node=True) as place:
-            for found, config in group:
-                found["redis"] = place.target
-                try:
-                    overview = peek(place.client, config.crawl)
-                except Exception as error:
-                    found["why"] = reason_of_one(error, place.client)
-                    continue
-                found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
-                found["unreachable_shards"] = list(overview.unreachable)
-                found["apart_shards"] = list(overview.apart)
-                if overview.phase != "absent":
-                    found |= {name: asdict(overview.census)[name] for name in COUNTS}
+        with looking.opened(group[0][1], any_node=True) as there:
+            for found in filter(None, (found for found, _ in group)):
+                _count(found, there)
+            crawls += _other_crawls(there, {config.crawl for _, config in group})
     return crawls
+
+
+def _count(found: dict[str, Any], there: Place) -> None:
+    """Add the phase and the counts of a crawl, or why they are unknown."""
+    from scrapy_dq.frontier.admin.overview import peek
+    from scrapy_dq.inspection.crawls import reason_of_one
+    from scrapy_dq.inspection.workers import MOST_READ, states_of
+
+    found["redis"] = there.target
+    try:
+        overview = peek(there.client, found["crawl"], most_members=MOST_READ)
+    except Exception as error:
+        found["why"] = reason_of_one(error, there.client)
+        return
+    found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
+    found["unreachable_shards"] = list(overview.unreachable)
+    found["apart_shards"] = list(overview.apart)
+    if overview.phase != "absent":
+        found |= {name: asdict(overview.census)[name] for name in COUNTS}
+        found["worker_states"] = states_of(overview)
+
+
+def _other_crawls(there: Place, known: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the crawls that no spider of the project has, and that this user may read."""
+    from scrapy_dq.frontier.admin.crawls import CrawlSearch
+    from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
+
+    search = CrawlSearch()
+    try:
+        names = search.go_on(there.nodes)
+    except Exception as error:
+        reason_of_one(error, there.client)  # it raises, unless this user may not search
+        return
+    for name in names[:MOST_CRAWLS]:
+        found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
+        if name not in known:
+            _count(found, there)
+            if found["phase"] not in ("absent", "unknown"):
+                yield found
+    if not search.complete or len(names) > MOST_CRAWLS:
+        print(f"scrapy dq: {there.target} may have more crawls: not all its keys were read", file=sys.stderr)
 
 
 def _print_crawls(crawls: list[dict[str, Any]]) -> None:
@@ -124,7 +161,8 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
     rows = [
         [
             found.get("hold") or found["phase"],
-            *(found.get(name.replace(" ", "_"), "") for name in counts),
+            workers(found) if "workers" in found else "",
+            *(found.get(name.replace(" ", "_"), "") for name in counts[1:]),
             _named(found),
         ]
         for found in crawls
@@ -139,4 +177,5 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
 
 def _named(found: dict[str, Any]) -> str:
     # The reason (`why`) would take several lines in the table.
-    return f"{found['spider']}: {found['crawl'] or 'needs -a?'}"
+    crawl = found["crawl"] or "needs -a?"
+    return crawl if found["spider"] is None else f"{found['spider']}: {crawl}"

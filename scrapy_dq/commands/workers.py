@@ -50,16 +50,17 @@ class Workers(Subcommand):
             columns = (*COLUMNS, "id") if width() >= WIDE else COLUMNS
             numbers = ("pid", "since", "beat", "leases", "pages/s")
             rows = [[row[name] for name in columns] for row in map(_row, workers)]
-            print_table(columns, rows, numbers=numbers, wraps=("host", "id"), most=looking.MOST)
+            print_table(columns, rows, numbers=numbers, wraps=("host", "id", "state"), most=looking.MOST)
         return DONE
 
 
 def _row(worker: dict[str, Any]) -> dict[str, Any]:
-    from scrapy_dq.inspection.words import span
+    from scrapy_dq.inspection.words import awaited, span
 
     rate, since_s = worker["pages_per_s"], worker["since_s"]
     return worker | {
         "pid": str(worker["pid"] or "?"),
         "since": "?" if since_s is None else span(since_s),
         "pages/s": "" if rate is None else f"{rate:,.1f}",
+        "state": worker["state"] + (f", waits {awaited(worker['turn'])}" if worker["turn"] else ""),
     }

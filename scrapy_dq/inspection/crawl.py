@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.inspection.status import Progress
-from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span
-from scrapy_dq.inspection.workers import MOST_READ, WorkersWatch
+from scrapy_dq.inspection.words import TROUBLED, examined, fine_span, memory, missing, phase_of, span
+from scrapy_dq.inspection.workers import MOST_READ
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 MOST_WORKERS = 100
 LONGEST_NAME = 200
 """Characters of a name that somebody else may have written."""
-_TROUBLED = ("dead", "silent", "stalled", "fenced")
 
 
 class CrawlWatch:
@@ -25,7 +23,6 @@ class CrawlWatch:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._progress = Progress(place)
-        self._workers = WorkersWatch()
 
     def look(self) -> dict[str, Any]:
         """Return all that the page of a crawl shows, without anything that is not printable.
@@ -34,15 +31,13 @@ class CrawlWatch:
             NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
         """
         overview = self._place.overview(hint=False, most_members=MOST_READ)
-        status = self._progress.status(overview)
-        rows = self._workers.look(overview, self._place.now())
-        states = Counter(row["state"] for row in rows)
-        rows.sort(key=lambda row: row["state"] not in _TROUBLED)
+        status = self._progress.status(overview, self._place.now())
+        rows = self._progress.rows
+        rows.sort(key=lambda row: row["state"] not in TROUBLED)
         for kind in ("largest", "slowest", "blocked"):
             status[f"{kind}_partitions"] = [_partition(each) for each in status[f"{kind}_partitions"]]
         return status | {
             "worker_rows": [_worker(row) for row in rows[:MOST_WORKERS]],
-            "worker_states": dict(states),
             "words": {
                 "phase": phase_of(status),
                 "left": "" if status["left_s"] is None else span(status["left_s"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +27,21 @@ class Progress:
     """Reads a crawl repeatedly; the rate is that of the last 5 s, or between the last two reads."""
 
     def __init__(self, place: Place) -> None:
+        from scrapy_dq.inspection.workers import WorkersWatch
+
         self._place = place
+        self.rows: list[dict[str, Any]] = []
+        """The state of each worker, as of `workers_of`."""
+        self._workers = WorkersWatch()
         self._looks: deque[tuple[float, int]] = deque()
         self._counted: tuple[Any, ...] = ()
         """Of which run the counts are, and without which shards."""
         self._sizes: Sizes | None = None
         self._sizes_until = 0.0
 
-    def note(self, overview: Overview) -> None:
-        """Record the counts at this moment."""
+    def note(self, overview: Overview, now_there: float = 0.0) -> None:
+        """Record the counts at this moment; *now_there*: `now` of `workers_of`."""
+        self.rows = self._workers.look(overview, now_there)
         now, counted = time.monotonic(), counted_in(overview)
         if counted != self._counted:
             self._looks.clear()  # a run starts at 0, and of a shard all counts come or go at once
@@ -44,12 +50,14 @@ class Progress:
             self._looks.popleft()
         self._looks.append((now, settled(asdict(overview.census))))
 
-    def status(self, overview: Overview) -> dict[str, Any]:
+    def status(self, overview: Overview, now_there: float = 0.0) -> dict[str, Any]:
         """Return all that is shown of a crawl; the rate is None the first time."""
         from scrapy_dq.backend.health import refusals
         from scrapy_dq.frontier.admin.backlog import info_of
+        from scrapy_dq.inspection.workers import awaits, turn_of
 
-        self.note(overview)
+        self.note(overview, now_there)
+        turn = turn_of(self._place, overview)
         sizes = self._newest_sizes()
         info = info_of(self._place.client) or {}
         counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
@@ -64,6 +72,8 @@ class Progress:
             "hold": overview.hold.value,
             "run": overview.run,
             **counts,
+            "worker_states": dict(Counter(row["state"] for row in self.rows)),
+            "turn": turn and turn | {"workers": sum(map(awaits, self.rows))},
             "shards": overview.shards,
             "unreachable_shards": list(overview.unreachable),
             "apart_shards": list(overview.apart),

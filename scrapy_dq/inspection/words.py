@@ -38,6 +38,32 @@ def phase_of(status: dict[str, Any]) -> str:
     return ", ".join(filter(None, (status["phase"], status.get("hold"))))
 
 
+TROUBLED = ("dead", "silent", "stalled", "fenced")
+"""The states of workers that do nothing."""
+
+
+def workers(status: dict[str, Any]) -> str:
+    """Return the number of workers, and how many of them do nothing: `2 (dead)`, `3 (1 dead)`."""
+    total, states = status["workers"], status.get("worker_states", {})
+    troubled = {state: states[state] for state in TROUBLED if states.get(state)}
+    parts = [state if count == total else f"{count:,} {state}" for state, count in troubled.items()]
+    return f"{total:,}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def awaited(turn: dict[str, Any]) -> str:
+    """Return what a worker without requests waits for; *turn* as of `workers.turn_of`."""
+    partition = turn["partition"] or "(no name)"
+    if turn["wait_s"] is None:
+        return f"for a lease or budget of {partition}"
+    return f"{fine_span(turn['wait_s']) or '0 s'} for the turn of {partition}"
+
+
+def awaiting(status: dict[str, Any]) -> Iterator[str]:
+    """Yield how many workers hold nothing, and what they wait for, if there are any."""
+    if (turn := status.get("turn")) and (count := turn["workers"]):
+        yield f"{count_of(count, 'worker waits', 'workers wait')} {awaited(turn)}"
+
+
 def speed(status: dict[str, Any]) -> str:
     """Return pages per second and the time left; empty if that was not measured."""
     rate, left_s = status["pages_per_s"], status["left_s"]

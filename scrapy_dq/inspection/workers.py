@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.inspection.status import LONGEST_WAIT, RATE_OVER_S, counted_in
+from scrapy_dq.inspection.words import TROUBLED
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -32,7 +33,39 @@ def read_workers(place: Place, wait_s: float) -> list[dict[str, Any]]:
         before = place.overview()
         time.sleep(wait_s)
     overview, passed_s = place.overview(), time.monotonic() - began
-    return workers_of(overview, before, passed_s, place.now(), watched=wait_s >= WAIT_S)
+    rows = workers_of(overview, before, passed_s, place.now(), watched=wait_s >= WAIT_S)
+    turn = turn_of(place, overview)
+    return [row | {"turn": turn if awaits(row) else None} for row in rows]
+
+
+def awaits(row: dict[str, Any]) -> bool:
+    """Tell whether a worker holds nothing, although it may be alive and have a Redis."""
+    return not (row["leases"] or row["waits_for"]) and row["state"] not in TROUBLED
+
+
+def states_of(overview: Overview) -> dict[str, int]:
+    """Return how many workers have each state, after one look."""
+    return dict(Counter(row["state"] for row in workers_of(overview, None, 0.0, 0.0, watched=False)))
+
+
+def turn_of(place: Place, overview: Overview) -> dict[str, Any] | None:
+    """Return which partition the workers that hold nothing wait for; None: there is no such worker.
+
+    All that waits is of partitions that delays, limits or blocks hold up, or is not due yet. `wait_s` is None
+    if the wait ends with a lease, or with a larger budget.
+    """
+    from scrapy_dq.frontier.admin.backlog import upcoming
+
+    census = overview.census
+    holds_nothing = any(not (member.in_flight or member.fenced) for member in overview.members)
+    if overview.phase != "open" or overview.hold.value or not holds_nothing:
+        return None
+    if not census.waiting + census.delayed:
+        return None
+    for first in upcoming(place.shards, place.crawl, 1):
+        if first.where in ("resting", "saturated", "delayed"):
+            return {"partition": first.partition, "wait_s": first.wait_s}
+    return None
 
 
 class WorkersWatch:

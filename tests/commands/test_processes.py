@@ -67,7 +67,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     )  # fmt: skip
     assert f"{name}: {name}" in listed.stdout
     assert "paused " in listed.stdout
-    (crawl,) = json.loads(as_json.stdout)["crawls"]
+    crawl = json.loads(as_json.stdout)["crawls"][0]
     assert (crawl["spider"], crawl["crawl"], crawl["phase"]) == (name, name, "open")
     assert crawl["hold"] == "paused"
     assert crawl["failed"] == 1
@@ -158,7 +158,7 @@ def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., P
         ["limit", name], ["limit", name, "x", "y"], ["limit", name, "x", "--default", "--delay", "1"],
         ["push", name], ["forget", name], ["push", "--crawl", name, "http://x"], ["forget", "http://x"],
         ["push", name, "http://x", "--meta", "x"],
-        ["retry", name], ["retry", name, "--all", entry_id], ["retry", name, "x"], ["retry", entry_id],
+        ["retry", name], ["retry", name, "--all", entry_id], ["retry", name, "x", "y"], ["retry", entry_id],
     ]  # fmt: skip
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), command

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +15,7 @@ import pytest
 
 from commands.conftest import loader_of
 from scrapy_dq.commands.looking import opened
+from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
@@ -19,6 +23,7 @@ from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.model import Figures, FrontierRefused, FrontierUnavailable, Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
 from support.redis_server import RedisServer
@@ -78,6 +83,55 @@ def test_a_redis_that_refuses_writes_is_shown(
         lines = dq.lines("status", "--no-rate")
         client.replicaof("NO", "ONE")
         assert any("Redis refuses writes: this Redis is a replica" in line for line in lines)
+
+
+def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
+    """In each form of the status; one that may be alive is counted with them, and is not."""
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    for name in ("first", "second"):
+        HandWorker(live, name)
+        identity = own_identity() | {"pid": int(gone.stdout)}
+        live.redis.hset(live.key(f"worker:{name}"), "identity", json.dumps(identity))
+    assert dq.found("status", "--no-rate")["worker_states"] == {"dead": 2}
+    assert "\nworkers    2 (dead)\n" in dq.text("status", "--no-rate")
+    assert ", 2 workers (dead)" in one_line(dq.found("status", "--no-rate"))
+    HandWorker(live, "third")
+    assert "\nworkers    3 (2 dead)\n" in dq.text("status", "--no-rate")
+    dq.crawl = ""
+    (row,) = (line for line in dq.lines("status") if line.endswith(f" {live.crawl}"))
+    assert " ".join(row.split()).startswith("open 3 (2 dead) ")
+
+
+def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+) -> None:
+    """Those that the user may read; also without a spider in the project."""
+    server = start_redis()
+    lives = [LiveFrontier(server.url, name) for name in ("alien", "ours", "secret", "zebra")]
+    for live in lives:
+        HandWorker(live, "worker").exchange(put(1))
+    dq = dq_at(server.url)
+    dq.crawl = ""
+    spiders = {"SPIDER_LOADER_CLASS": loader_of("ours")}
+    found = dq.listed("status", **spiders)
+    assert [(each["spider"], each["crawl"], each["waiting"]) for each in found] == [
+        ("ours", "ours", 1), (None, "alien", 1), (None, "secret", 1), (None, "zebra", 1)
+    ]  # fmt: skip
+    assert [line.split()[-1] for line in dq.lines("status", **spiders)[1:]] == [
+        "ours", "alien", "secret", "zebra"
+    ]  # fmt: skip
+    assert len(dq.listed("status", SPIDER_LOADER_CLASS=loader_of())) == 4
+    rights = ["~dq:{ours}:*", "~dq:{zebra}:*", "+@all"]
+    lives[0].redis.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *rights)
+    dq = dq_at(server.url.replace("redis://", "redis://observer:pw@"))
+    dq.crawl = ""
+    assert [each["crawl"] for each in dq.listed("status", **spiders)] == ["ours", "zebra"]
+    lives[0].redis.execute_command("ACL", "SETUSER", "observer", "-scan")
+    assert [each["crawl"] for each in dq.listed("status", **spiders)] == ["ours"]
+    for live in lives:
+        live.close()
 
 
 def test_pages_are_counted_over_an_interval(

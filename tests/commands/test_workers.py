@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from scrapy_dq.frontier.worker import identity as identity_module
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection import workers as workers_module
 from scrapy_dq.inspection.workers import WorkersWatch
-from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
+from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
 
 
 def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
@@ -102,6 +103,27 @@ def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPa
         (row,) = watch.look(Overview("open", "e", 0, Census(), [member], unreachable=away))
         found.append((row["pages_per_s"], row["state"]))
     assert found == [(None, "unknown"), (None, "alive"), (5.0, "alive"), (None, "alive")]
+
+
+def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveFrontier) -> None:
+    """It holds nothing, and all that waits is of sites that rest; not one that has a request in progress."""
+    first, second = (HandWorker(live, name, limited(60.0, 0)) for name in ("first", "second"))
+    first.exchange(*puts(b"a.example", 3), want=1)
+    (held,) = first.held
+    awaits = {row["id"]: row["turn"] for row in dq.listed("workers", "--no-rate")}
+    assert (awaits["first"], awaits["second"]["partition"]) == (None, "a.example")
+    first.exchange(ack(int(held)))
+    status = dq.found("status", "--no-rate")
+    assert (status["turn"]["partition"], status["turn"]["workers"]) == ("a.example", 2)
+    assert 0 < status["turn"]["wait_s"] <= 60
+    assert "2 workers wait " in dq.text("status", "--no-rate")
+    shown = " ".join(dq.text("workers", "--no-rate").split())
+    assert len(re.findall(r"unknown, waits [\d.]+ s for the turn of a\.example|1 min 0 s", shown)) == 2
+    first.exchange(*puts(b"b.example", 1, begin=9))
+    assert dq.found("status", "--no-rate")["turn"] is None
+    live.call("fence", "second", second.epoch, second.run)
+    first.take(1)
+    assert dq.found("status", "--no-rate")["turn"] is None
 
 
 def test_since_is_reported_by_the_clock_of_redis(

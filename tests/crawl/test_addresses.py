@@ -142,7 +142,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
     )
     assert (imported.returncode, again.returncode) == (0, 0), imported.stderr
     ended = dict(zip([words[0] for words in commands], [*others, cleared], strict=True))
-    assert [found["crawl"] for found in json.loads(listed.stdout)["crawls"]] == [name]
+    assert json.loads(listed.stdout)["crawls"][0]["crawl"] == name
     assert {command: done for command, done in ended.items() if done.returncode} == {}
     assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
     assert json.loads(ended["status"].stdout)["waiting"] == 2

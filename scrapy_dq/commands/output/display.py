@@ -146,10 +146,10 @@ def _cell(value: object) -> str:
     return "\n".join(printable(str(line), LONGEST_CELL) for line in lines)
 
 
-def print_rows(rows: Iterable[tuple[str, int]]) -> None:
-    """Print labels with their counts, one per line, aligned."""
-    found = [(label, f"{count:,}") for label, count in rows]
-    left = max((len(label) for label, _ in found), default=0)
-    right = max((len(count) for _, count in found), default=0)
-    for label, count in found:
-        print(f"{label:<{left}}  {count:>{right}}")
+def print_rows(rows: Iterable[tuple[str, int] | tuple[str, int, str]]) -> None:
+    """Print labels with their counts, one per line, aligned; a note follows its count."""
+    found = [(label, f"{count:,}", f" {' '.join(note)}".rstrip()) for label, count, *note in rows]
+    left = max((len(label) for label, *_ in found), default=0)
+    right = max((len(count) for _, count, _ in found), default=0)
+    for label, count, note in found:
+        print(f"{label:<{left}}  {count:>{right}}{note}")

@@ -7,7 +7,18 @@ from typing import Any, NamedTuple
 
 from scrapy_dq.commands.output.display import print_rows, print_table, width
 from scrapy_dq.inspection.status import COUNTS, TOP, left, settled
-from scrapy_dq.inspection.words import examined, fine_span, memory, missing, phase_of, span, speed, uncounted
+from scrapy_dq.inspection.words import (
+    awaiting,
+    examined,
+    fine_span,
+    memory,
+    missing,
+    phase_of,
+    span,
+    speed,
+    uncounted,
+    workers,
+)
 
 LIMITS = ("delay", "at once", "blocked")
 WIDE = 72
@@ -59,9 +70,10 @@ def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) ->
 def print_status(status: dict[str, Any]) -> None:
     """Print the whole status, once."""
     print(f"Crawl {status['crawl']!r} at {status['redis']}: {phase_of(status)}, run {status['run']}")
-    print_rows((name.replace("_", " "), status[name]) for name in COUNTS)
+    notes = {"workers": workers(status).partition(" ")[2]}
+    print_rows((name.replace("_", " "), status[name], notes.get(name, "")) for name in COUNTS)
     shared = memory(status) and f"{memory(status)}, for everything in it"
-    for line in (speed(status), shared, *missing(status)):
+    for line in (speed(status), *awaiting(status), shared, *missing(status)):
         if line:
             print(line)
     for table in partition_tables(status, TOP, width()):
@@ -71,16 +83,17 @@ def print_status(status: dict[str, Any]) -> None:
 
 def one_line(status: dict[str, Any]) -> str:
     """Return a short form of the status, for a log."""
-    ended, workers = settled(status), status["workers"]
+    ended, count = settled(status), status["workers"]
     words = [] if phase_of(status) == "open" else [phase_of(status)]
     words += [
         f"{ended:,} of {ended + left(status):,}",
         f"{status['failed']:,} failed",
-        f"{workers:,} worker{'s' * (workers != 1)}",
+        f"{count:,} worker{'s' * (count != 1)}{workers(status).removeprefix(f'{count:,}')}",
     ]
     words += [f"{each['workers']:,} waiting ({each['why']})" for each in status.get("waits", ())]
     if status["pages_per_s"] is not None:
         words.append(f"{status['pages_per_s']:,.1f}/s")
     if status["left_s"] is not None:
         words.append(f"{span(status['left_s'])} left")
+    words += awaiting(status)
     return ", ".join((*words, *uncounted(status["unreachable_shards"], status["apart_shards"])))

@@ -14,7 +14,7 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import table_of
 from scrapy_dq.commands.output.status_text import partition_tables
 from scrapy_dq.inspection.status import TOP, left, settled
-from scrapy_dq.inspection.words import missing, phase_of, span, speed
+from scrapy_dq.inspection.words import awaiting, missing, phase_of, span, speed, workers
 from scrapy_dq.text import printable
 
 COUNTS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))
@@ -33,8 +33,8 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
         parts.append(Text(printable(f"{missed['error']}. This status is {age} old."), style="red"))
     parts += ["", _bar(status), "", _counts(status, width)]
     parts += [Text(line, style="red") for line in missing(status)]
-    if speed(status):
-        parts += ["", Text(speed(status))]
+    if pace := [*filter(None, (speed(status), *awaiting(status)))]:
+        parts += ["", *map(Text, pace)]
     for most in range(TOP, 0, -1):
         whole = Group(*parts, *_partitions(status, most, width))
         # The cursor needs the last line.
@@ -93,6 +93,9 @@ def _count(name: str, status: dict[str, Any]) -> tuple[Text, Text, str]:
     if name == "redis":
         used = status["redis_memory_bytes"]
         return Text("Redis"), Text("?" if used is None else format_bytes(used), style="bold"), ""
+    if name == "workers":
+        shown = workers(status)
+        return Text(name), Text(shown, style="bold red" if "(" in shown else "bold"), ""
     style = "bold red" if status[name] and name in BAD else "bold"
     return Text(name.replace("_", " ")), Text(f"{status[name]:,}", style=style), ""
 
