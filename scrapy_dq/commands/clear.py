@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.inspection.place import NoSuchCrawl, Place
-from scrapy_dq.text import count_of
+from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.model import Flushed
 
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
+SETTLED = ("done", "failed", "dead", "seen")
 
 
 class Clear(Subcommand):
@@ -30,7 +32,8 @@ class Clear(Subcommand):
     summary = "delete a crawl"
     description = (
         "Deletes all data of a crawl: waiting requests, what was seen, failed requests, dead letters, "
-        "limits. Shows how much that is, and asks. Refuses while a worker is alive."
+        "limits. Shows how much that is, and asks. Refuses while a worker is alive. With --finished-before: "
+        "all crawls that have been finished for so long."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -39,54 +42,141 @@ class Clear(Subcommand):
             "--force", action="store_true",
             help="even while workers are alive: they close with reason frontier_lost",
         )  # fmt: skip
+        parser.add_argument(
+            "--finished-before", type=_age, metavar="AGE",
+            help="delete all crawls of this Redis whose last run has been finished for so long, such as 30d "
+            "or 12h; lists them first",
+        )  # fmt: skip
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.frontier.admin.flush import flush, flush_all, need_nobody
-        from scrapy_dq.frontier.keys import HOME
 
+        if options.finished_before is not None:
+            return _clear_old(settings, options)
         with looking.place_of(settings, options) as place:
             overview = _overview(place, options)
             if overview is None:
                 asking.say(f"What was left of crawl {place.crawl!r} is deleted.", options)
                 return DONE
-            ttl_s = place.config.worker_ttl_s
-            dead: dict[str, int | None] = {}
-
-            def refused(crawl: str, worker_id: str) -> str:
-                return _refused(crawl, worker_id, len(overview.members) - 1, options)
-
-            async def check(frontiers: list[Frontier]) -> None:
-                await alone.announce_wait(frontiers[HOME], ttl_s)
-                await need_nobody(frontiers[HOME], ttl_s, "clear", refused, dead)
-
-            async def delete_home(home: Frontier) -> Flushed:
-                if options.force:
-                    return await home.flush([], force=True)
-                return await flush(home, ttl_s, "clear", refused, dead)
-
-            async def delete() -> list[Flushed]:
-                async with alone.connected(place) as of_shard:
-                    return await flush_all(delete_home, of_shard, len(place.shards))
-
-            if not options.force:
-                asyncio.run(alone.with_frontiers(place, check))
+            deletion = _Deletion(place, overview, options)
+            deletion.check()
             # Not inside an event loop: there, Ctrl-C would not interrupt the question.
             _ask(place, overview, options)
-            with alone.continued("The same command deletes what is left"):
-                left = any(each.left for each in asyncio.run(delete()))
+            left = deletion.run()
         counts = {name: getattr(overview.census, name) for name in COUNTS}
         if options.json:
             print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts, "left": left})
         elif not left:
             print(f"Crawl {place.crawl!r} is deleted.")
         if left:
-            raise CommandError(
-                f"crawl {place.crawl!r} is deleted but for a part of its seen set, which is in Redis still: "
-                f"run this again to delete it, or the next run does it. {_if_it_does_not_end(place)}"
-            )
+            raise CommandError(_partly(place))
         return DONE
+
+
+class _Deletion:
+    """Deletes a crawl in two steps, between which the command may ask."""
+
+    def __init__(self, place: Place, overview: Overview, options: argparse.Namespace) -> None:
+        self._place = place
+        self._others = len(overview.members) - 1
+        self._options = options
+        self._ttl_s = place.config.worker_ttl_s
+        self._dead: dict[str, int | None] = {}
+
+    def check(self) -> None:
+        """Raise FrontierRefused if a worker is alive, unless --force is given."""
+        from scrapy_dq.frontier.admin.flush import need_nobody
+        from scrapy_dq.frontier.keys import HOME
+
+        async def check(frontiers: list[Frontier]) -> None:
+            await alone.announce_wait(frontiers[HOME], self._ttl_s)
+            await need_nobody(frontiers[HOME], self._ttl_s, "clear", self._refused, self._dead)
+
+        if not self._options.force:
+            asyncio.run(alone.with_frontiers(self._place, check))
+
+    def run(self) -> bool:
+        """Delete all shards; return whether a part of the seen set is left."""
+        from scrapy_dq.frontier.admin.flush import flush, flush_all
+
+        async def delete_home(home: Frontier) -> Flushed:
+            if self._options.force:
+                return await home.flush([], force=True)
+            return await flush(home, self._ttl_s, "clear", self._refused, self._dead)
+
+        async def delete() -> list[Flushed]:
+            async with alone.connected(self._place) as of_shard:
+                return await flush_all(delete_home, of_shard, len(self._place.shards))
+
+        with alone.continued("The same command deletes what is left"):
+            return any(each.left for each in asyncio.run(delete()))
+
+    def _refused(self, crawl: str, worker_id: str) -> str:
+        return _refused(crawl, worker_id, self._others, self._options)
+
+
+def _clear_old(settings: Settings, options: argparse.Namespace) -> int:
+    """List the crawls that have been finished for long, ask, and delete each of them by its name."""
+    from scrapy_dq.commands.output.display import print_json
+    from scrapy_dq.frontier.model import FrontierRefused
+    from scrapy_dq.inspection.crawls import finished_before
+    from scrapy_dq.inspection.place import project_config
+    from scrapy_dq.inspection.words import when
+
+    if options.spider or options.crawl or options.force:
+        raise WrongUsage("--finished-before: neither a spider, nor --crawl or --force")
+    deleted, kept = [], {}
+    with looking.opened(project_config(settings), any_node=True) as place:
+        old = list(finished_before(place, options.finished_before))
+        for each in old:
+            counts = ", ".join(f"{getattr(each.overview.census, name):,} {name}" for name in SETTLED)
+            name = printable(each.place.crawl, 200)
+            asking.say(f"  {name}: run {each.overview.run}, finished {when(each.ended)}; {counts}", options)
+        if old:
+            found = count_of(len(old), "crawl is", "crawls are")
+            asking.say(f"{found} finished for so long at {place.target}.", options)
+            asking.need_consent("Delete all that is stored of them?", options)
+        else:
+            asking.say(f"No crawl at {place.target} has been finished for so long.", options)
+        for each in old:
+            now = each.place.overview(hint=False)
+            if (now.epoch, now.run, now.phase) != (each.overview.epoch, each.overview.run, "finished"):
+                kept[each.place.crawl] = "it has begun again"
+                continue
+            deletion = _Deletion(each.place, now, options)
+            try:
+                deletion.check()
+                left = deletion.run()
+            except FrontierRefused as refusal:
+                kept[each.place.crawl] = str(refusal)
+                continue
+            deleted.append(each.place.crawl)
+            if left:
+                kept[each.place.crawl] = _partly(each.place)
+    if options.json:
+        print_json({"redis": place.target, "deleted": deleted, "kept": kept})
+    elif deleted:
+        print(f"{count_of(len(deleted), 'crawl is', 'crawls are')} deleted.")
+    if kept:
+        raise CommandError("; ".join(f"crawl {printable(name)!r}: {why}" for name, why in kept.items()))
+    return DONE
+
+
+def _partly(place: Place) -> str:
+    return (
+        f"crawl {place.crawl!r} is deleted but for a part of its seen set, which is in Redis still: "
+        f"run this again to delete it, or the next run does it. {_if_it_does_not_end(place)}"
+    )
+
+
+def _age(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,6})([dh])", text, re.ASCII)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"expected a number of days or hours, such as 30d or 12h, not {text!r}"
+        )
+    return int(found[1]) * {"d": 86_400.0, "h": 3_600.0}[found[2]]
 
 
 def _if_it_does_not_end(place: Place) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.admin.shards import in_cluster
+from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.frontier.admin.shards import at_home, in_cluster
 from scrapy_dq.frontier.errors import describe, explain, is_answer, is_no_answer
+from scrapy_dq.frontier.wire import number_of
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
 from scrapy_dq.inspection.words import phase_of, uncounted
 from scrapy_dq.text import printable
@@ -58,6 +61,35 @@ class CrawlsWatch:
             "searched": self._search.complete,
             "full": len(self._watched) >= MOST_CRAWLS,
         }
+
+
+@dataclass(frozen=True)
+class Old:
+    """A crawl whose run is finished."""
+
+    place: Place
+    overview: Overview
+    ended: float
+    """When, in seconds since 1970 by the clock of Redis."""
+
+
+def finished_before(place: Place, age_s: float) -> Iterator[Old]:
+    """Yield the crawls that have been finished for at least *age_s* seconds, and that this user may read.
+
+    All keys of the Redis are examined. A crawl that a `retry` has opened again is not finished.
+    """
+    latest = place.now() - age_s
+    for name in CrawlSearch().all_names(place.nodes):
+        of_it = replace(place, config=replace(place.config, crawl=name))
+        try:
+            overview = peek(place.client, name)
+            stored = at_home(place.client, name, lambda client, home: client.hget(keys.meta(home), "ended"))
+        except Exception as error:
+            reason_of_one(error, place.client)
+            continue
+        ended = number_of(stored or b"") / 1000
+        if overview.phase == "finished" and 0 < ended <= latest:
+            yield Old(of_it, overview, ended)
 
 
 class _Watched:

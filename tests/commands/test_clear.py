@@ -8,19 +8,21 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
 
 from commands.test_failures import end_badly
 from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import liveness
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Status
 from scrapy_dq.frontier.worker.identity import own_identity
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put, puts
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts
+from support.redis_server import RedisServer
 from support.waiting import Stopwatch
 
 TTL = {"DQ_WORKER_TTL": 1}
@@ -282,3 +284,75 @@ def test_a_crawl_without_a_phase_is_deleted(dq: Any, live: LiveFrontier, worker:
     live.redis.hset(live.key("meta"), "phase", "absent")
     dq.found("clear", "--yes", **TTL)
     assert not live.key_names()
+
+
+def finish(live: LiveFrontier, days_ago: float) -> None:
+    """Let a run end so many days ago, after one page."""
+    worker = HandWorker(live, f"worker of {live.crawl}")
+    worker.exchange(put(1), want=1)
+    worker.exchange(ack(1))
+    worker.exchange()
+    worker.leave(keep_seen=True)
+    assert peek(live.redis, live.crawl).phase == "finished"
+    live.redis.hset(live.key("meta"), "ended", int((live.redis.time()[0] - days_ago * 86_400) * 1000))
+
+
+def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
+    start_redis: Callable[..., RedisServer], dq_at: Callable[[str], Any]
+) -> None:
+    """Those that go on, ended lately, or are retried stay; nothing is deleted without consent."""
+    server = start_redis()
+    with ExitStack() as stack:
+        crawls = {
+            name: stack.enter_context(closing(LiveFrontier(server.url, name)))
+            for name in ("open", "lately", "old [1]", "older", "retried")
+        }
+        HandWorker(crawls["open"], "idle").exchange(put(1))
+        for name, days in (("lately", 2), ("old [1]", 31), ("older", 400), ("retried", 400)):
+            finish(crawls[name], days)
+        again = HandWorker(crawls["retried"], "again")
+        again.exchange(put(2))
+        again.leave()
+        crawls["older"].redis.set("foreign", "stays")
+        dq = dq_at(server.url)
+        dq.crawl = ""
+        before = crawls["older"].dump()
+        with pytest.raises(CommandError, match="nothing was changed"):
+            dq.lines("clear", "--finished-before", "30d")
+        listed = [line.split(":")[0].strip() for line in dq.printed.splitlines() if ": run " in line]
+        assert listed == ["old [1]", "older"]
+        assert crawls["older"].dump() == before
+        found = dq.found("clear", "--finished-before", "30d", "--yes")
+        assert (found["deleted"], found["kept"]) == (["old [1]", "older"], {})
+        left = {name for name, live in crawls.items() if live.dump()}
+        assert left == {"open", "lately", "retried"}
+        assert crawls["older"].redis.get("foreign") == b"stays"
+        assert "No crawl" in dq.text("clear", "--finished-before", "720h")
+        for words in (("books",), ("--force",)):
+            with pytest.raises(WrongUsage):
+                dq.text("clear", "--finished-before", "30d", *words)
+
+
+def test_a_crawl_that_begins_again_before_the_answer_stays(
+    start_redis: Callable[..., RedisServer], dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new run is not what was listed; the others are deleted, and the exit status is not 0."""
+    server = start_redis()
+    with ExitStack() as stack:
+        old, again = (
+            stack.enter_context(closing(LiveFrontier(server.url, name))) for name in ("old", "again")
+        )
+        for live in (old, again):
+            finish(live, 31)
+
+        def consent(question: str, options: Any) -> None:
+            HandWorker(again, "next").exchange(put(2))
+
+        monkeypatch.setattr(asking, "need_consent", consent)
+        dq = dq_at(server.url)
+        dq.crawl = ""
+        with pytest.raises(CommandError, match="crawl 'again': it has begun again"):
+            dq.lines("clear", "--finished-before", "30d")
+        assert dq.printed.splitlines()[-1] == "1 crawl is deleted."
+        assert old.dump() == {}
+        assert peek(again.redis, "again").census.waiting == 1

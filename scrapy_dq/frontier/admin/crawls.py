@@ -50,6 +50,17 @@ class CrawlSearch:
                 break
         return sorted(found)
 
+    def all_names(self, nodes: Callable[[], Sequence[Any]]) -> list[str]:
+        """Return the names of all crawls, however many keys there are: SCAN examines about 10⁶ in a second.
+
+        Raises:
+            As `go_on`.
+        """
+        found = set(self._part(nodes))
+        while self._left:
+            found.update(self._part(nodes))
+        return sorted(found)
+
     def _part(self, nodes: Callable[[], Sequence[Any]]) -> list[str]:
         if not self._left:
             self._left = list(nodes())
