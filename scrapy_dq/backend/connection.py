@@ -38,7 +38,8 @@ from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_url import check_url, names_cluster, names_sentinel, wrong_url
+from scrapy_dq.settings.redis_place import split_arguments, typed
+from scrapy_dq.settings.redis_url import check_url, names_cluster, names_sentinel, with_tls, wrong_url
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
@@ -222,8 +223,8 @@ class Connection:
             # RESP3 starts with HELLO: a Redis that is too old for it could not even report its version.
             "protocol": 2,
         }
+        url, named = client_arguments(config)
         try:
-            url, named = client_arguments(config)
             options |= {"unix_socket_path": self._socket} | named if self._socket else named
             route = self._routes.get(shard)
             if route is None and keys.HOME in self._routes:
@@ -242,10 +243,12 @@ class Connection:
             raise ConfigError(
                 f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {argument_error(error)}"
             ) from None
+        except RedisError as error:
+            raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
         except _BadLogin:
             raise
         except ValueError as error:
-            raise arguments_error(client_arguments(config)[0], error) from None
+            raise arguments_error(url, error) from None
         return client
 
     async def _check(self, client: redis.asyncio.Redis, quiet: bool) -> None:
@@ -412,14 +415,18 @@ def client_for_commands(
 
 def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     """Return the URL of the configured Redis, or "", and all arguments of its client except for retries."""
-    options = {name: value for name, value in config.redis_params.items() if name not in _IGNORED_PARAMS}
+    params = typed(config.redis_params)
+    options = {name: value for name, value in params.items() if name not in _IGNORED_PARAMS}
     # Precedence as in scrapy-redis: a URL, then a socket, then REDIS_HOST.
     own_url = options.pop("url", "")
     url = config.redis_url or own_url
     if not url.startswith("unix:"):
         options.setdefault("socket_keepalive", True)
     if url:
-        return url, options
+        url, of_query = split_arguments(url)
+        options |= of_query
+        # An argument of connections alone: a pool that is made of a URL has its scheme instead.
+        return with_tls(url) if options.pop("ssl", False) else url, options
     if config.redis_host and not options.get("unix_socket_path"):
         options |= {"host": config.redis_host, "port": config.redis_port}
     if config.redis_db:
@@ -523,6 +530,8 @@ def argument_error(error: TypeError) -> str:
     """Return the text of *error*, of redis-py: in words for an argument that it does not have."""
     if not (found := re.search(r"unexpected keyword argument '(.+)'", str(error))):
         return str(error)
+    if found[1].startswith("ssl_"):
+        return f"{found[1]} needs TLS: write rediss:// in place of redis://, or set ssl = True"
     near = difflib.get_close_matches(found[1], inspect.signature(redis.Redis).parameters, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"redis-py's `Redis` has no argument {found[1]!r}{hint}"

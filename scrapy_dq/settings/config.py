@@ -440,7 +440,7 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
             value = _order_of(settings) if setting.name == "DQ_ORDER" else setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
-        name_place(settings, values, _BY_NAME["REDIS_HOST"], _BY_NAME["REDIS_PORT"])
+        name_place(settings, values, _BY_NAME["REDIS_HOST"])
     return values
 
 

@@ -44,6 +44,11 @@ def names_sentinel(url: str) -> bool:
     return url.partition("://")[0] in SENTINEL
 
 
+def with_tls(url: str) -> str:
+    """Return *url* with the scheme of TLS; a unix socket has none."""
+    return re.sub(r"^redis(?!s)", "rediss", url)
+
+
 def split_sentinel_url(url: str) -> SentinelUrl:
     """Return the parts of a URL of Redis Sentinel; raise ValueError if it is none."""
     scheme, _, rest = url.partition("://")

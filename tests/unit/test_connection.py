@@ -16,7 +16,14 @@ import redis
 import redis.asyncio
 
 from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
-from scrapy_dq.backend.connection import Connection, check_info, connect_url, new_client, refusal
+from scrapy_dq.backend.connection import (
+    Connection,
+    check_info,
+    connect_url,
+    new_client,
+    refusal,
+    speaks_tls,
+)
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from support.proxy import RedisProxy
@@ -178,6 +185,35 @@ def test_params_are_honoured() -> None:
     assert (options["username"], options["password"], options["client_name"]) == ("u", "p", "n")
     tls = Connection(Config("crawl", redis_host="b", redis_params={"ssl": True}), Path()).blocking()
     assert issubclass(tls.connection_pool.connection_class, redis.SSLConnection)
+
+
+def test_numbers_and_flags_may_be_given_as_text(redis_server: RedisServer) -> None:
+    """As on a command line or in an environment; in REDIS_PARAMS and in the query of REDIS_URL."""
+    params = {"socket_timeout": "5", "health_check_interval": "1", "max_connections": "9", "ssl": "false"}
+    url = f"{redis_server.url}?socket_read_size=4096&protocol=3&socket_keepalive=no"
+    options = options_of(redis_url=url, redis_params=params)
+    given = ("socket_timeout", "health_check_interval", "socket_read_size", "protocol", "socket_keepalive")
+    assert [options[name] for name in given] == [5.0, 1, 4096, 3, False]
+    open_and_close(connection_to(url, redis_params=params))
+    with get_redis_from_settings({"REDIS_URL": url, "REDIS_PARAMS": params}) as client:
+        assert client.ping()
+
+
+@pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main", "redis+cluster://a"])
+@pytest.mark.parametrize("ssl", [True, "true", False])
+def test_ssl_is_accepted_with_a_url(url: str, ssl: Any) -> None:
+    """In REDIS_PARAMS, as with REDIS_HOST, and in its query."""
+    for config in (
+        Config("crawl", redis_url=url, redis_params={"ssl": ssl}),
+        Config("crawl", redis_url=f"{url}?ssl={ssl}"),
+    ):
+        pool = Connection(config, Path()).blocking().connection_pool
+        assert speaks_tls(pool) == (ssl is not False)
+
+
+def test_an_argument_of_tls_without_tls_says_how_to_have_it() -> None:
+    with pytest.raises(ConfigError, match="ssl_ca_certs needs TLS: write rediss://"):
+        options_of(redis_url="redis://host", redis_params={"ssl_ca_certs": "/ca.pem"})
 
 
 # What cannot be used, and what is never shown

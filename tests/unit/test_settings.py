@@ -355,6 +355,36 @@ def test_a_place_in_the_params_that_is_none_is_named_and_not_shown(name: str, va
     assert "geheim" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("socket_timeout", "soon", "a number, at least 0"),
+        ("health_check_interval", "1.5", "a whole number, at least 0"),
+        ("max_connections", 0, "at least 1"),
+        ("db", "one", "a number, 0 to 1000000"),
+        ("port", "99999", "1 to 65535"),
+        ("protocol", "4", "2 to 3"),
+        ("ssl", "maybe", "True or False"),
+        ("sentinel_socket_timeout", "soon", "a number, at least 0"),
+    ],
+)
+def test_a_wrong_argument_of_the_client_is_named_in_one_line(name: str, value: Any, expected: str) -> None:
+    """Wherever it is; the password beside it is not shown."""
+    for where, given in {
+        "REDIS_PARAMS": {"REDIS_PARAMS": {name: value, "password": "geheim"}, "REDIS_URL": "redis://host"},
+        "the query of REDIS_URL": {
+            "REDIS_URL": f"redis://:geheim@host/0?socket_keepalive=yes&{name}={value}"
+        },
+    }.items():
+        for check in (read, lambda **given: get_redis_from_settings(given)):
+            with pytest.raises(ConfigError) as refusal:
+                check(**given)
+            text = str(refusal.value)
+            assert text.startswith(f"{name} in {where} ")
+            assert text.endswith(f": expected {expected}")
+            assert "geheim" not in text
+
+
 def test_ranges_are_written_in_full() -> None:
     """No power of ten, no rounding: a value at the limit can be copied out of the message."""
     assert BY_NAME["DQ_MAX_ENTRY_BYTES"].range == "1024 to 4194304 bytes"
