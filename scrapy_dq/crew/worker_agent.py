@@ -93,7 +93,7 @@ class WorkerAgent:
         assert self._crawler.stats is not None
         count = self._crawler.stats.get_value
         report = {
-            "pages": count("response_received_count", 0),
+            "pages": max(0, count("response_received_count", 0) - count("robotstxt/response_count", 0)),
             "items": count("item_scraped_count", 0),
             "done": count(stats.ACKED, 0),
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),

@@ -135,7 +135,7 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     assert "only one of -o" in crew.err  # as in Scrapy
 
     feeds = ("-o", "items.jsonl", "-o", "items.csv", "-o", "items.json")
-    own_limits = ("-s", "DOWNLOAD_DELAY=0.001", "-s", "CLOSESPIDER_ITEMCOUNT=1000")
+    own_limits = ("-s", "DOWNLOAD_DELAY=0.001", "-s", "CLOSESPIDER_ITEMCOUNT=1000", "-s", "ROBOTSTXT_OBEY=1")
     crew = here.crew("-w", "2", *feeds, *own_limits)
 
     assert crew.wait() == 0
@@ -153,6 +153,15 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     table = [line for line in crew.out.splitlines() if not line.startswith("Crawl")]
     assert max(map(len, table)) <= LONGEST_LINE
     assert re.search(r"^ +all .* 60 +60 ", crew.out, re.MULTILINE)
+    assert "requests done: " not in crew.out  # robots.txt is no page of the crawl
+
+
+def test_pages_that_are_not_the_requests_that_are_done_are_explained(scene: Callable[..., Scene]) -> None:
+    here = scene(pages=4, redirect_every=3)
+    crew = here.crew("-w", "2")
+    assert crew.wait() == 0
+    assert re.search(r"^ +all .* 4 +4 ", crew.out, re.MULTILINE)
+    assert "\n4 pages, 6 requests done: redirects and retries are done without a page; " in crew.out
 
 
 def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(

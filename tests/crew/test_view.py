@@ -36,7 +36,7 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
         return SimpleNamespace(outage="", run=Run("epoch", 0), pid=number)
 
     slots = [
-        SimpleNamespace(number=n, rate=0.5, counts=Counts(pages=5, items=4, errors=2, done=1), restarts=0,
+        SimpleNamespace(number=n, rate=0.5, counts=Counts(pages=1, items=4, errors=2, done=1), restarts=0,
                         state="finished", log="w.log", process=running(n) if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
@@ -173,8 +173,8 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
             "2 feeds could not be stored, with all items in it: the logs say why",
         ]),
     ):  # fmt: skip
-        crew.slots[0].counts = Counts(done=1, unwritten=unwritten)
-        crew.slots[1].counts = Counts(done=1, unstored=unstored)
+        crew.slots[0].counts = Counts(pages=1, done=1, unwritten=unwritten)
+        crew.slots[1].counts = Counts(pages=1, done=1, unstored=unstored)
         summary = Summary(crew, "books", "redis", joined, [], options)
         assert summary.lacks_items == bool(lines)
         summary.print()

@@ -66,6 +66,7 @@ class Summary:
             "run": crew.run.number if crew.run else None,
             "finished": crew.finished,
             **totals,
+            "done": self._reported,
             "failed": failed,
             "dead": dead,
             "seconds": round(crew.took_s, 1),
@@ -93,7 +94,7 @@ class Summary:
         print(f"Crawl {self._crawl!r} at {self._target}: {run}")
         if crew.took_s:
             self._print_workers(found)
-        self._print_run()
+        self._print_run(found["pages"])
         self._print_lost()
         for feed in self._joined:
             print(f"{short(feed.path)}: {count_of(feed.items, 'item')}{' appended' if feed.appended else ''}")
@@ -115,11 +116,25 @@ class Summary:
         census = _census(self._crew)
         return (census.failed, census.dead) if census else (None, None)
 
-    def _print_run(self) -> None:
-        """Explain why more is done than the table shows: before, elsewhere, or in a process's last second."""
+    @property
+    def _reported(self) -> int:
+        """How many requests the workers have reported as done."""
+        return sum(slot.counts.done for slot in self._crew.slots)
+
+    def _print_run(self, pages: int) -> None:
+        """Explain why more is done than the table shows: before, elsewhere, or in a process's last second.
+
+        And why its pages are not the requests that its workers have done.
+        """
         census = _census(self._crew)
         done = count_of(census.done, "request") if census else ""
-        reported = sum(slot.counts.done for slot in self._crew.slots)
+        reported = self._reported
+        if pages != reported:
+            print(
+                f"{count_of(pages, 'page')}, {count_of(reported, 'request')} done: redirects and retries are "
+                f"done without a page; pages of requests that failed, were interrupted or stay in one worker "
+                f"(dq_local), and of media pipelines, are not counted as done"
+            )
         if census and census.done > reported == 0 and self._crew.finished:
             print(
                 f"Nothing was left to do: {done} done before. Another DQ_RUN_NAME "
