@@ -27,7 +27,7 @@ _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
         for size in ("int8", "int16", "int32", "int64", "intc", "longlong")
     },
 }
-"""Of numpy's scalars: the plain type, and how it is made. A longdouble has none."""
+"""Scalars of numpy, with the plain type and its constructor. A longdouble has no plain type."""
 _MOMENTS = ("datetime64", "timedelta64")
 _STAMPS = ("Timestamp", "Timedelta")
 _MISSING = ("NaT", "NA")
@@ -35,7 +35,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def shape_of(cls: type) -> Shape | None:
-    """Return the shape of a class of numpy's or pandas's scalars; None: it is none, or has no plain value."""
+    """Return the shape of a scalar class of numpy or pandas; None for any other class."""
     name = "bool_" if cls.__name__ == "bool" else cls.__name__
     for module in MODULES:
         names = (name, *_MISSING) if module == "pandas" else (name,)
@@ -92,7 +92,7 @@ def _read_stamp(value: Any) -> list[Any]:
     zone = getattr(value, "tzinfo", None)
     offset = None if zone is None else value.utcoffset() // _MICROSECOND
     state = [int(value.asm8.view("int64")), getattr(value, "unit", "ns"), offset]
-    # Versions of pandas choose units of their own.
+    # Some versions of pandas choose another unit.
     again = _stamp(type(value), state)
     if again != value or getattr(again, "unit", "ns") != state[1]:
         raise Unfit("it would come back changed")

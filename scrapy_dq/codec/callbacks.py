@@ -36,7 +36,7 @@ class Callbacks:
     """
 
     def __init__(self, spider: Spider, packages: Collection[str] = ()) -> None:
-        """*packages* are the top-level packages of the project; those of the spider's classes are added."""
+        """*packages* are the project's top-level packages, besides the packages of the spider's classes."""
         self._spider_name = repr(spider.name)
         self._packages = {*packages, *map(_package, type(spider).__mro__)} - BASES - sys.stdlib_module_names
         self._attributes = vars(spider)  # as they are when a request is stored

@@ -1,4 +1,4 @@
-"""Which classes an entry may contain: the project's own, those that DQ_TYPES lists, and some of the standard
+"""The classes that an entry may contain: the project's own, the classes in DQ_TYPES, and some of the standard
 library, numpy and pandas.
 
 A name in an entry is untrusted. It is looked up only in imported modules of allowed packages.
@@ -73,7 +73,7 @@ class Classes:
             if name == playwright.NAME or package in self._packages:
                 if cls is None:
                     raise UnknownClass(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
-            # Of the standard library those of which no code runs, whatever their fields are.
+            # An Enum or a named tuple runs no code, whatever an entry writes into its fields.
             elif package not in sys.stdlib_module_names or not (
                 isinstance(cls, EnumMeta) or (cls is not None and is_named_tuple(cls))
             ):
@@ -93,7 +93,7 @@ class Classes:
 
 
 class Listing(Classes):
-    """Accepts each class that DQ_TYPES could list, and keeps the names of those that it would have to."""
+    """Accepts each class that DQ_TYPES could list, and keeps the names that it would need."""
 
     def __init__(self, packages: Collection[str], types: Collection[str]) -> None:
         super().__init__(packages, types)

@@ -417,7 +417,7 @@ class Codec:
 _ADDED = {"dumps_kwargs": attributes.json_data}
 """Checks of attributes that subclasses of Request add."""
 _CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
-"""What a constructor gets for an attribute that is empty, as from `Request.copy()`: an object of its own."""
+"""A constructor gets an empty container, not None, as from `Request.copy()`."""
 _OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
 """What every request has in its __dict__, in the versions of Scrapy in which it has no slots."""
 

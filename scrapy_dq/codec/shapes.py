@@ -108,8 +108,8 @@ def _fill_ordered(made: Any, plain: dict[Any, Any]) -> None:
         OrderedDict.__setitem__(made, key, value)
 
 
-# How a plain value is read from an instance of a class derived from a type, and filled into a new one; a type
-# without the latter takes it as it is made. Not by methods of that class, which would run.
+# How to read the plain value of an instance, and how to fill it into a new one; a type without the second
+# takes the value as an argument. Both avoid the methods of a derived class: no code of the project runs.
 _KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None] | None]] = {
     str: (str.__str__, None),
     bytes: (lambda value: b"".join((value,)), None),

@@ -1,4 +1,4 @@
-"""Values of the standard library with a plain meaning, besides those of `values.py`: how they are rebuilt."""
+"""How values of the standard library are stored and rebuilt; `values.py` has the simplest ones."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _address(cls: type) -> Shape:
 
 
 PATTERN = Shape("re:Pattern", re.Pattern, lambda value: [value.pattern, value.flags], _pattern)
-"""Only if DQ_TYPES lists it: who writes to Redis could have a page searched for ever."""
+"""Only if DQ_TYPES lists it: another program that writes to Redis could make a search endless."""
 
 SHAPES = (
     _shape(

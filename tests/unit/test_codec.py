@@ -444,7 +444,7 @@ class PagesSpider(BookSpider):
 def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_name(
     name: str, serializer: Serializer | None
 ) -> None:
-    """As with a JOBDIR; another worker calls that of its own spider's object."""
+    """As with a JOBDIR; another worker calls its own spider's object."""
     here, there = PagesSpider(), PagesSpider()
     payload = Codec(here, serializer=serializer).encode(Request(URL, getattr(here, name), errback=here.fail))
     again = Codec(there, serializer=serializer).decode(payload)
@@ -740,7 +740,7 @@ class SigningRequest(Request):
 
 
 class ApiRequest(Request):
-    """A subclass whose constructor merges its arguments into those of Request, and adds to them."""
+    """A subclass whose constructor merges its arguments into the attributes, and adds to numbers."""
 
     def __init__(self, url: str, params: Any = None, **kwargs: Any) -> None:
         kwargs["meta"] = {**(kwargs.get("meta") or {}), "api": params or {}}

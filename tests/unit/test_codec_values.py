@@ -453,7 +453,7 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
 
 
 def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None:
-    """Of a str as of any other object."""
+    """A str may have some, like any other object."""
     text = Text("a")
     text.language = ["en"]  # type: ignore[attr-defined]
     again = there_and_back({text: text}, codec)
@@ -524,7 +524,7 @@ class Equal:
 
 
 class Markup(str):
-    """As that of another package, of which an import finds it."""
+    """A class of another package."""
 
 
 Markup.__module__ = "msgpack"
@@ -622,7 +622,7 @@ def test_a_state_of_another_shape_raises_nothing_else(name: str, codec: Codec) -
     ],
 )
 def test_no_other_class_of_the_standard_library_is_rebuilt(name: str, codec: Codec) -> None:
-    """Only Enums, named tuples, and those that have a shape of their own."""
+    """Only Enums, named tuples, and the classes in SHAPES."""
     for state in ({}, [], [1], "", None):
         with pytest.raises(CannotDecode, match="is not stored"):
             lifted(name, state, codec)
