@@ -55,6 +55,11 @@ class DownloadHooks:
             self._crawler.signals.connect(self._answer_began, signals.headers_received)
         self._watched.add(request)
 
+    def move(self, request: Request, to: Request) -> None:
+        """Note that the engine gets *to*, a copy, instead of *request*."""
+        if request in self._watched:
+            self._watched.add(to)
+
     def reached(self, request: Request) -> bool:
         """Return whether a download handler got *request*, or may have: the downloader is unlike Scrapy's.
 

@@ -126,6 +126,14 @@ class Downloads:
         if timed:
             self._unsent[partition] = request
 
+    def move(self, request: Request, to: Request) -> None:
+        """Note that the engine gets *to*, a copy, instead of *request*, which has just begun."""
+        partition = self._partitions[to] = self._partitions.pop(request)
+        if request in self._local:
+            self._local[to] = self._local.pop(request)
+        if self._unsent.get(partition) is request:
+            self._unsent[partition] = to
+
     def sent(self, request: Request, *, never: bool = False) -> None:
         """Note that a request was sent, or never will be; only the first call for it has an effect."""
         partition = self._partitions.get(request)

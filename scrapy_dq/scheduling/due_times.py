@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from scrapy import Request
 
 from scrapy_dq.codec import copied
+from scrapy_dq.scheduling.handed_out import KEY
 
 LONGEST_S = 315_360_000
 """Ten years: a longer delay is a confusion of units."""
@@ -16,7 +17,7 @@ LATEST_S = 100_000_000_000
 """The year 5138, for the same reason: milliseconds where seconds are meant."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
 # Copied from the parent's meta, and different after each of its downloads, so it must not be stored.
-_OF_ONE_DOWNLOAD = ("download_latency",)
+_OF_ONE_DOWNLOAD = ("download_latency", KEY)
 NOT_STORED = frozenset(DUE_KEYS + _OF_ONE_DOWNLOAD)
 """Keys of meta that `as_stored` leaves out."""
 

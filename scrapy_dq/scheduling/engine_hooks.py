@@ -109,6 +109,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
     "_slot.remove_request": callable,
     "_slot.nextcall.schedule": callable,
     "_slot.closing": _any,
+    "_slot.scheduler": _any,
     "_start": lambda part: isinstance(part, AsyncIterator),
     "running": _any,
     "paused": _any,
@@ -243,6 +244,20 @@ class Settlement:
                 original(request)
 
         self._slot.remove_request = remove_request
+
+    def watch_next_request(
+        self, own: object, watched: Callable[[Callable[[], Request | None]], Callable[[], Request | None]]
+    ) -> str:
+        """Have the engine call what *watched* makes of its scheduler's `next_request`, unless that is *own*.
+
+        Returns:
+            The name of the scheduler's class; empty: it is *own*.
+        """
+        scheduler = self._slot.scheduler
+        if getattr(scheduler.next_request, "__func__", None) is own:
+            return ""
+        scheduler.next_request = watched(scheduler.next_request)
+        return f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
 
     def skip_start(self) -> None:
         """Prevent `start()` from running: this worker takes no part in the run, which takes no requests."""

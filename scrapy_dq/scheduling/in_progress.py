@@ -50,6 +50,13 @@ class InProgress:
         self._leases[request] = entry_id
         self.note_message(entry_id, message)
 
+    def move(self, request: Request, to: Request) -> None:
+        """Note that the engine gets *to*, a copy, instead of *request*."""
+        if request in self.local:
+            self.local.move(request, to)
+        elif request in self._leases:
+            self._leases[to] = self._leases.pop(request)
+
     def note_message(self, entry_id: bytes, message: bytes) -> None:
         """Note the message that a lease was made from, if there is one."""
         if message:

@@ -80,6 +80,17 @@ class LocalQueue:
             queue = self._queues[partition] = PriorityQueue(lambda _: LifoMemoryQueue())  # type: ignore[arg-type, return-value]
         queue.push(request, -(request.priority if isinstance(request.priority, int) else 0))
 
+    def move(self, request: Request, to: Request) -> None:
+        """Note that *to*, a copy, is done instead of *request*, which `pop` returned."""
+        self._parents[to] = self._parents.pop(request)
+        self._taken.discard(request)
+        self._taken.add(to)
+
+    def put_back(self, request: Request, partition: bytes) -> None:
+        """Let `pop` return a request again that it has returned."""
+        self._taken.discard(request)
+        self._push(request, partition)
+
     def is_taken(self, request: Request) -> bool:
         """Return whether `pop` returned it, and it is not done; else it is from `engine.download()`."""
         return request in self._taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sized
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from scrapy_dq.scheduling.download_hooks import DownloadHooks
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
 from scrapy_dq.scheduling.fingerprints import quick_fingerprint
+from scrapy_dq.scheduling.handed_out import HandedOut
 from scrapy_dq.scheduling.held_downloads import HeldDownloads
 from scrapy_dq.scheduling.in_progress import DONE, Ending, InProgress
 from scrapy_dq.scheduling.intake import Intake, shown
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
+MOST_SKIPS = 3
+"""So often a worker serves a request that the scheduler class of the project drops."""
 EXPANDING_S = 0.01
 """How long one call of `next_request` may spend on making requests from start payloads."""
 
@@ -47,6 +51,10 @@ class Scheduler(BaseScheduler):
     """`SCHEDULER`: shares one crawl with every other worker of the same `DQ_CRAWL`.
 
     No method that the engine calls does network I/O; `open` and `close` return Deferreds.
+
+    The `next_request` of a subclass may return a request's `copy()` or `replace()`. A request that it drops
+    goes back to the crawl, and fails when a worker has dropped it three times: override `enqueue_request`
+    to drop requests.
     """
 
     @classmethod
@@ -79,6 +87,10 @@ class Scheduler(BaseScheduler):
         self._opened = False
         self._work = InProgress(self._settle)
         self._outgoing = DownloadHooks(crawler, self._sent_out)
+        self._handed_out = HandedOut(self._moved, self._skipped)
+        self._warned_skip = False
+        self._skips: Counter[bytes | Request] = Counter()
+        """How often a lease, or a local request, was skipped."""
 
     # Opening and closing.
 
@@ -105,6 +117,9 @@ class Scheduler(BaseScheduler):
         )  # fmt: skip
         self._held_up = HeldDownloads(session.settlement, self._wait)
         self._outgoing.install()
+        self._engines = session.settlement.watch_next_request(
+            Scheduler.next_request, self._handed_out.watched
+        )
         self._crawler.signals.connect(self.release_unfinished, items_given_up)
         self._opened = True
 
@@ -178,6 +193,7 @@ class Scheduler(BaseScheduler):
                 return None
         self._count(stats.DEQUEUED)
         self._count(stats.SCRAPY_DEQUEUED)
+        self._handed_out.add(request)
         return request
 
     def __len__(self) -> int:
@@ -250,6 +266,36 @@ class Scheduler(BaseScheduler):
         else:
             self._work.end(lease.entry_id, DONE)
 
+    def _moved(self, request: Request, to: Request) -> None:
+        """Called by HandedOut: a class of the project gives the engine a copy of *request*."""
+        self._work.move(request, to)
+        self._session.downloads.move(request, to)
+        self._outgoing.move(request, to)
+
+    def _skipped(self, request: Request) -> None:
+        """Called by HandedOut: a class of the project has dropped *request*."""
+        lease, partition = self._work.lease_of(request), self._session.downloads.partition_of(request)
+        what = lease or request
+        if not self._warned_skip:
+            self._warned_skip = True
+            logger.warning(
+                "%s.next_request() has not passed %s to the engine, which it got from scrapy_dq. The request "
+                "goes back, and fails if this happens %d times. No more of these are shown: override "
+                "enqueue_request() to drop requests",
+                self._engines, shown(request), MOST_SKIPS,
+            )  # fmt: skip
+        self._skips[what] += 1
+        self._session.downloads.ended(request, sent=False)
+        if lease is not None:
+            self._session.worker.never_sent(lease)
+        if self._skips[what] >= MOST_SKIPS:
+            reason = f"{self._engines}.next_request() has not passed it to the engine"
+            self.settled(request, Outcome.FAILED, reason)
+        elif lease is not None:
+            self.settled(request, Outcome.INTERRUPTED, "")
+        else:
+            self._work.local.put_back(request, partition or b"")
+
     def _sent_out(self, request: Request) -> None:
         self._session.downloads.sent(request)
         entry_id = self._work.lease_of(request)
@@ -288,6 +334,8 @@ class Scheduler(BaseScheduler):
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by Settlement: *request* has left the engine."""
         self._session.downloads.ended(request)
+        if self._skips and outcome is not Outcome.INTERRUPTED:
+            self._skips.pop(self._work.lease_of(request) or request, None)
         ending = DONE if outcome is Outcome.DONE else Ending(outcome, reason, request.url)
         local = self._work.left(request, ending)
         if local and outcome is Outcome.FAILED:

@@ -376,6 +376,7 @@ BROKEN_ENGINES = {
     "engine._slot.remove_request": {"_slot.remove_request": ...},
     "engine._slot.nextcall.schedule": {"_slot.nextcall": SimpleNamespace()},
     "engine._slot.closing": {"_slot.closing": ...},
+    "engine._slot.scheduler": {"_slot.scheduler": ...},
     "engine.running": {"running": ...},
     "engine.paused": {"paused": ...},
     "engine.scraper.handle_spider_error": {"scraper.handle_spider_error": ...},
@@ -396,7 +397,11 @@ def make_engine() -> SimpleNamespace:
 
     return SimpleNamespace(
         _slot=SimpleNamespace(
-            inprogress=set(), nextcall=SimpleNamespace(schedule=call), closing=None, remove_request=call
+            inprogress=set(),
+            nextcall=SimpleNamespace(schedule=call),
+            closing=None,
+            remove_request=call,
+            scheduler=SimpleNamespace(next_request=call),
         ),
         scraper=SimpleNamespace(
             handle_spider_error=call, handle_spider_output_async=call, call_spider_async=call
