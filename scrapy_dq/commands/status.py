@@ -16,7 +16,7 @@ from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongU
 from scrapy_dq.inspection import place
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.status import COUNTS, read_status
-from scrapy_dq.inspection.words import uncounted, workers
+from scrapy_dq.inspection.words import uncounted, when, workers
 
 INTERVAL_S = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
@@ -41,6 +41,11 @@ class Status(Subcommand):
             help=f"do not wait {INTERVAL_S:g} s to measure pages per second",
         )  # fmt: skip
         parser.add_argument(
+            "--all", action="store_true",
+            help="without a spider: examine all keys of this Redis, however many, and show when each crawl "
+            "finished",
+        )  # fmt: skip
+        parser.add_argument(
             "--watch", action="store_true",
             help="repeat: a live view in a terminal, elsewhere one line (with --json: one object) each time",
         )  # fmt: skip
@@ -55,11 +60,13 @@ class Status(Subcommand):
 
         if options.every and not options.watch:
             raise WrongUsage("--every: only with --watch")
+        if options.all and (options.spider or options.crawl):
+            raise WrongUsage("--all: neither a spider nor --crawl")
         if options.watch:
             return self._watch(settings, options)
         if not (options.spider or options.crawl):
-            crawls = _crawls(settings)
-            print_json({"crawls": crawls}) if options.json else _print_crawls(crawls)
+            crawls = _crawls(settings, options.all)
+            print_json({"crawls": crawls}) if options.json else _print_crawls(crawls, options.all)
             return DONE
         with looking.place_of(settings, options) as there:
             status = read_status(there, 0.0 if options.no_rate else INTERVAL_S)
@@ -84,7 +91,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _crawls(settings: Settings) -> list[dict[str, Any]]:
+def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
     """Return the crawl of each spider, or why that is unknown; then the other crawls in the same Redis."""
     from scrapy_dq.commands.input.crawlers import spider_names
     from scrapy_dq.settings import Config, ConfigError
@@ -109,23 +116,25 @@ def _crawls(settings: Settings) -> list[dict[str, Any]]:
         with looking.opened(group[0][1], any_node=True) as there:
             for found in filter(None, (found for found, _ in group)):
                 _count(found, there)
-            crawls += _other_crawls(there, {config.crawl for _, config in group})
+            crawls += _other_crawls(there, {config.crawl for _, config in group}, everything)
     return crawls
 
 
 def _count(found: dict[str, Any], there: Place) -> None:
     """Add the phase and the counts of a crawl, or why they are unknown."""
     from scrapy_dq.frontier.admin.overview import peek
-    from scrapy_dq.inspection.crawls import reason_of_one
+    from scrapy_dq.inspection.crawls import ended_at, reason_of_one
     from scrapy_dq.inspection.workers import MOST_READ, states_of
 
     found["redis"] = there.target
     try:
         overview = peek(there.client, found["crawl"], most_members=MOST_READ)
+        ended = ended_at(there.client, found["crawl"]) if overview.phase == "finished" else 0.0
     except Exception as error:
         found["why"] = reason_of_one(error, there.client)
         return
     found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
+    found["ended"] = ended or None
     found["unreachable_shards"] = list(overview.unreachable)
     found["apart_shards"] = list(overview.apart)
     if overview.phase != "absent":
@@ -133,28 +142,30 @@ def _count(found: dict[str, Any], there: Place) -> None:
         found["worker_states"] = states_of(overview)
 
 
-def _other_crawls(there: Place, known: Collection[str]) -> Iterator[dict[str, Any]]:
+def _other_crawls(there: Place, known: Collection[str], everything: bool) -> Iterator[dict[str, Any]]:
     """Yield the crawls that no spider of the project has, and that this user may read."""
     from scrapy_dq.frontier.admin.crawls import CrawlSearch
     from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
 
     search = CrawlSearch()
     try:
-        names = search.go_on(there.nodes)
+        names = search.all_names(there.nodes) if everything else search.go_on(there.nodes)
     except Exception as error:
         reason_of_one(error, there.client)  # it raises, unless this user may not search
         return
-    for name in names[:MOST_CRAWLS]:
+    for name in names if everything else names[:MOST_CRAWLS]:
         found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
         if name not in known:
             _count(found, there)
             if found["phase"] not in ("absent", "unknown"):
                 yield found
-    if not search.complete or len(names) > MOST_CRAWLS:
-        print(f"scrapy dq: {there.target} may have more crawls: not all its keys were read", file=sys.stderr)
+    if not search.complete or (len(names) > MOST_CRAWLS and not everything):
+        more = "" if everything else ". --all reads them"
+        line = f"scrapy dq: {there.target} may have more crawls: not all its keys were read{more}"
+        print(line, file=sys.stderr)
 
 
-def _print_crawls(crawls: list[dict[str, Any]]) -> None:
+def _print_crawls(crawls: list[dict[str, Any]], everything: bool) -> None:
     from scrapy_dq.commands.output.display import print_table
 
     counts = ("workers", "waiting", "in flight", "done")
@@ -163,11 +174,13 @@ def _print_crawls(crawls: list[dict[str, Any]]) -> None:
             found.get("hold") or found["phase"],
             workers(found) if "workers" in found else "",
             *(found.get(name.replace(" ", "_"), "") for name in counts[1:]),
+            *([when(found["ended"]) if found.get("ended") else ""] if everything else []),
             _named(found),
         ]
         for found in crawls
     ]
-    print_table(("phase", *counts, "spider: crawl"), rows, numbers=counts)
+    ended = ["finished"] if everything else []
+    print_table(("phase", *counts, *ended, "spider: crawl"), rows, numbers=counts)
     for found in crawls:
         why = found.get("why", "") if found["crawl"] else ""
         away = found.get("unreachable_shards", ()), found.get("apart_shards", ())

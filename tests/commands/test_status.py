@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from commands.conftest import loader_of
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.output.status_text import one_line
-from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
@@ -24,6 +24,8 @@ from scrapy_dq.frontier.model import Figures, FrontierRefused, FrontierUnavailab
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.inspection import crawls
+from scrapy_dq.inspection.words import when
 from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
 from support.redis_server import RedisServer
@@ -132,6 +134,35 @@ def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
     assert [each["crawl"] for each in dq.listed("status", **spiders)] == ["ours"]
     for live in lives:
         live.close()
+
+
+def test_all_reads_every_key_and_shows_when_crawls_finished(
+    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the search has a limit, which it names together with this option."""
+    monkeypatch.setattr(crawls, "MOST_CRAWLS", 1)
+    server = start_redis()
+    with ExitStack() as stack:
+        lives = [stack.enter_context(closing(LiveFrontier(server.url, name))) for name in "abc"]
+        for live in lives:
+            worker = HandWorker(live, "worker")
+            worker.exchange(put(1), want=1)
+        worker.exchange(ack(1))
+        worker.exchange()
+        worker.leave()
+        dq = dq_at(server.url)
+        dq.crawl, dq.may_say = "", True
+        none = {"SPIDER_LOADER_CLASS": loader_of()}
+        assert [each["crawl"] for each in dq.listed("status", **none)] == ["a"]
+        assert dq.said[0].endswith("may have more crawls: not all its keys were read. --all reads them")
+        found = {each["crawl"]: each["ended"] for each in dq.listed("status", "--all", **none)}
+        assert (list(found), found["a"]) == (["a", "b", "c"], None)
+        assert abs(found["c"] - lives[0].redis.time()[0]) < 3600
+        assert dq.said == []
+        *_, last = dq.lines("status", "--all", **none)
+        assert f"{when(found['c'])}  c" in last
+        with pytest.raises(WrongUsage):
+            dq.text("status", "--all", "books")
 
 
 def test_pages_are_counted_over_an_interval(
