@@ -87,3 +87,19 @@ def has_login(text: str) -> bool:
 def count_of(count: int, of_one: str, of_many: str = "") -> str:
     """Return a count with its noun: `1 dead letter`."""
     return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"
+
+
+def losses(failed: int, dead: int, crawl: str) -> str:
+    """Return how many requests of a run failed for good or are dead letters, and what to do; "": none.
+
+    Args:
+        crawl: the words of a command that name the crawl.
+    """
+    ends = [(failed, "failed for good", "failed")] if failed else []
+    ends += [(dead, f"became {'a dead letter' if dead == 1 else 'dead letters'}", "dead")] if dead else []
+    if not ends:
+        return ""
+    counts = " and ".join(f"{count:,} {what}" for count, what, _ in ends)
+    commands = " and ".join(f"`scrapy dq {command} {crawl}`" for _, _, command in ends)
+    show = f"{commands} show{'s' if len(ends) == 1 else ''} why"
+    return f"Requests of this run: {counts}. {show}; `scrapy dq retry {crawl} --all` runs them again"

@@ -2,6 +2,7 @@
 
     python -m bookshop.site --port 0 --latency 0.02 --log visits.jsonl
     python -m bookshop.site --changing
+    python -m bookshop.site --broken /product/7
 
 prints its URL and serves until it is stopped.
 """
@@ -96,8 +97,10 @@ def _html(title: str, body: str) -> str:
 class Site:
     """Serves a shop over HTTP/1.1 with keep-alive; a page takes *latency* seconds."""
 
-    def __init__(self, shop: Shop, latency: float, log: BinaryIO | None) -> None:
+    def __init__(self, shop: Shop, latency: float, log: BinaryIO | None, broken: str = "") -> None:
+        """*broken*: the path of a page that answers HTTP 500."""
         self._shop = shop
+        self._broken = broken
         self._latency = latency
         self._log = log
         self._open: set[asyncio.StreamWriter] = set()
@@ -156,6 +159,8 @@ class Site:
     def _find(self, method: str, path: str) -> tuple[HTTPStatus, str]:
         if method not in ("GET", "HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, _html("Read only", "")
+        if path == self._broken:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _html("This page is broken", "")
         page = self._shop.page(path)
         if page is None:
             return HTTPStatus.NOT_FOUND, _html("No such page", "")
@@ -170,12 +175,13 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1, help="another seed, another shop (%(default)s)")
     options.add_argument("--log", type=Path, help="append a JSON line for each page served")
     options.add_argument("--changing", action="store_true", help="most books are sold, some often, some not")
+    options.add_argument("--broken", default="", metavar="PATH", help="the page that answers HTTP 500")
     chosen = options.parse_args()
     with contextlib.ExitStack() as stack:
         # Unbuffered: whoever counts the visits reads a file that is complete at any instant.
         log = stack.enter_context(chosen.log.open("ab", buffering=0)) if chosen.log else None
         shop = Shop(Catalogue(chosen.seed), chosen.changing)
-        asyncio.run(Site(shop, chosen.latency, log).run(chosen.port))
+        asyncio.run(Site(shop, chosen.latency, log, chosen.broken).run(chosen.port))
     return 0
 
 

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.input.again import named
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.inspection.failures import by_whom, record_of
+from scrapy_dq.inspection.failures import groups_of, read_failures, record_of
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import unanswered
+from scrapy_dq.text import count_of
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Dead, Failed
-    from scrapy_dq.frontier.model import Census
 
 _ID = re.compile(r"[0-9a-f]{24}")
+MOST_CAUSES = 20
+"""Rows."""
 MOST_ATTRIBUTES = 50
 """Rows that show one in full. A request has 13 attributes, and an entry that is none may have any number."""
 
@@ -50,20 +53,23 @@ class _Failures(Subcommand):
                 if found is None:
                     missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
                     raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}{missed}")
-            else:
+            elif options.json:
                 listed = [record_of(each, place) for each in self.read(place, options.count)]
+            else:
+                kept = read_failures(place, self.name, looking.MOST)
             one = record_of(found, place) if entry_id and found is not None else None
             looking.say_unanswered(place)
         if one is not None:
             print_json(one) if options.json else _print_one(one)
         elif options.json:
-            print_json(looking.found_in(place, total=self.total(census), entries=listed))
+            total = getattr(census, self.name)
+            print_json(looking.found_in(place, total=total, groups=groups_of(listed), entries=listed))
         else:
-            _print_list(listed, self.total(census), self.of_one, self.of_many)
+            again = f"scrapy dq retry {named(place.crawl, options)} --{self.name} --all"
+            _print_list(kept, options.count, self.of_one, again)
         return DONE
 
     of_one: str
-    of_many: str
 
     @abstractmethod
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
@@ -73,10 +79,6 @@ class _Failures(Subcommand):
     def read_one(self, place: Place, entry_id: bytes) -> Failed | Dead | None:
         """Return the one with this id; None: there is none."""
 
-    @abstractmethod
-    def total(self, census: Census) -> int:
-        """Return how many there are, including those that are not kept."""
-
 
 class FailedRequests(_Failures):
     """Lists the requests that failed."""
@@ -84,10 +86,11 @@ class FailedRequests(_Failures):
     name = "failed"
     summary = "requests that failed for good"
     description = (
-        "Lists the newest requests of the run that failed for good (an exception in a callback, a page that "
-        "could not be downloaded), at most DQ_KEEP_FAILED, each with the reason and the worker."
+        "Counts the causes of the requests that failed for good (an exception in a callback, a page that "
+        "could not be downloaded or ended with HTTP 500), and lists the newest, at most DQ_KEEP_FAILED, each "
+        "with the reason and the worker."
     )
-    of_one, of_many = "failed request", "failed requests"
+    of_one = "failed request"
 
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import failed
@@ -99,9 +102,6 @@ class FailedRequests(_Failures):
 
         return failed_one(place.shards, place.crawl, entry_id)
 
-    def total(self, census: Census) -> int:
-        return census.failed
-
 
 class DeadLetters(_Failures):
     """Lists the dead letters."""
@@ -109,11 +109,11 @@ class DeadLetters(_Failures):
     name = "dead"
     summary = "dead letters"
     description = (
-        "Lists dead letters of the run: requests whose workers died too often, and entries that cannot be "
-        "decoded or served. They are stored in no order: if there are more than -n, any of them are shown, "
-        "the newest of these first."
+        "Counts the causes of the dead letters of the run, and lists some: requests whose workers died too "
+        "often, and entries that cannot be decoded or served. They are stored in no order: if there are more "
+        "than -n, any of them are shown, the newest of these first."
     )
-    of_one, of_many = "dead letter", "dead letters"
+    of_one = "dead letter"
 
     def read(self, place: Place, count: int) -> Sequence[Failed | Dead]:
         from scrapy_dq.frontier.admin.overview import dead
@@ -124,9 +124,6 @@ class DeadLetters(_Failures):
         from scrapy_dq.frontier.admin.overview import dead_one
 
         return dead_one(place.shards, place.crawl, entry_id)
-
-    def total(self, census: Census) -> int:
-        return census.dead
 
 
 def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
@@ -141,18 +138,27 @@ def _words(words: Sequence[str], named: bool) -> tuple[str, str]:
     return spider, entry_id
 
 
-def _print_list(listed: Sequence[dict[str, Any]], total: int, of_one: str, of_many: str) -> None:
+def _print_list(kept: dict[str, Any], count: int, of_one: str, again: str) -> None:
     from scrapy_dq.commands.output.display import print_table
     from scrapy_dq.inspection.words import when
 
-    shown = "" if len(listed) == total else f"; {len(listed):,} shown"
-    print(f"{total:,} {of_one if total == 1 else of_many}{shown}.")
-    if listed:
-        rows = [
-            [each["id"], (each["url"], each["reason"], f"{when(each['at'])}, {by_whom(each)}")]
-            for each in listed
-        ]
-        print_table(("id", "URL, reason, when"), rows)
+    total, rows = kept["total"], kept["rows"][:count]
+    shown = "" if len(rows) == total else f"; {len(rows):,} shown"
+    print(f"{count_of(total, of_one)}{shown}.")
+    if not rows:
+        return
+    if len(kept["rows"]) < total:
+        print(f"\nOf {len(kept['rows']):,} of them:")
+    causes = [(each["count"], each["host"], each["cause"]) for each in kept["groups"]]
+    print_table(("count", "host", "cause"), causes[:MOST_CAUSES], numbers=("count",))
+    if len(causes) > MOST_CAUSES:
+        print(f"and {count_of(len(causes) - MOST_CAUSES, 'smaller group')}")
+    print()
+    print_table(
+        ("id", "URL, reason, when"),
+        [[each["id"], (each["url"], each["reason"], f"{when(each['at'])}, {each['by']}")] for each in rows],
+    )
+    print(f"\nTo run them again:\n  {again}")
 
 
 def _print_one(one: dict[str, Any]) -> None:

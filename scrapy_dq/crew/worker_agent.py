@@ -96,6 +96,7 @@ class WorkerAgent:
             "pages": max(0, count("response_received_count", 0) - count("robotstxt/response_count", 0)),
             "items": count("item_scraped_count", 0),
             "done": count(stats.ACKED, 0),
+            "failed": count(stats.FAILED, 0),
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
             "unwritten": count(stats.FEED_WRITES_FAILED, 0),
             "unstored": self._unstored(),

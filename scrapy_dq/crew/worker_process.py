@@ -32,6 +32,8 @@ class Counts:
     errors: int = 0
     done: int = 0
     """Requests, confirmed by Redis."""
+    failed: int = 0
+    """Requests that failed for good."""
     unwritten: int = 0
     """Writes to local feeds that failed."""
     unstored: int = 0

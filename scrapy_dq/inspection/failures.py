@@ -24,11 +24,15 @@ LONGEST_SHOWN = 500
 MOST_BYTES = 16_777_216
 """That a list reads: records may have megabytes."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
-# But for the status of a response, which is a cause.
+# Not the status of a response, which is a cause: HTTP 404, status 404.
 _NUMBER = re.compile(
-    r"\b(?:0x[0-9a-f]{1,32} | (?![45][0-9]{2}(?!\.?\w)) [0-9]{1,40}(?:\.[0-9]{1,40})*)\b",
+    r"""\b(?: 0x[0-9a-f]{1,32}
+            | (?!(?:(?<=\bHTTP[ ]) | (?<=\bstatus[ ])) [1-9][0-9]{2}(?!\.?\w)) [0-9]{1,40}(?:\.[0-9]{1,40})*
+        )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
+# At the end of a reason: see scheduling/own_code.py.
+_PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 
 
 def record_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
@@ -47,11 +51,15 @@ def summary_of(found: Failed | Dead, place: Place, longest: int = LONGEST_SHOWN)
     from scrapy_dq.codec.shown import shown, url_of, without_logins
 
     most = place.config.max_entry_bytes
+    url = without_logins(getattr(found, "label", "")) or title_of(shown(found.payload, most))
+    # An earlier version, or another program, may have stored it with a login.
+    reason = prose_without_logins(found.reason[:longest], url_of(found.payload, most), limit=longest)
     return {
         "id": found.entry_id.hex(),
-        "url": without_logins(getattr(found, "label", "")) or title_of(shown(found.payload, most)),
-        # An earlier version, or another program, may have stored it with a login.
-        "reason": prose_without_logins(found.reason[:longest], url_of(found.payload, most), limit=longest),
+        "url": url,
+        "reason": reason,
+        "cause": cause_of(reason),
+        "host": host_of(url),
         "at": found.at,
         "worker": found.worker_id,
         "attempts": found.attempts,
@@ -77,8 +85,14 @@ def by_whom(record: dict[str, Any]) -> str:
 
 
 def cause_of(reason: str) -> str:
-    """Return a *reason* without what differs from request to request: URLs, numbers."""
-    return printable(_NUMBER.sub("#", _URL.sub("<URL>", reason)), LONGEST_CAUSE)
+    """Return a *reason* without what differs from request to request: URLs, numbers.
+
+    The place in the project's code stays: its line is a part of the cause.
+    """
+    found = _PLACE.search(reason)
+    place = f" {printable(found[0])}" if found else ""
+    what = _NUMBER.sub("#", _URL.sub("<URL>", reason[: found.start() if found else None]))
+    return printable(what, LONGEST_CAUSE - len(place)) + place
 
 
 def host_of(url: str) -> str:
@@ -91,7 +105,18 @@ def host_of(url: str) -> str:
 
 def group_of(record: dict[str, Any]) -> tuple[str, str]:
     """Return cause and host of a record: those with the same ones are one group."""
-    return cause_of(record["reason"]), host_of(record["url"])
+    return record["cause"], record["host"]
+
+
+def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups of some records, the largest first."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for record in records:
+        key = cause, host = group_of(record)
+        group = groups.setdefault(key, {"cause": cause, "host": host, "count": 0, "newest": 0.0})
+        group["count"] += 1
+        group["newest"] = max(group["newest"], record["at"])
+    return sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"]))
 
 
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
@@ -108,22 +133,17 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     census = place.overview(hint=False, most_members=0).census
     read: Callable[..., Sequence[Failed | Dead]] = overview.failed if kind == "failed" else overview.dead
     rows = []
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
     for found in read(place.shards, place.crawl, most, most_bytes=MOST_BYTES):
         record = summary_of(found, place)
-        key = cause, host = group_of(record)
-        group = groups.setdefault(key, {"cause": cause, "host": host, "count": 0, "newest": 0.0})
-        group["count"] += 1
-        group["newest"] = max(group["newest"], record["at"])
         texts = {name: printable(record[name], LONGEST_SHOWN) for name in ("url", "reason", "worker")}
-        rows.append(record | texts | {"cause": cause, "host": host, "by": printable(by_whom(record))})
+        rows.append(record | texts | {"by": printable(by_whom(record))})
     return {
         "kind": kind,
         "at": round(time.time(), 3),
         "total": getattr(census, kind),
         "kept": kept(place.shards, place.crawl)[kind == "dead"],
         "missing": list(unanswered(place.shards.unreachable)),
-        "groups": sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"])),
+        "groups": groups_of(rows),
         "rows": rows,
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, MutableMapping
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -20,11 +20,16 @@ from scrapy import Request, __version__, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.python.reflect import safe_str
 
+from scrapy_dq.scheduling.own_code import OwnCode
 from scrapy_dq.text import printable, prose_without_logins
+
+LONGEST_REASON = 500
+"""Characters, with the place in the project's code."""
 
 
 class UnsupportedScrapy(RuntimeError):
@@ -37,7 +42,8 @@ class Outcome(Enum):
     DONE = "done"
     """Its callback or errback, and the pipelines, have finished."""
     FAILED = "failed"
-    """It could not be downloaded and no errback handled that, or its callback, errback or pipeline raised."""
+    """It was not downloaded, or got a status that counts as failed, and no callback or errback handled that;
+    or its callback, errback or pipeline raised."""
     INTERRUPTED = "interrupted"
     """CloseSpider was raised in the middle of its callback: the rest of its output was dropped."""
 
@@ -134,9 +140,11 @@ class Settlement:
         crawler: Crawler,
         settled: Callable[[Request, Outcome, str], None],
         downloaded: Callable[[Request], None],
+        failed_statuses: Collection[int] = (),
     ) -> None:
         self._settled = settled
         self._downloaded = downloaded
+        self._failed_statuses = frozenset(failed_statuses)
         self.answered: Callable[[Request, Response], Response] | None = None
         """Called with each response, after `downloaded`; returns what the spider gets."""
         self.yielded: Callable[[Request, Any], None] | None = None
@@ -145,10 +153,15 @@ class Settlement:
         self._given_up: WeakSet[Request] = WeakSet()
         self._failed: dict[Request, str] = {}
         self._not_downloaded: dict[Request, BaseException] = {}
+        self._refused: dict[Request, str] = {}
+        """The reason, if HttpErrorMiddleware refused the response and no errback handled that."""
+        self._errbacks: set[Request] = set()
+        """Requests whose errback got an exception."""
         self._scraped: dict[object, Request] = {}
         """By the response, or the failure, whose items are in the pipelines."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self._followed: WeakSet[Request] = WeakSet()
+        self._own_code = OwnCode(type(getattr(crawler, "spider", None)).__module__)
         engine: Any = crawler.engine
         for part, fits in _PARTS.items():
             try:
@@ -278,20 +291,24 @@ class Settlement:
             self._engine.close_spider(self._engine.spider, reason)
 
     def _left(self, request: Request) -> None:
-        reason = self._failed.pop(request, "")
+        refused = self._refused.pop(request, "")
+        reason = self._failed.pop(request, "") or refused
         self._not_downloaded.pop(request, None)
+        self._errbacks.discard(request)
         if request in self._interrupted:
             self._interrupted.discard(request)
             self._settled(request, Outcome.INTERRUPTED, "")
         else:
             self._settled(request, Outcome.FAILED if reason else Outcome.DONE, reason)
 
-    def _note_failure(self, request: Request, what: str, error: BaseException) -> None:
+    def _note_failure(self, request: Request, what: str, failure: Failure) -> None:
         if request in self._slot.inprogress:
+            error, place = failure.value, self._own_code.place_of(failure)
             # Scrapy's errors quote URLs, and the host that a login was taken for.
             urls = [request.url, *(str(request.meta.get(name, "")) for name in ("proxy", "_auth_proxy"))]
             text = prose_without_logins(f"{what}: {type(error).__name__}: {safe_str(error)}", *urls)
-            self._failed.setdefault(request, printable(text))
+            text = printable(text, LONGEST_REASON - len(place) - 3)
+            self._failed.setdefault(request, f"{text} ({place})" if place else text)
 
     def _item_failed(self, response: Response | None, failure: Failure) -> None:
         """Scrapy's signal: an item pipeline has raised; DropItem has a signal of its own."""
@@ -300,15 +317,15 @@ class Settlement:
         # A middleware may have given its response another request.
         request = self._scraped.get(response, response.request)
         if request is not None and failure.value is not None:
-            self._note_failure(request, "item pipeline", failure.value)
+            self._note_failure(request, "item pipeline", failure)
 
     def _wrap_errors(self, scraper: Any) -> None:
         original = scraper.handle_spider_error
 
         def handle_spider_error(failure: Any, request: Any, response: Any, *more: Any, **named: Any) -> Any:
             if not isinstance(failure.value, CloseSpider):
-                what = "errback" if isinstance(response, Failure) else "callback"
-                self._note_failure(request, what, failure.value)
+                what = "errback" if request in self._errbacks else "callback"
+                self._note_failure(request, what, failure)
             elif request in self._slot.inprogress:
                 self._interrupted.add(request)
             return original(failure, request, response, *more, **named)
@@ -319,16 +336,54 @@ class Settlement:
 
         # Calls the errback; also for an exception of a spider middleware, which may still be handled.
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(result, Failure) and request.errback is not None:
+                self._errbacks.add(request)
             try:
-                return await original_call(result, request, *args, **kwargs)
+                output = await original_call(result, request, *args, **kwargs)
             except asyncio.CancelledError as error:
                 raise _as_failure(error) from error
             except Exception as error:
-                if error is self._not_downloaded.get(request):
-                    self._note_failure(request, "download", error)
+                self._note_unhandled(request, result, error)
                 raise
+            if isinstance(result, Failure) and isinstance(result.value, HttpError):
+                return self._watched(output, request, result)
+            return output
 
         scraper.call_spider_async = call_spider_async
+
+    def _note_unhandled(self, request: Request, result: Any, error: BaseException) -> None:
+        """Note that there was no errback for *result*, a Failure, or that the errback raised it again."""
+        if not isinstance(result, Failure) or error is not result.value:
+            return  # what a callback or an errback has raised: see handle_spider_error
+        if error is self._not_downloaded.get(request):
+            self._note_failure(request, "download", result)
+        elif isinstance(error, HttpError) and request in self._slot.inprogress:
+            status = error.response.status
+            if status in self._failed_statuses or request in self._errbacks:
+                self._refused[request] = f"HTTP {status}"
+
+    def _watched(self, output: Any, request: Request, refused: Failure) -> Any:
+        """Return the *output* of an errback; notes if the errback raises *refused* while it is read.
+
+        Scrapy's HttpErrorMiddleware ends such an exception without a word.
+        """
+
+        def each() -> Iterator[Any]:
+            try:
+                yield from output
+            except Exception as error:
+                self._note_unhandled(request, refused, error)
+                raise
+
+        async def each_async() -> AsyncIterator[Any]:
+            try:
+                async for one in output:
+                    yield one
+            except Exception as error:
+                self._note_unhandled(request, refused, error)
+                raise
+
+        return each_async() if isinstance(output, AsyncIterator) else each()
 
     def _wrap_output(self, scraper: Any) -> None:
         original = scraper.handle_spider_output_async
@@ -339,13 +394,15 @@ class Settlement:
             result: Any, request: Request, response: Any, *args: Any, **kwargs: Any
         ) -> Any:
             kind = _AsyncMarked if isinstance(result, AsyncIterator) else _Marked
+            marked = kind(result, request, self._parents, self.yielded)
             self._scraped[response] = request
             try:
-                return await original(
-                    kind(result, request, self._parents, self.yielded), request, response, *args, **kwargs
-                )
+                return await original(marked, request, response, *args, **kwargs)
             finally:
                 self._scraped.pop(response, None)
+                if marked.any and request not in self._errbacks:
+                    # A spider middleware has made something of the refused response.
+                    self._refused.pop(request, None)
 
         scraper.handle_spider_output_async = handle_spider_output_async
 
@@ -379,6 +436,8 @@ class _Marked:
     ) -> None:  # fmt: skip
         self._yielded = yielded
         self._output = iter(output)
+        self.any = False
+        """Something was yielded."""
         self._parent = parent
         self._parents = parents
 
@@ -389,6 +448,7 @@ class _Marked:
         return self._mark(next(self._output))
 
     def _mark(self, output: Any) -> Any:
+        self.any = True
         if isinstance(output, Request) and output is not self._parent:
             self._parents[output] = self._parent
         elif self._yielded is not None:

@@ -113,8 +113,9 @@ def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -
     dead = count_of(census.dead, "dead letter")
     counts = f"{census.done:,} done, {census.failed:,} failed, {dead}, {census.waiting:,} waiting"
     look = f"--crawl {shlex.quote(crawl)}"
+    again = f": `scrapy dq retry {look} --all` runs them again" if census.failed or census.dead else ""
     words = {
-        "finished": f"has finished: {census.done:,} done, {census.failed:,} failed, {dead}",
+        "finished": f"has finished: {census.done:,} done, {census.failed:,} failed, {dead}{again}",
         "dead": f"has {dead}: `scrapy dq dead {look}` shows them",
         "deaths": f"has lost its third worker: `scrapy dq events {look}` tells when each died ({counts})",
         "outage": f"goes on after more than a minute without Redis ({counts})",

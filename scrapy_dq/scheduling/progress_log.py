@@ -175,7 +175,7 @@ def log_hold(crawl: str, hold: Hold) -> None:
 def log_end(
     crawl: str, reason: str, census: Census, starts: Sequence[str] = (), *, on_hold: bool = False
 ) -> None:
-    """Log what a run that has ended lacks, which requests failed for good, and what the user can do.
+    """Log what a run that has ended lacks, and what the user can do.
 
     Args:
         starts: the arguments of each start() that is interrupted, as far as they are known.
@@ -231,17 +231,6 @@ def log_end(
             "Crawl %r: this worker stops (%s) before the run has finished: %s. %s",
             crawl, printable(reason, 100), counts_of(census), way,
         )  # fmt: skip
-    if reason != "finished":
-        return
-    for count, what, command, level in (
-        (census.failed, "failed for good", "failed", logging.INFO),
-        (census.dead, "became dead letters", "dead", logging.WARNING),
-    ):
-        if count:
-            logger.log(
-                level, "Of this run's requests, %d %s: `scrapy dq %s --crawl %s` lists them", count, what,
-                command, shlex.quote(crawl),
-            )  # fmt: skip
 
 
 def log_nothing_new(config: Config, reason: str, worker: Worker, counts: StatsCollector) -> None:

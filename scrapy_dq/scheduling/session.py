@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,7 @@ from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
+from scrapy_dq.text import losses
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -150,7 +152,9 @@ class Session(Listener):
             crawl_opening, grace_s=self.config.shutdown_grace_s, tune_gc=self.config.tune_gc
         )
         try:
-            self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded)
+            self.settlement = Settlement(
+                self._crawler, scheduler.settled, scheduler.downloaded, self.config.failed_statuses
+            )
             if self.revisits is not None:
                 self.settlement.answered = scheduler.answered
                 self.settlement.yielded = scheduler.yielded if self.revisits.item_field else None
@@ -270,11 +274,24 @@ class Session(Listener):
                 hold = self.worker.on_hold
                 log_end(self.config.crawl, reason, self.worker.census, starts, on_hold=hold)
                 log_nothing_new(self.config, reason, self.worker, self._stats)
+                if reason != "frontier_lost":
+                    self._warn_last()
                 self.dupefilter.close(reason)
         finally:
             await self._connection.close()
             if self._tracing is not None:
                 await self._tracing.end()
+
+    def _warn_last(self) -> None:
+        """Warn of failed requests and dead letters in the last line: after Scrapy's stats."""
+        census = self.worker.census
+        text = losses(census.failed, census.dead, f"--crawl {shlex.quote(self.config.crawl)}")
+
+        def warn() -> None:
+            logger.warning("%s", text)
+
+        if text:
+            self._crawler.signals.connect(warn, signals.engine_stopped, weak=False)
 
     async def _interrupted(self) -> list[str]:
         """Return, for a log, which arguments each interrupted start() had; none if Redis does not say so."""

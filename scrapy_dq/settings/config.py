@@ -39,6 +39,7 @@ from scrapy_dq.settings.setting import (
     serializer,
     setting_field,
     signing_keys,
+    statuses,
     text,
     texts,
     url,
@@ -179,6 +180,13 @@ class Config:
     keep_failed: int = setting_field(
         "DQ_KEEP_FAILED", 10_000, integer, "How many failed requests are kept", "requests", 0, 10_000_000
     )
+    failed_statuses: tuple[int, ...] = setting_field(
+        "DQ_FAILED_STATUSES",
+        (500, 502, 503, 504, 522, 524, 408, 429),
+        statuses,
+        "HTTP statuses that count as failed, unless a callback or an errback handles them",
+    )
+    """Scrapy's own default of RETRY_HTTP_CODES, where there are no settings of Scrapy."""
     rollback_horizon_s: float = setting_field(
         "DQ_ROLLBACK_HORIZON", 10.0, number, "How much new data Redis may lose safely", "s", 1, 600
     )
@@ -436,8 +444,12 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     values = {}
     for setting in map(_BY_NAME.__getitem__, names):
         value = settings.get(setting.name)
+        if value is None and setting.name == "DQ_ORDER":
+            value = _order_of(settings)
+        elif value is None and setting.name == "DQ_FAILED_STATUSES":
+            value = settings.get("RETRY_HTTP_CODES")
         if value is None:
-            value = _order_of(settings) if setting.name == "DQ_ORDER" else setting.default
+            value = setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
         name_place(settings, values, _BY_NAME["REDIS_HOST"])

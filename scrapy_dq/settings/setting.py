@@ -263,6 +263,16 @@ def schemes(setting: Setting, value: Any) -> tuple[str, ...]:
     return found
 
 
+def statuses(setting: Setting, value: Any) -> tuple[int, ...]:
+    # As in Scrapy's RETRY_HTTP_CODES, each may be a number or text.
+    given = [str(each) for each in value] if isinstance(value, (list, tuple, set, frozenset)) else value
+    expected = "a list of HTTP statuses, each from 100 to 999"
+    found = texts(setting, given, expected)
+    if not all(re.fullmatch("[1-9][0-9]{2}", status) for status in found):
+        raise setting.wrong(value, expected)
+    return tuple(map(int, found))
+
+
 def signing_keys(setting: Setting, value: Any) -> tuple[str, ...]:
     expected = f"a list of secret texts, each of at least {SHORTEST_KEY} characters"
     found = texts(setting, value, expected)
@@ -404,6 +414,7 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
     signing_keys: "a list of secret texts",
+    statuses: "a list of HTTP statuses",
     text: "a string",
     texts: "a list of strings",
     url: "a string",

@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.codec.formats import REQUEST
+from scrapy_dq.commands import failures
 from scrapy_dq.commands.failures import MOST_ATTRIBUTES
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import dead
@@ -51,6 +52,33 @@ def test_each_is_reported_with_url_reason_time_worker(dq: Any, worker: HandWorke
         assert part in text
     assert "shown" not in text
     assert "; 1 shown." in dq.text(name, "-n", "1")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_begins_with_the_causes_and_ends_with_the_way_back(
+    dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each cause with its host, the most frequent first; the number in a reason is no cause, its place is."""
+    monkeypatch.setattr(failures, "MOST_CAUSES", 1)
+    place = "(spiders/shop.py:31 in parse)"
+    reasons = [f"KeyError: {number} {place}" for number in (459, 460)]
+    reasons += ["KeyError: 459 (spiders/shop.py:32 in parse)", "HTTP 500", "HTTP 502"]
+    count = len(reasons)
+    worker.exchange(*[put(n, payload=stored(f"http://x.example/{n}")) for n in range(count)], want=count)
+    ends = [
+        Fail(entry, reason, f"http://x.example/{int(entry)}") if name == "failed" else Bury(entry, reason)
+        for entry, reason in zip(sorted(worker.held), reasons, strict=True)
+    ]
+    worker.exchange(*ends)
+    lines = dq.text(name, "-n", "1").splitlines()
+    assert lines[0].endswith("; 1 shown.")
+    assert [line.split() for line in lines[1:5]] == [
+        ["count", "host", "cause"],
+        ["2", "x.example", "KeyError:", "#", *place.split()],
+        ["and", "3", "smaller", "groups"],
+        [],
+    ]
+    assert lines[-2:] == ["To run them again:", f"  scrapy dq retry --crawl {dq.crawl} --{name} --all"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -865,7 +865,12 @@ def test_who_is_admitted() -> None:
 def test_a_cause_is_what_reasons_have_in_common() -> None:
     """Long or hostile ones cost no more than they are long."""
     assert cause_of("HTTP 503 at https://a/b?c=1, try 2") == "HTTP 503 at <URL> try #"
-    assert cause_of("0xdeadbeef x12 12x 1.5, 500.5 s, 404. 5031 600") == "# x12 12x #, # s, 404. # #"
+    assert cause_of("bad status 404. Status 410") == "bad status 404. Status 410"
+    assert cause_of("HTTP 5031, HTTP 500.5, status 459x, xHTTP 500") == "HTTP #, HTTP #, status 459x, xHTTP #"
+    assert cause_of("0xdeadbeef x12 12x 1.5, 500.5 s, 459. 5031 600") == "# x12 12x #, # s, #. # #"
+    place = "(spiders/shop.py:31 in parse_item)"
+    assert cause_of(f"callback: KeyError: 459 {place}") == f"callback: KeyError: # {place}"
+    assert cause_of(f"{'é' * 450} {place}") == f"{'é' * 165} {place}"
     assert len(cause_of("é" * 100_000)) == 200
     assert (host_of("http://A.example:80/"), host_of("http://["), host_of("nothing")) == ("a.example", "", "")
 

@@ -407,9 +407,12 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scen
     first = here.crew(*words, "-a", "a=b", "-s", "DQ_KEEP_FAILED=99")
     assert first.wait() == 0
     assert paths_of(here.feed) == {"/p/0": 1}
-    (failed,) = (line for line in first.out.splitlines() if "failed for good" in line)
     name = f"{here.project.name} -a a=b -s DQ_KEEP_FAILED=99"
-    assert re.fullmatch(rf"\d+ requests? .*: scrapy dq failed {name}, scrapy dq retry {name} --all", failed)
+    assert re.fullmatch(
+        rf"Requests of this run: \d+ failed for good\. `scrapy dq failed {name}` shows why; "
+        rf"`scrapy dq retry {name} --all` runs them again",
+        first.out.splitlines()[-1],
+    )
     assert os.listdir(here.project.folder / ".scrapy") == ["dq"]
     assert (here.project.folder / ".scrapy" / "dq").stat().st_mode & 0o777 == 0o700
     (here.project.folder / "mended").touch()

@@ -89,20 +89,39 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
             "process that is killed does not report its last second",
         ]),
         (Census(failed=1200, dead=1), "books", [
-            "1,200 requests failed for good: scrapy dq failed books, scrapy dq retry books --all",
-            "1 dead letter: scrapy dq dead books",
+            "Requests of this run: 1,200 failed for good and 1 became a dead letter. `scrapy dq failed "
+            "books` and `scrapy dq dead books` show why; `scrapy dq retry books --all` runs them again",
         ]),
-        (Census(failed=1, dead=2), "x y", [
-            "1 request failed for good: scrapy dq failed --crawl 'x y', scrapy dq retry --crawl 'x y' --all",
-            "2 dead letters: scrapy dq dead --crawl 'x y'",
+        (Census(dead=2), "x y", [
+            "Requests of this run: 2 became dead letters. `scrapy dq dead --crawl 'x y'` shows why; "
+            "`scrapy dq retry --crawl 'x y' --all` runs them again",
         ]),
     ):  # fmt: skip
-        summary = Summary(crew_with(census), name, "redis", [], [], options)
+        crew = crew_with(census)
+        crew.slots[0].counts += Counts(failed=census.failed)
+        summary = Summary(crew, name, "redis", [], [], options)
         summary.print()
-        assert capsys.readouterr().out.splitlines()[5:] == lines
+        printed = capsys.readouterr().out.splitlines()
+        assert printed[5:] == lines
+        assert [line.split()[4] for line in printed[1:5]] == [
+            "failed", f"{census.failed:,}", "0", f"{census.failed:,}",
+        ]  # fmt: skip
         summary.print_json()
         found = json.loads(capsys.readouterr().out)
         assert (found["failed"], found["dead"]) == (census.failed, census.dead)
+
+
+def test_the_number_of_what_was_lost_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """After feeds, and after the command that continues a run that is not finished."""
+    options = argparse.Namespace(
+        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
+    )
+    crew = crew_with(Census(failed=1, waiting=3))
+    crew.finished = False
+    Summary(crew, "books", "redis", [Joined(Path("a.csv"), 1, True)], ["a line"], options).print()
+    *_, before, last = capsys.readouterr().out.splitlines()
+    assert "Continue with: scrapy dq crawl books" in before
+    assert last.startswith("Requests of this run: 1 failed for good. ")
 
 
 def test_one_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
         assert worker.text.count("becomes a dead letter") == len(HOSTILE)
         assert worker.stats["dq/buried"] == len(HOSTILE)
         assert look(project).census.dead == len(HOSTILE)
-        told = f"requests, {len(HOSTILE)} became dead letters: `scrapy dq dead --crawl {project.name}`"
+        told = f"this run: {len(HOSTILE)} became dead letters. `scrapy dq dead --crawl {project.name}`"
         assert worker.text.count(told) == 1
         given = reasons(project)
         assert all(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgpack
@@ -12,6 +13,7 @@ import pytest
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, dead, failed, keys
 from support.project import Project
+from support.scrapy_redis_crawl import run_dq_each
 from support.tree_site import TreeSite
 from support.waiting import free_port
 
@@ -73,6 +75,7 @@ class ProjectSpider(TreeSpider):
         yield page("/raises-oddly?s=0", self.parse_raising_oddly)
         yield page("/raises-late?s=0", self.parse_raising_late)
         yield page("/raises-async?s=0", self.parse_raising_async)
+        yield page("/in-a-library?s=0", self.parse_in_library)
         yield page("/rescued?s=0", self.parse_raising)
         yield page("/refused-rescued?s=0", self.parse)
         yield page("/refused?s=0", self.parse)
@@ -97,6 +100,10 @@ class ProjectSpider(TreeSpider):
         yield scrapy.Request(SITE + "/child?s=0", self.parse)
         raise KeyError("price")
 
+    def parse_in_library(self, response):
+        Later = scrapy.Request
+        yield Later("a")
+
     async def parse_raising_async(self, response):
         yield {"path": "/an-item"}
         raise RuntimeError("async")
@@ -116,17 +123,26 @@ class ProjectSpider(TreeSpider):
     def raise_another(self, failure):
         raise LookupError("in the errback")
 """
+
+
+def at(line: str, function: str) -> str:
+    """Return the place of a line of SPIDER, as a reason ends with it."""
+    [number] = [n for n, text in enumerate(SPIDER.splitlines(), 1) if line in text]
+    return f"(spiders/spider.py:{number} in {function})"
+
+
 FAILED = {
     "/raises": "callback: ValueError: no ? price?xxx",
     "/raises-oddly": "callback: Odd: ",
-    "/raises-late": "KeyError: 'price'",
-    "/raises-async": "RuntimeError: async",
-    "/item-fails": "item pipeline: ConnectionError: the database is away",
+    "/raises-late": f"KeyError: 'price' {at('raise KeyError', 'parse_raising_late')}",
+    "/raises-async": f"RuntimeError: async {at('raise RuntimeError', 'parse_raising_async')}",
+    "/item-fails": f"ConnectionError: the database is away {at('raise Connection', 'process_item')}",
     "/item-fails-of-a-copy": "item pipeline: ConnectionError: the database is away",
-    "/refused": "ValueError: this page is not for us",
+    "/refused": f"ValueError: this page is not for us {at('not for us', 'process_spider_input')}",
+    "/in-a-library": f"ValueError: Missing scheme in request url: a {at('yield Later', 'parse_in_library')}",
     "/down": "download: ",
     "/down-raised-again": "download: ",
-    "/down-errback-raises": "errback: LookupError: in the errback",
+    "/down-errback-raises": f"errback: LookupError: in the errback {at('raise Lookup', 'raise_another')}",
 }
 MIDDLEWARES = {
     "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Drop": 500},
@@ -147,8 +163,8 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     """With URL, reason, time, worker and the request itself; what was handled or dropped is not among it."""
     worker = project.run_to_end()
     census = look(project).census
-    # Those of the 18 that did not fail, and a child.
-    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 18 - len(FAILED) + 1)
+    # Those of the 19 that did not fail, and a child.
+    assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 19 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         kept = failed(client, project.name)
     reasons = {urlsplit(one.label).path: one.reason for one in kept}
@@ -162,8 +178,9 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     assert all(one.label.encode() in one.payload for one in kept)
     # One more than are kept: the local child, which has no lease, is only counted.
     assert worker.stats["dq/failed"] == len(FAILED) + 1
-    told = f"INFO: Of this run's requests, {len(FAILED)} failed for good: `scrapy dq failed --crawl "
-    assert worker.text.count(told) == 1
+    told = f"WARNING: Requests of this run: {len(FAILED)} failed for good. `scrapy dq failed --crawl "
+    assert told in worker.text.splitlines()[-1]
+    assert worker.text.count("failed for good") == 1
     assert project.count() == {"/fine?s=0": 1, "/child?s=0": 1, "/handled": 1}
 
 
@@ -227,7 +244,8 @@ def test_what_awaits_something_cancelled_has_failed(
         "/coroutine": "callback",
         "/generator": "callback",
     }
-    assert all("AwaitedCancelled: what it awaited was cancelled" in one.reason for one in kept)
+    told = "AwaitedCancelled: what it awaited was cancelled (spiders/spider.py:"
+    assert all(told in one.reason for one in kept)
 
 
 def test_a_start_that_awaits_something_cancelled_has_failed(
@@ -275,7 +293,8 @@ def test_no_login_is_stored_with_a_reason_or_logged(
         reasons = [one.reason for one in [*failed(client, project.name), *dead(client, project.name, 10)]]
     assert len(reasons) == 3
     assert not [reason for reason in reasons if "S3" in reason]
-    assert "callback: ValueError: bad login in http://...@x.example" in reasons
+    text = "callback: ValueError: bad login in http://...@x.example (spiders/spider.py:"
+    assert any(reason.startswith(text) for reason in reasons)
     ours = [line for line in worker.text.splitlines() if "[scrapy_dq." in line]
     for part in ("is dropped: its host", "becomes a dead letter", "cannot be stored", "stays in this worker"):
         assert part in "\n".join(ours)
@@ -311,3 +330,184 @@ def test_the_next_run_starts_without_failures(project: Project, redis_url: str, 
     assert look(project).census.failed == len(FAILED)
     with connect_url(redis_url) as client:
         assert failed(client, project.name) == []
+
+
+STATUSES = """\
+import scrapy
+from scrapy.spidermiddlewares.httperror import HttpError
+from support.tree_spider import TreeSpider
+from tree_project.settings import SITE, SPIDER_NAME
+
+
+class Rescue:
+    def process_spider_exception(self, response, exception, spider=None):
+        if "rescued" in response.url:
+            return [{"path": "/an-item"}]
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        def page(path, errback=None, **meta):
+            return scrapy.Request(SITE + path, self.parse, errback=errback, meta=meta)
+
+        yield page("/error?status=500")
+        yield page("/later?flaky=1")
+        yield page("/too-late?flaky=5")
+        yield page("/not-found?status=404")
+        yield page("/gone?status=410")
+        yield page("/by-list?status=500", handle_httpstatus_list=[500])
+        yield page("/by-all?status=500", handle_httpstatus_all=True)
+        yield page("/by-errback?status=500", self.handle)
+        yield page("/rescued?status=500")
+        yield page("/returned?status=500", self.give_back)
+        yield page("/trapped?status=404", self.trap)
+        yield page("/raised-late?status=500", self.raise_late)
+        yield page("/raised-async?status=500", self.raise_async)
+        yield page("/another?status=500", self.raise_another)
+        yield page("/to-error?to=/moved?status%3D502")
+
+    def handle(self, failure):
+        self.record("handled", "/" + failure.request.url.rpartition("/")[2])
+
+    def give_back(self, failure):
+        return failure
+
+    def trap(self, failure):
+        failure.trap(OSError)
+
+    def raise_late(self, failure):
+        yield {"path": "/an-item"}
+        failure.raiseException()
+
+    async def raise_async(self, failure):
+        yield {"path": "/an-item"}
+        failure.raiseException()
+
+    def raise_another(self, failure):
+        raise LookupError("no such page")
+"""
+
+
+def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
+    """Return the reason of each failed request, by its path."""
+    with connect_url(redis_url) as client:
+        return {urlsplit(one.label).path: one.reason for one in failed(client, project.name)}
+
+
+def test_a_page_that_ends_with_an_error_status_has_failed(
+    redis_url: str, start_site: StartSite, make_project: MakeProject, look: Look
+) -> None:
+    """After its last attempt, unless a callback, an errback or a spider middleware handles the response."""
+    settings = {
+        "SITE": start_site(pages=1).url(""),
+        "RETRY_TIMES": 1,
+        "RETRY_PRIORITY_ADJUST": 0,
+        "SPIDER_MIDDLEWARES": {"tree_project.spiders.spider.Rescue": 500},
+    }
+    project = make_project([], redis_url=redis_url, spider=STATUSES, settings=settings)
+    worker = project.run_to_end()
+    found = reasons_of(project, redis_url)
+    line = 1 + STATUSES.splitlines().index('        raise LookupError("no such page")')
+    assert found == {
+        "/error": "HTTP 500",
+        "/too-late": "HTTP 503",
+        "/moved": "HTTP 502",
+        "/returned": "HTTP 500",
+        "/trapped": "HTTP 404",
+        "/raised-late": "HTTP 500",
+        "/raised-async": "HTTP 500",
+        "/another": f"errback: LookupError: no such page (spiders/spider.py:{line} in raise_another)",
+    }
+    assert look(project).census.failed == worker.stats["dq/failed"] == len(found)
+    assert project.count("handled") == {"/by-errback?status=500": 1}
+
+
+ONE_ERROR = """\
+import scrapy
+from support.tree_spider import TreeSpider
+from tree_project.settings import SITE, SPIDER_NAME
+
+
+class ProjectSpider(TreeSpider):
+    name = SPIDER_NAME
+
+    async def start(self):
+        yield scrapy.Request(SITE + "/error?status=500", self.parse)
+        yield scrapy.Request(SITE + "/not-found?status=404", self.parse)
+"""
+NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {"/error": "HTTP 500"}),
+        ({"HTTPERROR_ALLOW_ALL": True}, {}),
+        ({"HTTPERROR_ALLOWED_CODES": [500]}, {}),
+        ({"SPIDER_MIDDLEWARES": NO_HTTPERROR}, {}),
+        ({"RETRY_HTTP_CODES": [404]}, {"/not-found": "HTTP 404"}),
+        ({"DQ_FAILED_STATUSES": []}, {}),
+        ({"DQ_FAILED_STATUSES": [404, 500]}, {"/error": "HTTP 500", "/not-found": "HTTP 404"}),
+    ],
+    ids=str,
+)
+def test_settings_decide_which_statuses_have_failed(
+    settings: dict[str, Any],
+    expected: dict[str, str],
+    redis_url: str,
+    start_site: StartSite,
+    make_project: MakeProject,
+) -> None:
+    """DQ_FAILED_STATUSES, or RETRY_HTTP_CODES; none that Scrapy gives to a callback."""
+    settings = {"SITE": start_site(pages=1).url(""), "RETRY_ENABLED": False} | settings
+    project = make_project([], redis_url=redis_url, spider=ONE_ERROR, settings=settings)
+    project.run_to_end()
+    assert reasons_of(project, redis_url) == expected
+
+
+FED = """\
+from scrapy_dq import RedisSpider
+from support.tree_spider import TreeSpider
+from tree_project.settings import SPIDER_NAME
+
+
+class ProjectSpider(RedisSpider, TreeSpider):
+    name = SPIDER_NAME
+"""
+
+
+@pytest.mark.parametrize("kind", ["start()", "SCHEDULER_PERSIST", "RedisSpider"])
+def test_retry_brings_back_a_page_that_ended_with_an_error_status(
+    kind: str, redis_url: str, start_site: StartSite, make_project: MakeProject, look: Look
+) -> None:
+    """The last line of the log names the commands, and `failed` shows the cause."""
+    site = start_site(pages=1)
+    url = site.url("/later?flaky=1")
+    fed = kind == "RedisSpider"
+    settings = {
+        "RETRY_ENABLED": False,
+        "SCHEDULER_PERSIST": kind == "SCHEDULER_PERSIST",
+        "MAX_IDLE_TIME_BEFORE_CLOSE": 0.3,
+    }
+    more = {"spider": FED} if fed else {}
+    project = make_project([] if fed else [url], redis_url=redis_url, settings=settings, **more)
+    if fed:
+        with connect_url(redis_url) as client:
+            client.rpush(f"{project.name}:start_urls", url)
+    last = project.run_to_end().text.splitlines()[-1]
+    named = f"--crawl {project.name}"
+    assert last.endswith(
+        f"Requests of this run: 1 failed for good. `scrapy dq failed {named}` shows why; "
+        f"`scrapy dq retry {named} --all` runs them again"
+    )
+    shown, retried = run_dq_each(
+        project, [["failed", *named.split()], ["retry", *named.split(), "--all", "--yes"]]
+    )
+    assert shown.stdout.splitlines()[2].split() == ["1", "127.0.0.1", "HTTP", "503"]
+    assert (retried.returncode, retried.stderr) == (0, "")
+    assert "failed for good" not in project.run_to_end().text
+    assert project.count() == {"/later?flaky=1": 1}
+    assert site.hits() == {"/later?flaky=1": 2}
+    assert look(project).census.failed == 0

@@ -291,14 +291,16 @@ def test_what_is_fed_is_a_page(
     assert look(project).census.delayed + look(project).census.waiting == 1
 
 
+@pytest.mark.parametrize("broken", [Answer("raises"), Answer(status=500)], ids=["raises", "HTTP 500"])
 def test_a_page_that_was_visited_once_outlives_a_failure(
-    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, broken: Answer
 ) -> None:
     """One whose first visit fails is kept as failed, as without revisits."""
-    site, project = crawl(a=Answer("fine"), b=Answer("raises"))
+    spider = SPIDER.replace(", errback=self.errback", "")
+    site, project = crawl({"RETRY_ENABLED": False}, spider, a=Answer("fine"), b=broken)
     worker = project.start_worker()
     visited(site, 2, "/a")
-    site.pages["/a"].body = "raises"
+    site.pages["/a"] = broken
     visited(site, 3, "/a")
     end(worker)
     assert worker.stats["dq/revisits/failed"] >= 2

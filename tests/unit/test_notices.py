@@ -61,3 +61,16 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
     assert [json.loads(body)["counts"]["dead"] for body in told] == (
         [] if failing else [0 if shards == 1 else 7]
     )
+
+
+def test_the_end_of_a_run_that_lost_something_names_the_way_back() -> None:
+    """In the text that a chat service shows; the numbers are there for programs also."""
+    for census, more in (
+        (Census(done=7), ""),
+        (Census(done=7, failed=2), "retry --crawl 'my books' --all` "),
+    ):
+        told = json.loads(notices.notice_of("finished", "my books", 0, census, "w"))
+        assert f"7 done, {census.failed} failed, 0 dead letters" in told["text"]
+        assert told["counts"]["failed"] == census.failed
+        assert ("runs them again" in told["text"]) == bool(more)
+        assert more in told["text"]

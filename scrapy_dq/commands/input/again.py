@@ -26,7 +26,7 @@ def named(crawl: str, options: argparse.Namespace) -> str:
     words = [shlex.quote(options.spider), *repeated("-a", options.spargs)]
     if options.spider != crawl:
         words = [f"--crawl {shlex.quote(crawl)}"]
-    return " ".join([*words, *repeated("-s", options.set)])
+    return " ".join([*words, *repeated("-s", getattr(options, "set", None))])
 
 
 def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:

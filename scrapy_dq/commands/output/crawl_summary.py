@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.commands.input.again import named, repeated
 from scrapy_dq.commands.output.display import print_json, print_table, short
-from scrapy_dq.text import count_of
+from scrapy_dq.text import count_of, losses
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.feeds.joining import Joined
@@ -53,7 +53,7 @@ class Summary:
         rows: list[dict[str, Any]] = [
             {
                 "worker": slot.number, "pages": slot.counts.pages, "items": slot.counts.items,
-                "errors": slot.counts.errors,
+                "failed": slot.counts.failed, "errors": slot.counts.errors,
                 "restarts": slot.restarts, "end": slot.state, "log": slot.log and str(slot.log),
             }
             for slot in crew.slots
@@ -95,7 +95,6 @@ class Summary:
         if crew.took_s:
             self._print_workers(found)
         self._print_run(found["pages"])
-        self._print_lost()
         for feed in self._joined:
             print(f"{short(feed.path)}: {count_of(feed.items, 'item')}{' appended' if feed.appended else ''}")
         for line in self._unjoined:
@@ -110,6 +109,9 @@ class Summary:
                 print(
                     f"A start() did not complete. To end the run without it: scrapy dq complete {self._named}"
                 )
+        failed, dead = self._lost()
+        if lost := losses(failed or 0, dead or 0, self._named):
+            print(lost)
 
     def _lost(self) -> tuple[int | None, int | None]:
         """Return the counts of requests that failed for good and of dead letters; None: unknown."""
@@ -146,16 +148,6 @@ class Summary:
                 f"command reported; a process that is killed does not report its last second"
             )
 
-    def _print_lost(self) -> None:
-        failed, dead = self._lost()
-        if failed:
-            print(
-                f"{count_of(failed, 'request')} failed for good: scrapy dq failed {self._named}, "
-                f"scrapy dq retry {self._named} --all"
-            )
-        if dead:
-            print(f"{count_of(dead, 'dead letter')}: scrapy dq dead {self._named}")
-
     def _print_lacking(self) -> None:
         """Say which items are in no feed: their requests are done, so nothing scrapes them again."""
         for feed in self._joined:
@@ -178,15 +170,16 @@ class Summary:
 
     def _print_workers(self, found: dict[str, Any]) -> None:
         crew = self._crew
-        numbers = ("worker", "pages/s", "pages", "items", "errors", "restarts")
+        numbers = ("worker", "pages/s", "pages", "items", "failed", "errors", "restarts")
         rows = [
             [str(row["worker"]), f"{row['pages'] / crew.took_s:,.1f}", row["pages"], row["items"],
-             row["errors"], row["restarts"], row["end"]]
+             row["failed"], row["errors"], row["restarts"], row["end"]]
             for row in found["workers"]
         ]  # fmt: skip
         rows.append(
-            ["all", f"{found['pages_per_s']:,.1f}", found["pages"], found["items"], found["errors"],
-             found["restarts"], f"{crew.took_s:,.1f} s"]
+            ["all", f"{found['pages_per_s']:,.1f}", found["pages"], found["items"],
+             sum(row["failed"] for row in found["workers"]), found["errors"], found["restarts"],
+             f"{crew.took_s:,.1f} s"]
         )  # fmt: skip
         print_table((*numbers, "end"), rows, numbers=numbers)
 
