@@ -62,5 +62,5 @@ def _row(worker: dict[str, Any]) -> dict[str, Any]:
         "pid": str(worker["pid"] or "?"),
         "since": "?" if since_s is None else span(since_s),
         "pages/s": "" if rate is None else f"{rate:,.1f}",
-        "state": worker["state"] + (f", waits {awaited(worker['turn'])}" if worker["turn"] else ""),
+        "state": worker["state"] + (f", waits {awaited(**worker['turn'])}" if worker["turn"] else ""),
     }

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from scrapy_dq.frontier.admin.backlog import Upcoming, awaited_turn
 from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
@@ -20,12 +21,14 @@ class Monitor:
 
     Attributes:
         overview: the state; None before the first was read.
+        turn: the entry that its workers wait for, if they hold nothing and it may not be leased yet.
         problem: why the last attempt to read it failed; "" if it did not.
         at: when *overview* was requested (monotonic).
     """
 
     def __init__(self, client: Any, crawl: str) -> None:
         self.overview: Overview | None = None
+        self.turn: Upcoming | None = None
         self.problem = ""
         self.at = 0.0
         self._client = client
@@ -48,7 +51,9 @@ class Monitor:
         at = time.monotonic()
         try:
             with as_unavailable():
-                self.overview, self.problem = peek(self._client, self._crawl), ""
+                seen = peek(self._client, self._crawl)
+                self.turn = awaited_turn(self._client, self._crawl, seen)
+                self.overview, self.problem = seen, ""
             self.at = at
         except FrontierError as error:
             self.problem = str(error)

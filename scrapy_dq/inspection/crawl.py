@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.inspection.status import Progress
-from scrapy_dq.inspection.words import TROUBLED, examined, fine_span, memory, missing, phase_of, span
+from scrapy_dq.inspection.words import (
+    LONGEST_NAME,
+    TROUBLED,
+    awaiting,
+    examined,
+    fine_span,
+    memory,
+    missing,
+    phase_of,
+    span,
+)
 from scrapy_dq.inspection.workers import MOST_READ
 from scrapy_dq.text import printable
 
@@ -13,8 +23,6 @@ if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
 MOST_WORKERS = 100
-LONGEST_NAME = 200
-"""Characters of a name that somebody else may have written."""
 
 
 class CrawlWatch:
@@ -36,11 +44,14 @@ class CrawlWatch:
         rows.sort(key=lambda row: row["state"] not in TROUBLED)
         for kind in ("largest", "slowest", "blocked"):
             status[f"{kind}_partitions"] = [_partition(each) for each in status[f"{kind}_partitions"]]
+        if turn := status["turn"]:
+            status["turn"] = turn | {"partition": printable(turn["partition"], LONGEST_NAME)}
         return status | {
             "worker_rows": [_worker(row) for row in rows[:MOST_WORKERS]],
             "words": {
                 "phase": phase_of(status),
                 "left": "" if status["left_s"] is None else span(status["left_s"]),
+                "awaiting": list(awaiting(status)),
                 "memory": memory(status),
                 "examined": examined(status),
                 "missing": list(missing(status)),

@@ -7,7 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from scrapy_dq.backend.health import format_bytes
-from scrapy_dq.text import count_of
+from scrapy_dq.text import count_of, printable
+
+LONGEST_NAME = 200
+"""Characters of a name that another program may have written."""
 
 
 def when(at: float) -> str:
@@ -50,18 +53,19 @@ def workers(status: dict[str, Any]) -> str:
     return f"{total:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def awaited(turn: dict[str, Any]) -> str:
-    """Return what a worker without requests waits for; *turn* as of `workers.turn_of`."""
-    partition = turn["partition"] or "(no name)"
-    if turn["wait_s"] is None:
-        return f"for a lease or budget of {partition}"
-    return f"{fine_span(turn['wait_s']) or '0 s'} for the turn of {partition}"
+def awaited(partition: str, wait_s: float | None) -> str:
+    """Return what a worker without requests waits for; see `workers.turn_of`."""
+    shown = printable(partition, LONGEST_NAME) or "(no name)"
+    if wait_s is None:
+        return f"for a lease or budget of {shown}"
+    return f"{fine_span(wait_s) or '0 s'} for the turn of {shown}"
 
 
 def awaiting(status: dict[str, Any]) -> Iterator[str]:
     """Yield how many workers hold nothing, and what they wait for, if there are any."""
     if (turn := status.get("turn")) and (count := turn["workers"]):
-        yield f"{count_of(count, 'worker waits', 'workers wait')} {awaited(turn)}"
+        waiting_ones = count_of(count, "worker waits", "workers wait")
+        yield f"{waiting_ones} {awaited(turn['partition'], turn['wait_s'])}"
 
 
 def speed(status: dict[str, Any]) -> str:

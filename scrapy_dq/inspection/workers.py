@@ -51,21 +51,12 @@ def states_of(overview: Overview) -> dict[str, int]:
 def turn_of(place: Place, overview: Overview) -> dict[str, Any] | None:
     """Return which partition the workers that hold nothing wait for; None: there is no such worker.
 
-    All that waits is of partitions that delays, limits or blocks hold up, or is not due yet. `wait_s` is None
-    if the wait ends with a lease, or with a larger budget.
+    `wait_s` is None if the wait ends with a lease, or with a larger budget.
     """
-    from scrapy_dq.frontier.admin.backlog import upcoming
+    from scrapy_dq.frontier.admin.backlog import awaited_turn
 
-    census = overview.census
-    holds_nothing = any(not (member.in_flight or member.fenced) for member in overview.members)
-    if overview.phase != "open" or overview.hold.value or not holds_nothing:
-        return None
-    if not census.waiting + census.delayed:
-        return None
-    for first in upcoming(place.shards, place.crawl, 1):
-        if first.where in ("resting", "saturated", "delayed"):
-            return {"partition": first.partition, "wait_s": first.wait_s}
-    return None
+    first = awaited_turn(place.shards, place.crawl, overview)
+    return {"partition": first.partition, "wait_s": first.wait_s} if first else None
 
 
 class WorkersWatch:

@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.looking import opened
+from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, Member
 from scrapy_dq.frontier.worker import identity as identity_module
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection import workers as workers_module
+from scrapy_dq.inspection.crawl import CrawlWatch
 from scrapy_dq.inspection.workers import WorkersWatch
+from scrapy_dq.settings import Config
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
 
 
@@ -119,11 +123,19 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveF
     assert "2 workers wait " in dq.text("status", "--no-rate")
     shown = " ".join(dq.text("workers", "--no-rate").split())
     assert len(re.findall(r"unknown, waits [\d.]+ s for the turn of a\.example|1 min 0 s", shown)) == 2
+    with opened(Config(live.crawl, redis_url=dq.url)) as place:  # the page
+        assert "2 workers wait " in CrawlWatch(place).look()["words"]["awaiting"][0]
+    monitor = Monitor(live.redis, live.crawl)  # the view of `scrapy dq crawl`
+    monitor.look()
+    assert monitor.turn is not None
+    assert monitor.turn.partition == "a.example"
     first.exchange(*puts(b"b.example", 1, begin=9))
     assert dq.found("status", "--no-rate")["turn"] is None
     live.call("fence", "second", second.epoch, second.run)
     first.take(1)
     assert dq.found("status", "--no-rate")["turn"] is None
+    monitor.look()
+    assert monitor.turn is None
 
 
 def test_since_is_reported_by_the_clock_of_redis(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.crew.redis_access import run_name_for
 from scrapy_dq.crew.stop_signals import StopSignals
 from scrapy_dq.crew.worker_process import Counts
+from scrapy_dq.frontier.admin.backlog import Upcoming
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
 from scrapy_dq.settings import Config
@@ -41,7 +43,7 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
         for n in (1, 2)
     ]  # fmt: skip
     return SimpleNamespace(
-        slots=slots, run=Run("epoch", 0), monitor=SimpleNamespace(overview=overview, problem=""),
+        slots=slots, run=Run("epoch", 0), monitor=SimpleNamespace(overview=overview, problem="", turn=None),
         finished=True, took_s=2.0, began_run=False,
     )  # fmt: skip
 
@@ -75,6 +77,14 @@ def test_the_line_says_why_workers_wait() -> None:
     crew.stopping = False
     assert state_of(crew.slots[1], crew) == "waits: Redis cannot write to its disk"
     assert state_of(crew.slots[0], crew) == "crawling"
+
+
+def test_the_line_says_which_site_all_workers_wait_for() -> None:
+    crew = crew_with(CENSUS, alive=2)
+    crew.monitor.turn = Upcoming(b"", "resting", 12.0, "a.example\n", 0, b"")
+    assert "; all wait 12 s for the turn of a.example, 7 waiting, " in _line(crew)
+    crew.monitor.overview = replace(crew.monitor.overview, census=Census(waiting=7, in_flight=1))
+    assert "all wait" not in _line(crew)
 
 
 def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from scrapy_dq.commands.output.echo import without_control_echo
 from scrapy_dq.frontier.model import Hold
-from scrapy_dq.inspection.words import uncounted
+from scrapy_dq.inspection.words import awaited, uncounted
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def _counts(crew: Supervisor) -> str:
     counts += [seen.hold.value] if seen.hold is not Hold.NONE else []
     outages = Counter(slot.process.outage for slot in crew.slots if slot.process and slot.process.outage)
     counts += [f"{count_of(count, 'worker waits', 'workers wait')}: {why}" for why, count in outages.items()]
+    if (turn := crew.monitor.turn) and not census.in_flight:
+        counts.append(f"all wait {awaited(turn.partition, turn.wait_s)}")
     counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
     for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
         counts += [f"{count:,} {what}"] if count else []

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -16,6 +16,9 @@ from scrapy_dq.frontier.errors import denies, describe
 from scrapy_dq.frontier.model import Order, Seen, StartKeys
 from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Function, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.overview import Overview
 
 PART = 500
 """Partitions that one call examines: a script blocks Redis while it runs."""
@@ -172,6 +175,24 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     in_turn = [each for turn in zip_longest(*parts) for each in turn if each is not None]
     # Stable: within a shard the order stays.
     return sorted(in_turn, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
+
+
+def awaited_turn(client: Any, crawl: str, overview: Overview) -> Upcoming | None:
+    """Return the next entry if workers hold nothing, and it may not be leased yet; None: else; blocking.
+
+    Its partition has a delay, a block, or no lease or budget left, or it is not due yet.
+
+    Args:
+        overview: of this crawl, read just now, with its members.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    holds_nothing = any(not (member.in_flight or member.fenced) for member in overview.members)
+    waits = overview.census.waiting + overview.census.delayed
+    if overview.phase != "open" or overview.hold.value or not (holds_nothing and waits):
+        return None
+    found = upcoming(client, crawl, 1)
+    return found[0] if found and found[0].where in ("resting", "saturated", "delayed") else None
 
 
 def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Upcoming]:

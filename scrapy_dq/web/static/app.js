@@ -243,7 +243,8 @@ function crawlPage(crawl) {
     bar.value = all ? ended : 1;
     setText(speed, rate(look.pages_per_s));
     setText(part, `${all ? Math.floor((100 * ended) / all) : 100} %, ${count(ended)} of ${count(all)} known`);
-    setText(left, look.words.left ? `${look.words.left} left for all known` : "");
+    const known = look.words.left ? [`${look.words.left} left for all known`] : [];
+    setText(left, [...known, ...look.words.awaiting].join("; "));
     for (const [name] of STATS) {
       setText(values[name], count(look[name]));
       if (name === "failed" || name === "dead") values[name].closest("div").className = look[name] ? "bad" : "";
