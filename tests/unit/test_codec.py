@@ -844,6 +844,23 @@ def test_an_attribute_of_request_that_a_class_does_not_list_is_not_dropped(name:
         SHARED.encode(UrlRequest(URL, **{name: value}))
 
 
+class Unsure:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_value_that_cannot_be_compared_is_named(codec: Codec) -> None:
+    """As an array of numpy."""
+    with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt without its wait_s"):
+        codec.encode(WaitingRequest(URL, wait_s=Unsure()))  # type: ignore[arg-type]
+    request = WaitingRequest(URL)
+    request.extra = [Unsure()]  # type: ignore[attr-defined]
+    with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt without its extra"):
+        codec.encode(request)
+
+
 class StampedRequest(Request):
     """A subclass that creates what it was not given, in slots and lists as well."""
 
