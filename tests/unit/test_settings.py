@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -110,8 +111,8 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_FAILED_STATUSES", "", ()),
     ("DQ_ROLLBACK_HORIZON", 600, 600.0),
     ("DQ_WAIT_REPLICAS", "1", 1),
-    ("DQ_SPILL_DIR", "/", "/"),
-    ("DQ_SPILL_DIR", Path("/"), "/"),
+    ("DQ_SPILL_DIR", gettempdir(), gettempdir()),
+    ("DQ_SPILL_DIR", Path(gettempdir()), gettempdir()),
     ("DQ_SPILL_DIR", "", ""),
     ("DQ_MAX_ENTRY_BYTES", 1024, 1024),
     ("DQ_LOCAL_SEEN", 0, 0),
