@@ -7,6 +7,8 @@ from urllib.parse import unquote
 
 CREW_SHOWS = "dq_crew_shows"
 """The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
+CREW_NAME = "crew-"
+"""How the run names begin that `scrapy dq crawl` makes."""
 SECRET_WORD = (
     r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
     r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
@@ -40,6 +42,16 @@ _QUOTES_NOTHING = ("Invalid IPv6 URL", "Port out of range 0-65535")
 def printable(text: str, limit: int = 500) -> str:
     """Return *text* in one line of at most *limit* characters, with ? for what cannot be printed."""
     return "".join(char if char.isprintable() else "?" for char in text.strip()[:limit])
+
+
+def named_run(run: str, name: str) -> str:
+    """Return *run*, with the name that the user gave it, if any."""
+    return run if not name or name.startswith(CREW_NAME) else f"{run} {printable(name, 100)!r}"
+
+
+def not_begun(number: int, name: str, wanted: str) -> str:
+    """Return the last line of a command that has finished another run than the *wanted* one."""
+    return f"Finished {named_run(f'run {number}', name)}; {wanted!r} has not begun: run the command again"
 
 
 def without_login(uri: str) -> str:

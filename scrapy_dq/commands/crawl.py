@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 1000
 RESTARTS = 10
+NOT_BEGUN = 3
+"""The exit status if another run than that of DQ_RUN_NAME was finished."""
 LOSSES = ("frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost")
 """Close reasons of workers that know of a loss, whatever is stored about the run by now."""
 
@@ -46,7 +48,7 @@ class Crawl(Subcommand):
         "Crawls with N worker processes, shows the progress, restarts workers that die, and joins their "
         "parts of each feed into one file. Ctrl-C stops gracefully, a second Ctrl-C at once; the same "
         "command continues. Exit status: 0, the run is finished; 1, it is not, or a feed "
-        "lacks items."
+        "lacks items; 3, an earlier run is finished, and the run of DQ_RUN_NAME has not begun."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -170,11 +172,13 @@ class Crawl(Subcommand):
                     crew.work(stops)
             joined, unjoined = _join([*feeds, *left_feeds(config.crawl, feeds, home, view.say)], crew, stops)
             stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
-            summary = Summary(crew, config.crawl, target, joined, unjoined, options)
+            summary = Summary(crew, config.crawl, target, joined, unjoined, options, config.run_name)
         summary.print_json() if options.json else summary.print()
         damaged = monitor.overview is not None and monitor.overview.census.gone > 0
         damaged = damaged or any(slot.state in LOSSES for slot in crew.slots)
-        return DONE if crew.finished and not (unjoined or damaged or summary.lacks_items) else FAILED
+        if not crew.finished or unjoined or damaged or summary.lacks_items:
+            return FAILED
+        return NOT_BEGUN if summary.not_begun else DONE
 
 
 def _owed(

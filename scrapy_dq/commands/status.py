@@ -123,18 +123,19 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
 def _count(found: dict[str, Any], there: Place) -> None:
     """Add the phase and the counts of a crawl, or why they are unknown."""
     from scrapy_dq.frontier.admin.overview import peek
-    from scrapy_dq.inspection.crawls import ended_at, reason_of_one
+    from scrapy_dq.inspection.crawls import reason_of_one
     from scrapy_dq.inspection.workers import MOST_READ, states_of
+    from scrapy_dq.text import printable
 
     found["redis"] = there.target
     try:
         overview = peek(there.client, found["crawl"], most_members=MOST_READ)
-        ended = ended_at(there.client, found["crawl"]) if overview.phase == "finished" else 0.0
     except Exception as error:
         found["why"] = reason_of_one(error, there.client)
         return
     found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
-    found["ended"] = ended or None
+    found["run_name"] = printable(overview.run_name)
+    found["ended"] = (overview.phase == "finished" and overview.finished_at) or None
     found["unreachable_shards"] = list(overview.unreachable)
     found["apart_shards"] = list(overview.apart)
     if overview.phase != "absent":

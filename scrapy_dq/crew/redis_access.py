@@ -10,10 +10,11 @@ from typing import Any
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.factory import flush_crawl
-from scrapy_dq.frontier.admin.overview import peek_shard, run_name
+from scrapy_dq.frontier.admin.overview import peek_shard
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.settings import Config
+from scrapy_dq.text import CREW_NAME
 
 LONGEST_RUN_NAME = 1_000
 
@@ -57,8 +58,9 @@ def run_name_for(client: Any, config: Config) -> str:
     with as_unavailable():
         seen = peek_shard(client, Shard(config.crawl, HOME))
         is_open = seen.phase == "open"
-        name = run_name(client, config.crawl) if is_open else ""
+        name = seen.run_name if is_open else ""
         # It becomes part of a command line, whose length is limited, and it is untrusted.
         if name and name.isprintable() and len(name) <= LONGEST_RUN_NAME:
             return name
-    return f"crew-{seen.epoch}-{seen.run if is_open else seen.run + 1}" if seen.epoch else "crew-first"
+    number = seen.run if is_open else seen.run + 1
+    return CREW_NAME + (f"{seen.epoch}-{number}" if seen.epoch else "first")

@@ -225,7 +225,7 @@ class Frontier:
             )
         (
             status, epoch, run, resumed, counts, spider_args, limits_before, adopted, words, ended_ms,
-            crawled, forgotten, registered, shards_exist,
+            crawled, forgotten, registered, shards_exist, run_name,
         ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
@@ -242,6 +242,7 @@ class Frontier:
             int(forgotten),
             int(registered),
             bool(shards_exist),
+            run_name.decode("utf-8", "replace"),
         )
 
     async def standing(self) -> Standing:

@@ -559,6 +559,8 @@ class Joined:
     """Passed to every exchange of this worker."""
     shards_exist: bool = False
     """All shards of the crawl exist."""
+    run_name: str = ""
+    """Of the run that was joined."""
 
     @property
     def loss(self) -> str:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.admin.overview import MAX_AT_MS, Overview, peek
-from scrapy_dq.frontier.admin.shards import at_home, in_cluster
+from scrapy_dq.frontier.admin.overview import Overview, peek
+from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import describe, explain, is_answer, is_no_answer
-from scrapy_dq.frontier.wire import number_of
 from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
 from scrapy_dq.inspection.words import phase_of, uncounted
 from scrapy_dq.text import printable
@@ -73,16 +71,6 @@ class Old:
     """When, in seconds since 1970 by the clock of Redis."""
 
 
-def ended_at(client: Any, crawl: str) -> float:
-    """Return when the run finished, in seconds since 1970 by the clock of Redis; 0: unknown. Blocking.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    stored = at_home(client, crawl, lambda client, home: client.hget(keys.meta(home), "ended"))
-    return min(number_of(stored or b""), MAX_AT_MS - 1) / 1000
-
-
 def finished_before(place: Place, age_s: float) -> Iterator[Old]:
     """Yield the crawls that have been finished for at least *age_s* seconds, and that this user may read.
 
@@ -93,12 +81,11 @@ def finished_before(place: Place, age_s: float) -> Iterator[Old]:
         of_it = replace(place, config=replace(place.config, crawl=name))
         try:
             overview = peek(place.client, name)
-            ended = ended_at(place.client, name)
         except Exception as error:
             reason_of_one(error, place.client)
             continue
-        if overview.phase == "finished" and 0 < ended <= latest:
-            yield Old(of_it, overview, ended)
+        if overview.phase == "finished" and 0 < overview.finished_at <= latest:
+            yield Old(of_it, overview, overview.finished_at)
 
 
 class _Watched:

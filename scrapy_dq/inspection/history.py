@@ -22,7 +22,7 @@ from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
 from scrapy_dq.inspection.words import named
-from scrapy_dq.text import count_of, printable
+from scrapy_dq.text import count_of, named_run, printable
 
 T = TypeVar("T")
 MOST_EVENTS = 500
@@ -231,9 +231,10 @@ def _words_of(event: Event) -> str:
     of, leases = event.count, count_of(event.count, "lease")
     times = f" ({of:,} times)" if of > 1 else ""
     why = f" ({event.about})" if event.about else ""
+    run = named_run("the run", event.about)
     words = {
-        "began": "the run began",
-        "finished": f"the run finished{times}",
+        "began": f"{run} began",
+        "finished": f"{run} finished{times}",
         "joined": "a worker joined",
         "left": "a worker left" + why + (f"; {leases} given back" if of else ""),
         "died": f"a worker died with {leases}",

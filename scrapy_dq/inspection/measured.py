@@ -53,8 +53,8 @@ class Measured:
     """Leases of those that died. Both of this run, as far as its journal reaches when it is read first."""
     stopped: bool
     """The last worker left for a reason of ON_PURPOSE, or a user gave `stop` after that."""
-    spider: str
-    seen_kind: str
+    info: Mapping[str, str]
+    """The spider, the kind of `seen`, the name of the run, and why its last worker left (`end`)."""
     exchanges: int = 0
     exchange_s: float = 0.0
     errors: int = 0
@@ -91,7 +91,7 @@ class MeasuredCrawl:
         self._deaths: dict[int, set[tuple[float, str]]] = {}
         """Of each shard."""
         self._died = self._reclaimed = 0
-        self._stopped = False
+        self._stopped, self._end = False, ""
         self._samples: dict[int, Sample] = {}
         """The newest of each shard, also of one that does not answer now: their sums never fall."""
 
@@ -133,7 +133,7 @@ class MeasuredCrawl:
         self._described = described(client, self.name)
         self._done, self._failed = _Rising(), _Rising()
         self._journals, self._deaths, self._died, self._reclaimed = {}, {}, 0, 0
-        self._samples, self._stopped = {}, False
+        self._samples, self._stopped, self._end = {}, False, ""
         self._run = (overview.epoch, overview.run)
 
     def _measure(self, shards: Shards, overview: Overview) -> Measured:
@@ -151,8 +151,15 @@ class MeasuredCrawl:
             self._died,
             self._reclaimed,
             self._stopped,
-            printable(self._described["spider"], LONGEST_LABEL),
-            printable(self._described["seen_kind"], LONGEST_LABEL),
+            {
+                name: printable(value, LONGEST_LABEL)
+                for name, value in (
+                    ("spider", self._described["spider"]),
+                    ("seen_kind", self._described["seen_kind"]),
+                    ("run_name", overview.run_name),
+                    ("end", "" if overview.census.workers else self._end),
+                )
+            },
             sum(sample.exchanges for sample in samples),
             sum(sample.exchange_s for sample in samples),
             sum(sample.errors for sample in samples),
@@ -188,6 +195,7 @@ class MeasuredCrawl:
         if shard.number == HOME:
             last = next((each for each in reversed(events) if each.kind in _COMES_AND_GOES), None)
             self._stopped = last is not None and (last.kind == "stop" or last.about in ON_PURPOSE)
+            self._end = last.about if last and last.kind == "left" else ""
         deaths = {(each.at, each.who): each for each in events if each.kind == "died"}
         for death in deaths.keys() - self._deaths.get(shard.number, set()):
             self._died += shard.number == HOME  # who has died is missed in every shard

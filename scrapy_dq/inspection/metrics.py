@@ -41,6 +41,11 @@ _GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
         lambda each: len(each.overview.unreachable) + len(each.overview.apart),
     ),
     "dq_run_number": ("The number of the run", lambda each: each.overview.run),
+    "dq_run_began_timestamp_seconds": ("When the run began", lambda each: each.overview.began_at),
+    "dq_run_finished_timestamp_seconds": (
+        "When this run, or if it is open an earlier one, finished last; 0: unknown, or none has",
+        lambda each: each.overview.finished_at,
+    ),
 }
 _COUNTERS: dict[str, tuple[str, Callable[[Measured], float]]] = {
     "dq_requests_done": ("Requests of this run that are done", lambda each: each.done),
@@ -157,5 +162,5 @@ def _of_crawls(crawls: Sequence[tuple[str, Measured]]) -> Iterator[Metric]:
     info = InfoMetricFamily("dq_run", "What the run was begun with", labels=["crawl"])
     for crawl, each in crawls:
         exchanges.add_metric([crawl], each.exchanges, each.exchange_s)
-        info.add_metric([crawl], {"spider": each.spider, "seen_kind": each.seen_kind})
+        info.add_metric([crawl], dict(each.info))
     yield from (exchanges, info)

@@ -59,7 +59,6 @@ def read_stored(place: Place) -> dict[str, str]:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    from scrapy_dq.frontier.admin.overview import described, run_name
+    from scrapy_dq.frontier.admin.overview import described
 
-    found = described(place.client, place.crawl) | {"run_name": run_name(place.client, place.crawl)}
-    return {name: printable(value) for name, value in found.items()}
+    return {name: printable(value) for name, value in described(place.client, place.crawl).items()}

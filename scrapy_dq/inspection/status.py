@@ -71,6 +71,7 @@ class Progress:
             "phase": overview.phase,
             "hold": overview.hold.value,
             "run": overview.run,
+            "run_name": printable(overview.run_name),
             **counts,
             "worker_states": dict(Counter(row["state"] for row in self.rows)),
             "turn": turn and turn | {"workers": sum(map(awaits, self.rows))},

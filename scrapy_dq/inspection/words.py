@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from scrapy_dq.backend.health import format_bytes
-from scrapy_dq.text import count_of, printable
+from scrapy_dq.text import count_of, named_run, printable
 
 LONGEST_NAME = 200
 """Characters of a name that another program may have written."""
@@ -39,6 +39,11 @@ def fine_span(seconds: float) -> str:
 def phase_of(status: dict[str, Any]) -> str:
     """Return the phase, and whether the crawl is paused or draining."""
     return ", ".join(filter(None, (status["phase"], status.get("hold"))))
+
+
+def run_of(status: dict[str, Any]) -> str:
+    """Return the number of the run, and its name if the user gave it one."""
+    return named_run(f"run {status['run']}", status["run_name"])
 
 
 TROUBLED = ("dead", "silent", "stalled", "fenced")

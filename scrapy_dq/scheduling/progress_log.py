@@ -18,7 +18,7 @@ from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import CREW_SHOWS, count_of, printable
+from scrapy_dq.text import CREW_SHOWS, count_of, named_run, printable
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -95,7 +95,7 @@ def log_feeds(crawler: Crawler) -> None:
 
 def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, crawl: Identity) -> None:
     """Log whether the run is new, finished or resumed, how many workers it has, and how settings differ."""
-    census = joined.census
+    census, run = joined.census, named_run(f"run {joined.run}", joined.run_name)
     if joined.status is Status.FINISHED:
         if joined.ended_s is None and not config.run_name:
             what = f"run {joined.run} has ended while this worker joined it: nothing to do"
@@ -110,17 +110,22 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
                 f"DQ_RESTART_WINDOW = 0"
             )
     elif not joined.resumed:
-        what = f"new run {joined.run}; {counts_of(census)}"
+        what = f"new {run}; {counts_of(census)}"
     else:
         others = census.workers - 1
         workers = f"{others} registered worker{'s' * (others > 1)}"
-        verb = f"joined run {joined.run} alongside {workers}" if others else f"resumed run {joined.run}"
+        verb = f"joined {run} alongside {workers}" if others else f"resumed {run}"
         adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
         hint = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts over"
         what = f"{verb}; {counts_of(census)}{adopted}{hint}"
     # At LOG_LEVEL=WARNING, nothing else says why a worker closes as `finished`, with 0 items.
     level = logging.WARNING if joined.status is Status.FINISHED else logging.INFO
     logger.log(level, "Crawl %r at %s: %s", config.crawl, target, what)
+    if joins_other_run(config, joined):
+        logger.warning(
+            "Crawl %r: %s is not finished, and this worker continues it. Run %r begins when the same command "
+            "runs again after that", config.crawl, run, config.run_name, extra={CREW_SHOWS: True},
+        )  # fmt: skip
     if joined.loss:
         logger.warning("Crawl %r: %s", config.crawl, joined.loss, extra={CREW_SHOWS: True})
     if joined.words.hold:
@@ -141,6 +146,11 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
             "give each its own name with DQ_CRAWL, for example '%%(spider)s-%%(category)s'",
             printable(", ".join(names)),
         )
+
+
+def joins_other_run(config: Config, joined: Joined) -> bool:
+    """Tell whether the worker continues a run with another name than its DQ_RUN_NAME."""
+    return bool(config.run_name) and joined.run_name != config.run_name
 
 
 def _changes(before: Limits | None, now: Limits | None) -> list[str]:

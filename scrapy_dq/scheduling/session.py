@@ -33,6 +33,7 @@ from scrapy_dq.scheduling.logins import LoneLogin
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
     counts_of,
+    joins_other_run,
     log_end,
     log_hold,
     log_join,
@@ -45,7 +46,7 @@ from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
-from scrapy_dq.text import losses
+from scrapy_dq.text import losses, not_begun
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -114,6 +115,8 @@ class Session(Listener):
         self._grace: asyncio.TimerHandle | None = None
         self._closed = False
         self._froze = False
+        self._other_run = ""
+        """The name of the run that this worker continues, if its DQ_RUN_NAME is another one."""
         self._side_tasks: SideTasks | None = None
         self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
@@ -200,6 +203,7 @@ class Session(Listener):
         self.adopted = joined.adopted
         self.paused = joined.words.hold is Hold.PAUSED
         self.left_out = joined.status is Status.FINISHED
+        self._other_run = joined.run_name if joins_other_run(config, joined) else ""
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._crawler.signals.send_catch_log(
             crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
@@ -275,17 +279,21 @@ class Session(Listener):
                 log_end(self.config.crawl, reason, self.worker.census, starts, on_hold=hold)
                 log_nothing_new(self.config, reason, self.worker, self._stats)
                 if reason != "frontier_lost":
-                    self._warn_last()
+                    self._warn_last(self._losses())
+                if self._other_run and reason == "finished":
+                    self._warn_last(not_begun(self.worker.run, self._other_run, self.config.run_name))
                 self.dupefilter.close(reason)
         finally:
             await self._connection.close()
             if self._tracing is not None:
                 await self._tracing.end()
 
-    def _warn_last(self) -> None:
-        """Warn of failed requests and dead letters in the last line: after Scrapy's stats."""
+    def _losses(self) -> str:
         census = self.worker.census
-        text = losses(census.failed, census.dead, f"--crawl {shlex.quote(self.config.crawl)}")
+        return losses(census.failed, census.dead, f"--crawl {shlex.quote(self.config.crawl)}")
+
+    def _warn_last(self, text: str) -> None:
+        """Log *text*, if it is not empty, in the last line: after Scrapy's stats."""
 
         def warn() -> None:
             logger.warning("%s", text)

@@ -89,7 +89,8 @@ def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier)
         "dq_workers unknown": 1, "dq_workers alive": 0, "dq_on_hold": 0, "dq_phase open": 1,
         "dq_phase finished": 0, "dq_run_number": 0, "dq_exchange_duration_seconds_count": 50,
         "dq_exchange_duration_seconds_sum": 0.25, "dq_redis_errors_total": 3, "dq_outage_seconds_total": 4.5,
-        "dq_workers_died_total": 0, "dq_leases_reclaimed_total": 0, "dq_run_info exact spider": 1,
+        "dq_workers_died_total": 0, "dq_leases_reclaimed_total": 0, "dq_run_info   exact spider": 1,
+        "dq_run_finished_timestamp_seconds": 0,
     }  # fmt: skip
     assert {name: series[name] for name in expected} == expected
     states = {name: value for name, value in series.items() if name.startswith("dq_partitions")}
@@ -192,6 +193,30 @@ def test_what_a_run_has_counted_begins_at_0(
     assert (series["dq_run_number"], series["dq_phase open"]) == (1, 1)
     for name in ("dq_requests_done_total", "dq_workers_died_total", "dq_redis_errors_total"):
         assert series[name] == 0
+
+
+def test_which_run_it_is_when_runs_began_and_finished_and_why_workers_left(
+    scrape: Callable[[], Samples], live: LiveFrontier
+) -> None:
+    """For an alert if none has finished for a day."""
+    crawl = replace(IDENTITY, run_name="night-1", starts="{}")
+    worker = HandWorker(live, "worker", crawl)
+    series = scrape().of(live.crawl)
+    assert series["dq_run_info  night-1 exact spider"] == 1
+    began, none = series["dq_run_began_timestamp_seconds"], series["dq_run_finished_timestamp_seconds"]
+    assert (began > live.redis.time()[0] - 600, none) == (True, 0)
+    worker.exchange(seeding=1)
+    worker.exchange()
+    live.call("leave", worker.worker_id, worker.epoch, worker.run, False, why="finished")
+    series = scrape().of(live.crawl)
+    assert series["dq_run_info finished night-1 exact spider"] == 1
+    finished = series["dq_run_finished_timestamp_seconds"]
+    assert finished >= began
+    HandWorker(live, "next", replace(crawl, run_name="night-2"))
+    series = scrape().of(live.crawl)
+    assert series["dq_run_info  night-2 exact spider"] == 1
+    assert series["dq_run_began_timestamp_seconds"] >= finished
+    assert series["dq_run_finished_timestamp_seconds"] == finished
 
 
 HOSTILE = (

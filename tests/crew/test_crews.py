@@ -28,7 +28,7 @@ from scrapy_dq.crew.feeds.plan import JoinedFeed
 from scrapy_dq.crew.worker_agent import THRESHOLDS
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.overview import run_name
+from scrapy_dq.inspection.history import read_events, said
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
@@ -562,10 +562,36 @@ def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_serv
     assert "run 0 is finished" in crew.out
     assert repeats(here) == 0
     with connect_url(redis_server.url) as client:
-        name = run_name(client, here.project.name)
+        name = peek(client, here.project.name).run_name
     crew = here.crew("-w", "1", "-O", "items.jsonl", "-s", f"DQ_RUN_NAME={name}")
     assert crew.wait() == 0
     assert repeats(here) == 0
+
+
+def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
+    scene: Callable[..., Scene], redis_server: RedisServer
+) -> None:
+    """A warning at the start, a last line and status 3; the same command then begins the run."""
+    here = scene(pages=30, latency_s=0.1)
+    (killed,) = here.project.start_workers(1, settings={"DQ_RUN_NAME": "night-6"})
+    wait_until(lambda: here.done() > 3, "night-6 is under way")
+    killed.kill()
+    here.site.set_latency(0.0)
+    crew = here.crew("-w", "1", "-s", "DQ_RUN_NAME=night-7", "--logfile", "crawl.log")
+    assert crew.wait() == 3
+    assert "run 0 'night-6' is not finished, and this worker continues it" in crew.err
+    last = "Finished run 0 'night-6'; 'night-7' has not begun: run the command again"
+    assert crew.out.splitlines()[-1] == last
+    log = here.project.folder / "crawl-1.log"
+    assert f"WARNING: {last}" in log.read_text().splitlines()[-1]
+    with connect_url(redis_server.url) as client:
+        began, *_, finished, _left = read_events(client, here.project.name)
+    assert (said(began), said(finished)) == ("the run 'night-6' began", "the run 'night-6' finished")
+    crew = here.crew("-w", "1", "--json", "-s", "DQ_RUN_NAME=night-7")
+    assert crew.wait() == 0
+    summary = json.loads(crew.out)
+    assert (summary["run"], summary["run_name"], summary["not_begun"]) == (1, "night-7", None)
+    assert summary["pages"] == 30
 
 
 def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[..., Scene]) -> None:

@@ -476,6 +476,24 @@ def test_a_name_matters_only_at_the_end(live: LiveFrontier, worker: HandWorker) 
     assert (joined.status, joined.run, joined.resumed) == (Status.OK, 0, True)
 
 
+def test_the_name_of_a_run_and_the_time_of_the_last_end_are_stored(live: LiveFrontier) -> None:
+    """A worker with another name learns which run it joins; the next run keeps the time."""
+    first = HandWorker(live, "first", replace(IDENTITY, run_name="night-6"))
+    second = HandWorker(live, "second", replace(IDENTITY, run_name="night-7"))
+    assert second.joined.run_name == "night-6"
+    seen = peek(live.redis, live.crawl)
+    assert (seen.run_name, seen.finished_at) == ("night-6", 0.0)
+    for worker in (first, second):
+        worker.exchange()
+        worker.leave()
+    ended = peek(live.redis, live.crawl)
+    assert ended.finished_at >= ended.began_at == seen.began_at > live.redis.time()[0] - 600
+    assert HandWorker(live, "next", replace(IDENTITY, run_name="night-7")).joined.run_name == "night-7"
+    seen = peek(live.redis, live.crawl)
+    assert (seen.run_name, seen.finished_at) == ("night-7", ended.finished_at)
+    assert seen.began_at >= ended.finished_at
+
+
 # A worker that is started again just after the end
 
 ARGS = replace(IDENTITY, restart_window_s=60.0, starts="{}")

@@ -77,7 +77,7 @@ class ReferenceFrontier(Partitions):
             # The second: a late copy of the first call of a worker that has crawled this run, and has left.
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
-                return Joined(Status.FINISHED, *args, words=self.words, crawled=True)
+                return Joined(Status.FINISHED, *args, words=self.words, crawled=True, run_name=crawl.run_name)
             self._next_run(crawl.keep_seen)
             self.crawl = crawl
         elif not resumed:
@@ -93,7 +93,9 @@ class ReferenceFrontier(Partitions):
         crawled = self.crawled not in ("", worker_id)
         self.crawled = self.crawled or (worker_id if crawl.starts else "")
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
-        return Joined(Status.OK, *known, limits_before, words=self.words, crawled=crawled)
+        return Joined(
+            Status.OK, *known, limits_before, words=self.words, crawled=crawled, run_name=self.crawl.run_name
+        )
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,

@@ -68,7 +68,7 @@ def test_a_limit_of_a_port_is_reported(name: str, host: str, caplog: pytest.LogC
 def test_a_worker_that_takes_no_part_says_why(
     run_name: str, ended_s: float | None, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    joined = Joined(Status.FINISHED, "epoch", 4, True, Census(), "{}", ended_s=ended_s)
+    joined = Joined(Status.FINISHED, "epoch", 4, True, Census(), "{}", ended_s=ended_s, run_name=run_name)
     config = Config("books", run_name=run_name)
     log_join(Crawler(Spider, Settings()), config, "here", joined, Identity("f", "s", "{}"))
     (record,) = caplog.records
@@ -113,6 +113,29 @@ def test_a_worker_that_replaces_limits_warns_with_old_and_new_values(
     assert len(warnings) == bool(says)
     for words in says:
         assert words in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"),
+    [
+        ("night-7", "night-6", "run 4 'night-6' is not finished, and this worker continues it. Run 'night"),
+        ("night-7", "crew-abc-4", "run 4 is not finished, and this worker continues it. Run 'night-7"),
+        ("night-7", "night-7", ""),
+        ("", "night-6", ""),
+    ],
+)  # fmt: skip
+def test_a_worker_that_continues_a_run_of_another_name_warns(
+    ours: str, theirs: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own run has not begun. The names that crews make are not shown."""
+    caplog.set_level(logging.INFO)
+    joined = Joined(Status.OK, "epoch", 4, True, Census(workers=2), "{}", run_name=theirs)
+    log_join(
+        Crawler(Spider, Settings()), Config("books", run_name=ours), "here", joined, Identity("f", "s", "{}")
+    )
+    first, *warnings = [record.getMessage() for record in caplog.records]
+    assert ("joined run 4 'night" in first) is theirs.startswith("night")
+    assert [says in line for line in warnings] == [True] * bool(says)
 
 
 OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileFeedStorage}}

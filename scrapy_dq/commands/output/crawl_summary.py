@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.commands.input.again import named, repeated
 from scrapy_dq.commands.output.display import print_json, print_table, short
-from scrapy_dq.text import count_of, losses
+from scrapy_dq.text import count_of, losses, named_run, not_begun, printable
 
 if TYPE_CHECKING:
     from scrapy_dq.crew.feeds.joining import Joined
@@ -28,7 +28,9 @@ class Summary:
         joined: list[Joined],
         unjoined: list[str],
         options: argparse.Namespace,
+        run_name: str = "",
     ) -> None:
+        """*run_name*: DQ_RUN_NAME, if it is set."""
         self._crew = crew
         self._crawl = crawl
         self._target = target
@@ -37,12 +39,20 @@ class Summary:
         self._named = named(crawl, options)
         self._unwritten = sum(slot.counts.unwritten for slot in crew.slots)
         self._unstored = sum(slot.counts.unstored for slot in crew.slots)
+        self._run_name = run_name
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
 
     @property
     def lacks_items(self) -> bool:
         """Whether items that were scraped are in no feed."""
         return bool(self._unwritten or self._unstored or any(feed.lacking for feed in self._joined))
+
+    @property
+    def not_begun(self) -> str:
+        """The run name that the user asked for, if an earlier run was finished instead; else empty."""
+        seen = self._crew.monitor.overview
+        other = seen is not None and self._crew.finished and seen.run_name != self._run_name
+        return self._run_name if other else ""
 
     def print_json(self) -> None:
         """Print the summary as JSON."""
@@ -64,7 +74,9 @@ class Summary:
             "crawl": self._crawl,
             "redis": self._target,
             "run": crew.run.number if crew.run else None,
+            "run_name": self._name(),
             "finished": crew.finished,
+            "not_begun": self.not_begun or None,
             **totals,
             "done": self._reported,
             "failed": failed,
@@ -90,7 +102,9 @@ class Summary:
         """Print the summary as text."""
         found, crew = self._found(), self._crew
         end = "finished" if crew.finished else "not finished"
-        run = f"run {crew.run.number} is {end}" if crew.run else "no worker could join"
+        run = "no worker could join"
+        if crew.run:
+            run = f"{named_run(f'run {crew.run.number}', self._name())} is {end}"
         print(f"Crawl {self._crawl!r} at {self._target}: {run}")
         if crew.took_s:
             self._print_workers(found)
@@ -112,6 +126,14 @@ class Summary:
         failed, dead = self._lost()
         if lost := losses(failed or 0, dead or 0, self._named):
             print(lost)
+
+        if crew.run and self.not_begun:
+            print(not_begun(crew.run.number, self._name(), self.not_begun))
+
+    def _name(self) -> str:
+        """Return the name of the crew's run; empty: it has none, or that is unknown."""
+        seen, run = self._crew.monitor.overview, self._crew.run
+        return printable(seen.run_name) if seen and run and seen.run == run.number else ""
 
     def _lost(self) -> tuple[int | None, int | None]:
         """Return the counts of requests that failed for good and of dead letters; None: unknown."""

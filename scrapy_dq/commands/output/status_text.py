@@ -14,6 +14,7 @@ from scrapy_dq.inspection.words import (
     memory,
     missing,
     phase_of,
+    run_of,
     span,
     speed,
     uncounted,
@@ -69,7 +70,7 @@ def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) ->
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the whole status, once."""
-    print(f"Crawl {status['crawl']!r} at {status['redis']}: {phase_of(status)}, run {status['run']}")
+    print(f"Crawl {status['crawl']!r} at {status['redis']}: {phase_of(status)}, {run_of(status)}")
     notes = {"workers": workers(status).partition(" ")[2]}
     print_rows((name.replace("_", " "), status[name], notes.get(name, "")) for name in COUNTS)
     shared = memory(status) and f"{memory(status)}, for everything in it"

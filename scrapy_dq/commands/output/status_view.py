@@ -14,7 +14,7 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import table_of
 from scrapy_dq.commands.output.status_text import partition_tables
 from scrapy_dq.inspection.status import TOP, left, settled
-from scrapy_dq.inspection.words import awaiting, missing, phase_of, span, speed, workers
+from scrapy_dq.inspection.words import awaiting, missing, phase_of, run_of, span, speed, workers
 from scrapy_dq.text import printable
 
 COUNTS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))
@@ -27,7 +27,7 @@ BAD = ("failed", "dead")
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
     """Return the *status*, cut to the height of the terminal; *missed*: why there is no newer one."""
     width, height = console.size
-    parts: list[RenderableType] = [_head(missed or status, status["run"])]
+    parts: list[RenderableType] = [_head(missed or status, run_of(status))]
     if missed:
         age = span(missed["at"] - status["at"])
         parts.append(Text(printable(f"{missed['error']}. This status is {age} old."), style="red"))
@@ -43,14 +43,14 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
     return Group(*parts)
 
 
-def _head(status: dict[str, Any], run: int) -> RenderableType:
+def _head(status: dict[str, Any], run: str) -> RenderableType:
     head = Table.grid(expand=True, padding=(0, 2))
     head.add_column(overflow="fold")
     head.add_column(justify="right", no_wrap=True)
     phase = Text(phase_of(status), style=f"bold {PHASES.get(status['phase'], 'yellow')}")
     head.add_row(
         Text.assemble((printable(status["crawl"]), "bold"), (f"  {status['redis']}", "dim")),
-        Text.assemble(phase, (f"  run {run}", "dim")),
+        Text.assemble(phase, (f"  {run}", "dim")),
     )
     return head
 

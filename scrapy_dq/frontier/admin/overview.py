@@ -21,7 +21,7 @@ from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import parse_epoch, parse_members, parse_words, refuse
+from scrapy_dq.frontier.wire import number_of, parse_epoch, parse_members, parse_words, refuse
 
 R = TypeVar("R", "Failed", "Dead")
 MAX_AT_MS = 253_370_764_800_000
@@ -48,6 +48,10 @@ class Overview:
     """The shards that did not answer: nothing of them is counted."""
     apart: tuple[int, ...] = ()
     """Those that have nothing of this run: lost, rolled back, or not begun yet."""
+    run_name: str = ""
+    began_at: float = 0.0
+    finished_at: float = 0.0
+    """When a run of this crawl finished last: seconds since 1970 by Redis's clock; 0: unknown, or none."""
 
 
 @dataclass(frozen=True)
@@ -247,12 +251,12 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
 
 
 def described(client: Any, crawl: str) -> dict[str, str]:
-    """Return the stored `spider`, `fingerprinter` and `seen_kind` of *crawl*; empty: none. Blocking.
+    """Return the stored `spider`, `fingerprinter`, `seen_kind` and `run_name`; empty: none. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    fields = ("spider", "fingerprinter", "seen_kind")
+    fields = ("spider", "fingerprinter", "seen_kind", "run_name")
     stored = at_home(client, crawl, lambda client, home: client.hmget(keys.meta(home), *fields))
     return {
         name: (value or b"").decode("utf-8", "replace") for name, value in zip(fields, stored, strict=True)
@@ -335,14 +339,9 @@ def peek_shard(
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])
     members = parse_members(reply[4])
-    return Overview(phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops)
-
-
-def run_name(client: Any, crawl: str) -> str:
-    """Return the DQ_RUN_NAME of the run; "": none; blocking.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    name = at_home(client, crawl, lambda client, home: client.hget(keys.meta(home), "run_name"))
-    return (name or b"").decode("utf-8", "replace")
+    name, *times = reply[6] or (None, None, None)
+    began_at, finished_at = (min(number_of(at or b""), MAX_AT_MS - 1) / 1000 for at in times)
+    return Overview(
+        phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops,
+        run_name=(name or b"").decode("utf-8", "replace"), began_at=began_at, finished_at=finished_at,
+    )  # fmt: skip

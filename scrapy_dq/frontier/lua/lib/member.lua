@@ -77,10 +77,10 @@ local function over_for(ours, restart_ms)
   return ago_ms >= 0 and ago_ms < restart_ms and was[4] and ours.spider == was[2]
     and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
--- Prepares the next run. The caller writes run and phase in one command: until then the last run is finished.
+-- Prepares the next run; `ended` stays. The caller writes run and phase in one command: until then the last is over.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
-  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'ended', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
+  redis.call('HDEL', key.meta, 'seen_for', 'shared', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
     'sampled', 'never_sent')
   redis.call('HSET', key.meta, 'began', wall_ms())
   redis.call('UNLINK', key.dead, key.failed, key.stats)

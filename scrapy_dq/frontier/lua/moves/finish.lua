@@ -38,7 +38,7 @@ local function finish_if_done(finish_at)
   if may_finish and state.damage == '' and incomplete == 0 and state.phase ~= 'finished' then
     state.phase = 'finished'
     redis.call('HSET', key.meta, 'ended', wall_ms())
-    note_event('finished', '', 1)
+    note_event('finished', '', 1, redis.call('HGET', key.meta, 'run_name') or '')
   end
   return seeding, incomplete, quiet
 end

@@ -9,7 +9,7 @@
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
 --          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
---          exist (1: all other shards do)
+--          exist (1: all other shards do), run_name (stored)
 --          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
@@ -50,7 +50,8 @@ elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local was_its_own = of_run < 0 and stored_field('crawled') == worker_id and -1
   local ended_ms = was_its_own or of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, words(), ended_ms, 1, 0, 0, 0 }
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, words(), ended_ms, 1, 0, 0, 0,
+      ours.run_name }
   end
   if keeps_seen(ours.keep_seen) and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
   next_run(keeps_seen(ours.keep_seen))
@@ -85,8 +86,8 @@ end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end
 save_state()
-if resumed == 0 then note_event('began', worker_id, 1) end
+if resumed == 0 then note_event('began', worker_id, 1, stored_field('run_name')) end
 if joins then note_event('joined', worker_id, 1) end
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_before,
   redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
-  registered_at(worker_id), stored_field('shards_exist') == '1' and 1 or 0 }
+  registered_at(worker_id), stored_field('shards_exist') == '1' and 1 or 0, stored_field('run_name') }

@@ -2,7 +2,8 @@
 -- ARGS     anyhow (1: what can be read, also if a key has another type, or there are too many members, and without
 --          what takes long to read if somebody else wrote it: for a flush), most_members (to read; '': all)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
---          since, done, waits), words (steer.lua)
+--          since, done, waits), words (steer.lua),
+--          {run_name, began, ended (of the last run that finished; both in ms)}
 --          or WRONG_TYPE, key, actual, expected | TOO_MANY, key, members
 -- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
@@ -37,4 +38,5 @@ local counts = wrong and { state.waiting, state.in_flight, state.done, 0, 0, the
   state.gone, 0 } or census(seeding, ARGV[1] == '1' and 0 or incomplete_starts())
 -- Somebody else may have written any phase, or none.
 local phase = redis.call('EXISTS', key.meta) == 0 and 'absent' or state.phase == 'finished' and 'finished' or 'open'
-return { phase, state.epoch or '', state.run or 0, counts, members, words() }
+local of_run = redis.pcall('HMGET', key.meta, 'run_name', 'began', 'ended')
+return { phase, state.epoch or '', state.run or 0, counts, members, words(), of_run.err and {} or of_run }
