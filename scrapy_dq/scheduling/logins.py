@@ -135,7 +135,7 @@ class LoneLogin:
 
 
 def _begins_a_session(request: Request) -> bool:
-    """Tell whether a cookie in the answer belongs to what *request* did, and not to every visitor."""
+    """Tell whether a cookie in the answer is the result of *request*, and not one that every visitor gets."""
     if request.meta.get("dont_merge_cookies"):
         return False
     if request.meta.get("cookiejar") is not None:
