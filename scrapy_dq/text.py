@@ -96,6 +96,11 @@ def has_login(text: str) -> bool:
     return bool(_LOGIN.search(text) or _IN_QUERY.search(unquote(text)))
 
 
+def without_numbers(reason: str) -> str:
+    """Return the same text for reasons that differ only in numbers, such as sizes: they have one cause."""
+    return re.sub(r"\d+", "", reason)
+
+
 def count_of(count: int, of_one: str, of_many: str = "") -> str:
     """Return a count with its noun: `1 dead letter`."""
     return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"

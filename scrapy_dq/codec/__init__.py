@@ -2,10 +2,10 @@
 
 from scrapy_dq.codec.classes import BadType
 from scrapy_dq.codec.items import ForOthers, Items
-from scrapy_dq.codec.requests import FORMAT, CannotDecode, CannotEncode, Codec, copied
+from scrapy_dq.codec.requests import FORMAT, CannotDecode, CannotEncode, CannotServe, Codec, copied
 from scrapy_dq.codec.serializer import BadSerializer, Serializer
 
 __all__ = [
-    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "Codec", "ForOthers", "Items",
-    "Serializer", "copied",
+    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "CannotServe", "Codec", "ForOthers",
+    "Items", "Serializer", "copied",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy_dq.codec import playwright
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit
 from scrapy_dq.hostnames import LONGEST_HOST
 from scrapy_dq.text import url_error
 
@@ -143,7 +143,9 @@ def url_check(schemes: Collection[str]) -> Check:
         if type(url) is not str or (not url.isprintable() and _UNSAFE_IN_URL(url)):
             raise Unfit("a URL is a str without control characters, line separators and directions of text")
         if not url.startswith(prefixes) and (scheme := url.partition(":")[0].lower()) not in allowed:
-            raise Unfit(f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})")
+            raise NotHere(
+                f"the scheme {scheme!a:.50} is not in DQ_URL_SCHEMES ({', '.join(sorted(allowed))})"
+            )
         check_parses(url)
         return url
 
@@ -345,7 +347,7 @@ def anything(value: Any) -> Any:
 
 
 def unknown(value: Any) -> Any:
-    raise Unfit("this version of scrapy_dq does not know it")
+    raise NotHere("neither its class nor this version of scrapy_dq has it")
 
 
 def _exactly(value: Any, *kinds: type) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from scrapy import Spider
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit
 
 BASES = frozenset({"scrapy", "scrapy_dq"})
 """Packages whose spider classes a project subclasses."""
@@ -65,10 +65,10 @@ class Callbacks:
         return name
 
     def method_of(self, name: Any) -> Callable[..., Any]:
-        """Return the bound method called *name*; raise Unfit if there is none."""
+        """Return the bound method called *name*; raise NotHere if there is none."""
         method = (self._methods.get(name) or self._held(name)) if type(name) is str else None
         if method is None:
-            raise Unfit(f"the spider {self._spider_name} has no callback {name!a:.100}")
+            raise NotHere(f"the spider {self._spider_name} has no callback {name!a:.100}")
         return method
 
     def _held(self, name: str) -> Callable[..., Any] | None:

@@ -13,7 +13,7 @@ from scrapy import Request, Spider
 
 from scrapy_dq.codec import attributes
 from scrapy_dq.codec.attributes import DEFAULTS, Check
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit
 
 CLASS = "_class"
 
@@ -60,7 +60,9 @@ class Dicts:
         found: dict[str, Any] = {}
         for name, value in values.items():
             if name not in cls.attributes:
-                raise Unfit(f"attribute {name!a:.100}: this version of scrapy_dq does not know it")
+                raise NotHere(
+                    f"attribute {name!a:.100}: neither its class nor this version of scrapy_dq has it"
+                )
             if value is None and name in DEFAULTS:
                 continue
             try:

@@ -30,7 +30,7 @@ from scrapy_dq.codec.dicts import Dicts
 from scrapy_dq.codec.serializer import Serializer
 from scrapy_dq.codec.shapes import attributes_of
 from scrapy_dq.codec.short import lengthen, shorten
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable, url_error
 
@@ -66,6 +66,10 @@ class CannotEncode(Exception):
 
 class CannotDecode(Exception):
     """The entry is not a request that may run here; the message is the reason of its dead letter."""
+
+
+class CannotServe(CannotDecode):
+    """This worker lacks what the entry needs: its code or settings differ from those that stored it."""
 
 
 @dataclass(slots=True)
@@ -180,6 +184,9 @@ class Codec:
 
         A start request gets `meta["dq_seeded"]`: retries and redirects copy `meta`, and must not count as
         seeds again.
+
+        Raises:
+            CannotServe: other workers may be able to.
         """
         try:
             kind = payload[0] if payload else None
@@ -192,8 +199,10 @@ class Codec:
             if kind != formats.SERIALIZED:
                 raise Unfit(f"its format is {kind}, this version reads {FORMAT}")
             if self.serializer is None:
-                raise Unfit("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
-            return self._from_dict(self.serializer.loads(payload[1:]))
+                raise NotHere("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
+            return self._from_dict(self._loaded(payload[1:]))
+        except NotHere as error:
+            raise CannotServe(_reason(error)) from error
         except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
             raise CannotDecode(_reason(error)) from error
 
@@ -215,6 +224,8 @@ class Codec:
             self.encode(request)
         except CannotEncode as error:
             raise CannotDecode(str(error)) from error
+        except NotHere as error:
+            raise CannotServe(_reason(error)) from error
         except Exception as error:
             raise CannotDecode(_reason(error)) from error
         return request
@@ -233,10 +244,27 @@ class Codec:
         except Exception as error:
             raise CannotEncode(_reason(error)) from error
 
+    def plain(self, payload: bytes) -> Request:
+        """Return a Request with what identifies the page of an entry that `decode` could not read.
+
+        Raises:
+            CannotDecode: that cannot be read either.
+        """
+        try:
+            payload = formats.untraced(payload)
+            if payload[:1] != _MARK:
+                raise Unfit("only the project's serializer can read it")
+            entry = lengthen(self._values.unpack(payload[1:]))
+            names = ("url", "method", "headers", "body", "dont_filter")
+            stored = {name: self._read[name](entry[KEYS[name]]) for name in names if KEYS[name] in entry}
+            return _plain(stored)
+        except Exception as error:
+            raise CannotDecode(_reason(error)) from error
+
     def check_size(self, payload: bytes) -> None:
-        """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
+        """Raise CannotServe if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
         if len(payload) > self._max_bytes:
-            raise CannotDecode(
+            raise CannotServe(
                 f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
             )
 
@@ -265,6 +293,13 @@ class Codec:
             return self._from_dict(values)
         except Exception as error:
             raise CannotDecode(_reason(error)) from error
+
+    def _loaded(self, dumped: bytes) -> Any:
+        assert self.serializer is not None
+        try:
+            return self.serializer.loads(dumped)
+        except (AttributeError, ImportError) as error:  # of a pickle whose class has moved
+            raise NotHere(_reason(error)) from error
 
     def _from_dict(self, values: Any) -> Request:
         cls, kwargs = self._dicts.arguments_of(values)
@@ -411,7 +446,7 @@ class Codec:
         try:
             return self._request_classes[name]
         except KeyError:
-            raise Unfit(f"{name!a:.200} is not an imported subclass of Request") from None
+            raise NotHere(f"{name!a:.200} is not an imported subclass of Request") from None
 
 
 _ADDED = {"dumps_kwargs": attributes.json_data}
@@ -477,7 +512,7 @@ def _plain(kwargs: dict[str, Any]) -> Request:
 
 
 def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    return _with_headers(cls(**kwargs), kwargs)
+    return _with_headers(_made(cls, kwargs), kwargs)
 
 
 def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
@@ -486,7 +521,7 @@ def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
     Its constructor may modify its arguments, merge some into others, and add to numbers: it gets copies.
     """
     kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
-    request = cls(**{name: _copied(value) for name, value in kwargs.items()})
+    request = _made(cls, {name: _copied(value) for name, value in kwargs.items()})
     for name in ("callback", "errback", "priority", "dont_filter", "cookies", "flags"):
         if name in kwargs:
             setattr(request, name, kwargs[name])
@@ -496,6 +531,14 @@ def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
             values.clear()
             values.update(kwargs[name])
     return _with_headers(request, kwargs)
+
+
+def _made(cls: type[Request], kwargs: dict[str, Any]) -> Request:
+    try:
+        return cls(**kwargs)
+    except Exception as error:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise NotHere(f"{name} cannot be constructed: {_reason(error)}") from error
 
 
 def _copied(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from scrapy import Item
 
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit
 
 _BUILTIN = frozenset(
     {object, str, bytes, int, float, tuple, frozenset, list, set, OrderedDict, dict, defaultdict, Counter}
@@ -176,7 +176,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
 
     def build(state: Any) -> Any:
         if exactly(str, state) not in members:
-            raise Unfit(f"{cls.__qualname__} has no member {state!a:.80}")
+            raise NotHere(f"{cls.__qualname__} has no member {state!a:.80}")
         return members[state]
 
     return Shape(name, cls, read, build)
@@ -194,6 +194,8 @@ def _item(name: str, cls: type[Item]) -> Shape:
         item = Item.__new__(cls)
         Item.__init__(item)
         for key, value in exactly(dict, state).items():
+            if key not in cls.fields:
+                raise NotHere(f"{cls.__qualname__} has no field {key!a:.80}")
             Item.__setitem__(item, key, value)
         return item
 
@@ -210,7 +212,7 @@ def _named_tuple(name: str, cls: type[tuple[Any, ...]]) -> Shape:
 
     def build(state: Any) -> tuple[Any, ...]:
         if type(state) is not list or len(state) != length:
-            raise Unfit(f"{cls.__qualname__} has {length} fields")
+            raise NotHere(f"{cls.__qualname__} has {length} fields")
         return tuple.__new__(cls, state)
 
     return Shape(name, cls, read, build)
@@ -238,7 +240,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
     def build(state: Any) -> Any:
         if exactly(dict, state).keys() != set(fields):
             odd = sorted(map(ascii, state.keys() ^ set(fields)))
-            raise Unfit(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
+            raise NotHere(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
         record: Any = object.__new__(cls)
         for field, value in state.items():
             object.__setattr__(record, field, value)

@@ -15,5 +15,9 @@ class Unfit(Exception):
         return f"{''.join(reversed(self.path))}: {self.reason}" if self.path else self.reason
 
 
-class UnknownClass(Unfit):
-    """The class of a value may not be used in this process; in others of the crawl it may be allowed."""
+class NotHere(Unfit):
+    """This process lacks what an entry needs: a callback, a class, a setting. Other workers may have it."""
+
+
+class UnknownClass(NotHere):
+    """The class of a value may not be used in this process."""

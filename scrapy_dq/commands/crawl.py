@@ -32,8 +32,10 @@ MOST_WORKERS = 1000
 RESTARTS = 10
 NOT_BEGUN = 3
 """The exit status if another run than that of DQ_RUN_NAME was finished."""
-LOSSES = ("frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost")
-"""Close reasons of workers that know of a loss, whatever is stored about the run by now."""
+LOSSES = (
+    "frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost", "cannot_serve", "unserved",
+)  # fmt: skip
+"""Close reasons of workers that know of missing pages, whatever is stored about the run by now."""
 
 
 class Crawl(Subcommand):

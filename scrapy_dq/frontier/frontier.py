@@ -73,7 +73,7 @@ SWEEP_S = 1.0
 """The longest time for which a leaving worker sweeps discarded keys."""
 FLUSH_SWEEP_S = 10.0
 """How long a flush deletes: enough for some 50 million fingerprints."""
-SCHEMA = "5"
+SCHEMA = "6"
 """Version of the stored format. Workers with another schema are refused: they would misread the keys."""
 
 

@@ -41,6 +41,12 @@ KEYS = (
     Key("more_bands", "zset", "while something of several ranks waits in one partition"),
     Key("returned", "zset", "while entries that were released or retried wait"),
     Key("quarantine", "zset", "while a suspect waits"),
+    Key("declined", "zset", "while an entry waits that some worker has declined"),
+    Key(
+        "decliners",
+        "hash",
+        "the run; longer for a retry of what failed. Who declined an entry, and why",
+    ),
     Key("delayed", "zset", "while something is not due yet"),
     Key("rotation", "zset", "while a partition may be served"),
     Key("suspects", "zset", "while a partition with suspects alone may be served"),

@@ -250,6 +250,20 @@ class Again:
 
 
 @dataclass(slots=True)
+class Decline:
+    """The code of this worker cannot serve the entry: the other workers are offered it."""
+
+    entry_id: bytes
+    reason: str
+    fingerprint: bytes = b""
+    """Of the request: if no worker serves it, it is removed from what was seen. Empty: none."""
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.reason) + len(self.fingerprint)
+
+
+@dataclass(slots=True)
 class Defer:
     """The work is done; what ends the lease follows when its puts in other shards are certain."""
 
@@ -259,7 +273,9 @@ class Defer:
 
 Ending = Ack | Fail | Bury | Again
 """A move with which the work of a lease is over."""
-Move = Put | Release | Defer | Ending
+Return = Release | Decline
+"""A move that gives a lease back: its work is not done."""
+Move = Put | Return | Defer | Ending
 
 
 def fits_a_partition(name: str) -> bool:
@@ -293,6 +309,8 @@ class Lease:
     """A worker died while it held it; a worker holds one such lease at a time."""
     message: bytes = field(default=b"", compare=False)
     """See `Put.message`."""
+    was_declined: bool = False
+    """The code of another worker could not serve it."""
     genuine: bool = field(default=True, compare=False)
     """False: its signature is missing or invalid; its payload is left out."""
 
@@ -424,6 +442,10 @@ class Census:
     more: no lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
     never_sent: int = field(default=0, compare=False)
     """Of those that are done or failed, how many were not sent to any site."""
+    declined: int = 0
+    """Of those waiting: entries that the code of some worker cannot serve."""
+    unserved: int = 0
+    """Dead letters of this run that no worker could serve."""
 
     @property
     def pages(self) -> int:
@@ -444,6 +466,8 @@ class Census:
             max(self.gone, shard.gone),  # workers tell home, which has the sum (`Gone`)
             self.incomplete,
             never_sent=self.never_sent + shard.never_sent,
+            declined=self.declined + shard.declined,
+            unserved=self.unserved + shard.unserved,
         )  # fmt: skip
 
     @property

@@ -13,6 +13,7 @@ from scrapy_dq.frontier.model import (
     Admission,
     Again,
     Bury,
+    Decline,
     Defer,
     Fail,
     Move,
@@ -21,7 +22,7 @@ from scrapy_dq.frontier.model import (
     clamped,
 )
 
-_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer, Again)
+_KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer, Again, Decline)
 _NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
 
 
@@ -49,6 +50,8 @@ def fields_of(move: Move) -> tuple[Any, ...]:
             6, move.entry_id, move.next_id, move.payload, clamped(move.priority), int(move.start),
             move.due_at, move.never_sent,
         )  # fmt: skip
+    if isinstance(move, Decline):
+        return (7, move.entry_id, move.reason, move.fingerprint)
     raise TypeError(f"not a move: {move!r}")
 
 

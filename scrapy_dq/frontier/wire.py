@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil, floor
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgpack
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import (
+    ENTRY_ID_BYTES,
     Again,
     Audited,
     Block,
@@ -222,7 +223,8 @@ def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
-    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words, damage = reply
+    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words, damage, ids = reply
+    declined = {ids[at : at + ENTRY_ID_BYTES] for at in range(0, len(ids), ENTRY_ID_BYTES)}
     dropped = positions.split(b",") if positions else []
     return Receipt(
         status,
@@ -231,7 +233,7 @@ def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
         Census(*counts),
         tuple(
             # Redis rounds ages down to whole ms: the previous lease may have been sent up to 1 ms later.
-            _lease(record, signer, None if wait_ms == b"" else now + (wait_ms + 1) / 1000)
+            _lease(record, signer, None if wait_ms == b"" else now + (wait_ms + 1) / 1000, declined)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,
@@ -243,7 +245,7 @@ def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
     )
 
 
-def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
+def _lease(record: bytes, signer: Signer, send_at: float | None, declined: Collection[bytes]) -> Lease:
     # lua/lib/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
     end = record.index(0, 9)
     entry_id = record[end + 9 : end + 21]
@@ -253,8 +255,10 @@ def _lease(record: bytes, signer: Signer, send_at: float | None) -> Lease:
         payload = signer.verified(entry_id, stored)
     attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
     suspect = record[8] >= 128
-    genuine = payload is not None
-    return Lease(entry_id, attempts, payload or b"", partition, send_at, place, suspect, message, genuine)
+    return Lease(
+        entry_id, attempts, payload or b"", partition, send_at, place, suspect, message,
+        entry_id in declined, payload is not None,
+    )  # fmt: skip
 
 
 def parse_words(packed: bytes) -> Words:

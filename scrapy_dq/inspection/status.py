@@ -60,7 +60,10 @@ class Progress:
         turn = turn_of(self._place, overview)
         sizes = self._newest_sizes()
         info = info_of(self._place.client) or {}
-        counts = {name: asdict(overview.census)[name] for name in (*COUNTS, "gone", "incomplete")}
+        counts = {
+            name: asdict(overview.census)[name]
+            for name in (*COUNTS, "gone", "incomplete", "declined", "unserved")
+        }
         rate = self.rate() if overview.phase == "open" else None
         # A higher rate does not help a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)

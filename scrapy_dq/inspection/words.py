@@ -98,6 +98,10 @@ def missing(status: dict[str, Any]) -> Iterator[str]:
         yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
     if status.get("incomplete"):
         yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
+    if status.get("declined"):
+        yield f"{status['declined']:,} requests wait for a worker that has the code for them"
+    if status.get("unserved"):
+        yield f"{status['unserved']:,} requests became dead letters: no worker had the code for them"
 
 
 def waiting(wait: dict[str, Any]) -> str:

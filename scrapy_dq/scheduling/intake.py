@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable
 from hashlib import sha1
@@ -36,7 +35,7 @@ from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.tally import Tally
-from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
+from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, without_numbers
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -307,7 +306,7 @@ class Intake:
 
     def warn_dead(self, what: str, reason: str) -> None:
         """Log that *what* becomes a dead letter: once for each reason, unless SCHEDULER_DEBUG is set."""
-        kind = _without_numbers(reason)
+        kind = without_numbers(reason)
         new = kind not in self._warned_dead and len(self._warned_dead) < MOST_REASONS
         if new or self._debug:
             self._warned_dead.add(kind)
@@ -401,7 +400,7 @@ class Intake:
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
         start = self._settlement.from_start(request)
-        kind = start, _without_numbers(str(error))
+        kind = start, without_numbers(str(error))
         new = kind not in self._warned_unencodable and len(self._warned_unencodable) < MOST_REASONS
         if new or self._debug:
             self._warned_unencodable.add(kind)
@@ -438,8 +437,3 @@ class Intake:
 
 def _scheme_of(request: Request) -> str:
     return request.url.partition(":")[0].lower()
-
-
-def _without_numbers(reason: str) -> str:
-    """Return the same text for two requests that are refused for one reason, such as their sizes."""
-    return re.sub(r"\d+", "", reason)

@@ -34,7 +34,7 @@ _START_REQUESTS = {
 _EXPLAINED = (
     "finished", "start_incomplete", "start_error", "frontier_damaged", "frontier_lost",
     "frontier_rolled_back", "outbox_lost", "run_over", "max_pages",
-    "domain_budget",
+    "domain_budget", "cannot_serve", "unserved",
 )  # fmt: skip
 """Close reasons of this package: a line of its own says what each means."""
 _HOLDS = {
@@ -218,6 +218,12 @@ def log_end(
             "Crawl %r: keys were deleted or evicted during the run: %d requests, or fingerprints that were "
             "seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
             crawl, census.gone,
+        )  # fmt: skip
+    if reason == "unserved":
+        logger.error(
+            "Crawl %r: %s became dead letters because no worker has the code for them; the rest is done. "
+            "Retry them with the right code",
+            crawl, count_of(census.unserved, "request"),
         )  # fmt: skip
     if reason == "max_pages":
         logger.info(

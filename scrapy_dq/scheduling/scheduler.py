@@ -14,11 +14,13 @@ from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
 
-from scrapy_dq.codec import CannotDecode
+from scrapy_dq.codec import CannotDecode, CannotServe
+from scrapy_dq.codec.shown import url_of
 from scrapy_dq.frontier.model import Admission, Lease, Put
 from scrapy_dq.hostnames import bound_host_names
 from scrapy_dq.revisits.visit import KEY as VISIT
 from scrapy_dq.scheduling.admission import Admissions
+from scrapy_dq.scheduling.declined import Declined
 from scrapy_dq.scheduling.download_hooks import DownloadHooks
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
@@ -30,10 +32,10 @@ from scrapy_dq.scheduling.intake import Intake, shown
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import enabled
 from scrapy_dq.signals import items_given_up
-from scrapy_dq.start_urls.payloads import NoRequest, Payloads
+from scrapy_dq.start_urls.payloads import NoRequest, NotMadeHere, Payloads
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.tally import Tally
-from scrapy_dq.text import printable, prose_without_logins
+from scrapy_dq.text import printable, prose_without_logins, without_login
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -115,6 +117,7 @@ class Scheduler(BaseScheduler):
             session.worker, session.settlement, self._work, session.revisits, self._count,
             adopted=session.adopted,
         )  # fmt: skip
+        self._declined = Declined(spider, config.crawl)
         self._held_up = HeldDownloads(session.settlement, self._wait)
         self._outgoing.install()
         self._engines = session.settlement.watch_next_request(
@@ -133,6 +136,8 @@ class Scheduler(BaseScheduler):
             self._session.worker.release(entry_id)
         try:
             if hasattr(self, "_session"):
+                if self._opened:
+                    self._declined.log_counts()
                 await self._session.close(reason)
         finally:
             self._count.flush()  # the next that Scrapy does is to log its stats
@@ -169,7 +174,7 @@ class Scheduler(BaseScheduler):
         """Return the next leased or local request; None if there is none at the moment."""
         # Not only when the engine is idle: if it dies before, its start() would count as interrupted.
         self._note_start()
-        if self._session.paused:
+        if self._session.paused or self._declined.leaving:
             return None
         request = None
         if len(self._work.local) and self._session.downloads.local_turn:
@@ -235,11 +240,15 @@ class Scheduler(BaseScheduler):
     def _decode(self, lease: Lease) -> Request | None:
         try:
             request = self._session.codec.decode(lease.payload)
+        except CannotServe as error:
+            self._decline(lease, prose_without_logins(str(error)))
+            return None
         except CannotDecode as error:
             reason = prose_without_logins(str(error))
-            logger.warning("A stored request cannot be served and becomes a dead letter: %s", reason)
+            self._storing.warn_dead("A stored request", reason)
             self._session.worker.bury(lease.entry_id, reason)
             return None
+        self._declined.served()
         if self._session.revisits is not None:
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
         else:
@@ -251,11 +260,30 @@ class Scheduler(BaseScheduler):
             self._outgoing.watch(request)
         return request
 
+    def _decline(self, lease: Lease, reason: str) -> None:
+        """Return *lease* for other workers, and leave the crawl if this worker can serve none of it."""
+        self._session.worker.decline(lease.entry_id, reason, self._fingerprint_of(lease.payload))
+        url = without_login(url_of(lease.payload, self._session.config.max_entry_bytes))
+        if self._declined.add(reason, printable(url, 200), was_declined=lease.was_declined):
+            self._session.settlement.close_spider("cannot_serve")
+
+    def _fingerprint_of(self, payload: bytes) -> bytes:
+        """Return what `seen` stores of a request that cannot be decoded; empty: nothing that is known."""
+        try:
+            return self._storing.admissions.fingerprint(self._session.codec.plain(payload)) or b""
+        except Exception:  # a fingerprinter of the project may need what is missing
+            return b""
+
     def _make_requests(self, lease: Lease) -> None:
         """Store the requests made from the start payload of *lease*, and end the lease."""
         try:
             requests = self._fed.requests(lease.payload)
             refused = self._storing.store_fed(requests, lease.entry_id, lease.message)
+        except NotMadeHere as error:
+            self._storing.admissions.settled(lease.entry_id)
+            self._work.settled(lease.entry_id)
+            self._decline(lease, str(error))
+            return
         except NoRequest as error:
             refused = str(error)
         if refused:

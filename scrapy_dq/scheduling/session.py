@@ -70,6 +70,7 @@ _COUNTERS = {
     Count.RELEASE: stats.RELEASED,
     Count.DEFER: stats.DEFERRED,
     Count.BURY: stats.BURIED,
+    Count.DECLINE: stats.DECLINED,
     Count.FAIL: stats.FAILED,
 }
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from scrapy import FormRequest, Request, Spider
 
-from scrapy_dq.codec import CannotDecode, Codec, attributes, formats
+from scrapy_dq.codec import CannotDecode, CannotServe, Codec, attributes, formats
 from scrapy_dq.codec.attributes import check_host
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable, prose_without_logins, url_error
@@ -23,6 +23,10 @@ MOST_FIELDS = 10_000
 
 class NoRequest(ValueError):
     """No request can be made from it; the message is the reason of its dead letter."""
+
+
+class NotMadeHere(NoRequest):
+    """The code or the settings of this worker lack what the payload needs."""
 
 
 class Payloads:
@@ -44,6 +48,7 @@ class Payloads:
         """Return the requests that an entry stands for, at least one.
 
         Raises:
+            NotMadeHere: other workers may be able to make them.
             NoRequest: there are none, whatever the cause.
         """
         try:
@@ -58,7 +63,8 @@ class Payloads:
         except Exception as error:  # untrusted bytes and the spider's own method may raise anything
             clear = isinstance(error, (NoRequest, CannotDecode))
             reason = str(error) if clear else url_error(error) or f"{type(error).__name__}: {error}"
-            raise NoRequest(printable(prose_without_logins(reason))) from error
+            kind = NotMadeHere if isinstance(error, CannotServe) else NoRequest
+            raise kind(printable(prose_without_logins(reason))) from error
         if not requests:
             raise NoRequest("make_request_from_data() made no request from it")
         return requests

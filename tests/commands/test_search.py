@@ -10,14 +10,14 @@ from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.frontier.admin.entries import PLACES, Entry, look_at_entries
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.inspection.found import matches
-from support.live_frontier import HandWorker, LiveFrontier, bury, fail, put, release
+from support.live_frontier import HandWorker, LiveFrontier, bury, decline, fail, put, release
 from support.redis_server import RedisServer
 from support.stored_requests import stored
 
 HOST = b"shop.example"
 WHERE = {
     "in flight": "1", "returned": "2", "quarantine": "3", "waiting": "4", "delayed": "5", "failed": "6",
-    "dead": "7",
+    "dead": "7", "declined": "9",
 }  # fmt: skip
 """The page that is in each place."""
 
@@ -34,9 +34,9 @@ def everywhere(live: LiveFrontier) -> LiveFrontier:
     victim = HandWorker(live, "victim")
     worker.exchange(page(3))
     assert victim.take(1) == [3]
-    worker.exchange(*[page(n, 9) for n in (1, 2, 6, 7)])
-    assert sorted(worker.take(4)) == [1, 2, 6, 7]
-    worker.exchange(fail(6), bury(7), release(2), page(4, -1), page(5, due_in=7200))
+    worker.exchange(*[page(n, 9) for n in (1, 2, 6, 7, 9)])
+    assert sorted(worker.take(5)) == [1, 2, 6, 7, 9]
+    worker.exchange(fail(6), bury(7), release(2), decline(9), page(4, -1), page(5, due_in=7200))
     worker.exchange(put(8, -2, partition=b"other.example", payload=stored("http://other.example/p/4")))
     worker.reclaim("victim")
     return live
@@ -53,7 +53,7 @@ def test_an_entry_is_found_wherever_it_is(dq: Any, everywhere: LiveFrontier) -> 
     assert everywhere.dump() == before
     assert by_place(found) == WHERE
     assert found["complete"]
-    assert found["looked_at"] == 8
+    assert found["looked_at"] == 9
     known = {each["where"]: each for each in found["entries"]}
     assert known["in flight"]["worker"] == "worker"
     assert (known["waiting"]["ahead"], known["returned"]["ahead"]) == (0, None)
@@ -69,7 +69,7 @@ def test_people_see_a_table(dq: Any, everywhere: LiveFrontier) -> None:
     for part in ("in flight", "quarantine", "due in", "next", "http://", "failed"):
         assert part in text
     assert "s3cret" not in text
-    assert dq.text("search", "nowhere") == "Nothing was found among 8 entries.\n"
+    assert dq.text("search", "nowhere") == "Nothing was found among 9 entries.\n"
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -138,7 +138,7 @@ def test_what_somebody_else_has_written_is_left_out(dq: Any, everywhere: LiveFro
     redis.rpush(key(listed), b"short")
     found = dq.found("search", "shop.example/p/")
     assert by_place(found) == WHERE
-    assert found["looked_at"] == 8 + 11
+    assert found["looked_at"] == 9 + 11
 
 
 @pytest.mark.parametrize(

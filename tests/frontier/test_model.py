@@ -34,6 +34,7 @@ from scrapy_dq.frontier.model import (
     Again,
     Block,
     Bury,
+    Decline,
     Fail,
     Limits,
     Member,
@@ -77,8 +78,8 @@ SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
 # the same choices stay possible, and an example replays.
 WHICH = st.integers(0, 2**16)
 PUTS = ("seen", "seed", "id")
-SETTLE = ("ack", "release", "bury", "fail", "later")
-FOREIGN = ("foreign ack", "foreign release", "foreign bury", "foreign later")
+SETTLE = ("ack", "release", "bury", "fail", "later", "decline", "decline")
+FOREIGN = ("foreign ack", "foreign release", "foreign bury", "foreign later", "foreign decline")
 KINDS = (*PUTS, *PUTS, "id", *SETTLE, "again", *FOREIGN)
 LOST = st.sampled_from((False, False, True))
 SEEDING = st.sampled_from((0, 0, 0, 0, 0, 1, 2, 3))
@@ -147,6 +148,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self.made = 0
         self.puts: list[Put] = []
         self.slots: dict[bytes, bytes] = {}
+        self.tokens_of: dict[bytes, bytes] = {}
         self.actors: list[Actor] = []
         self.history: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -611,6 +613,8 @@ class FrontierMachine(RuleBasedStateMachine):
             elif when:
                 put.not_before_s = self.wall_s + int(when[-1]) * UNIT_S
             self.puts.append(put)
+            if kind == "seen":
+                self.tokens_of[new_id] = token
             return put
         if kind == "again":
             put = self.pick(self.puts, which)
@@ -621,6 +625,8 @@ class FrontierMachine(RuleBasedStateMachine):
             return None
         if kind.endswith("bury"):
             return Bury(entry_id, "no reason")
+        if kind.endswith("decline"):
+            return Decline(entry_id, "no code", self.tokens_of.get(entry_id, b""))
         if kind.endswith("later"):
             due_at = (2 if when == "due 2" else 1) * UNIT_S
             later = next_id(entry_id)

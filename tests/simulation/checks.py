@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KEPT = {
     b"meta", b"seen", b"absent", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted", b"discarded",
-    b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
+    b"decliners", b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
 }  # fmt: skip
 """Keys of a crawl that may be left when its run is finished."""
 IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", "shard_apart", *faults.LOSSES}
@@ -53,7 +53,7 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 
 
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
-    """Check, when a worker says `finished`, that nothing of its run is missing."""
+    """Check, when a worker says `finished` or `unserved`, that nothing else of its run is missing."""
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
@@ -138,7 +138,8 @@ def within_budget(schedule: Schedule, answer: list[Any]) -> None:
     most = {each.max_pages for each in schedule.crawlers}
     if None in most or not answer[4] or schedule.commands["queue"] or schedule.commands["feed"]:
         return
-    _, in_flight, done, _, _, _, _, failed, *_, never_sent = answer[3]
+    _, in_flight, done, _, _, _, _, failed, *_ = answer[3]
+    never_sent = answer[3][13]
     pages = in_flight + done + failed - never_sent
     if pages > max(most):
         raise Violation(f"{pages} requests are leased or done, and {most} are allowed")
@@ -166,7 +167,7 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
 
 def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
     """Check, when an answer says that only what is over the budgets is left, that this is so."""
-    _, in_flight, *_, over, _ = answer[3]
+    in_flight, over = answer[3][1], answer[3][12]
     if not over or schedule.commands["limit"]:
         return
     of, prefix = keys.Shard(CRAWL, shard), keys.prefix(keys.Shard(CRAWL, shard))
@@ -235,8 +236,9 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
         raise Violation(f"{crawler.process.name} closes with reason run_over in the run that is the last one")
 
 
-def leased(schedule: Schedule, records: list[bytes], shard: int, *, with_order: bool) -> None:
+def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: bool) -> None:
     """Check what an exchange has leased: nothing while the crawl is on hold, and the best that waited."""
+    records, declined = answer[4], answer[11]
     if not records:
         return
     held = schedule.commands["pause"] + schedule.commands["drain"]
@@ -248,8 +250,9 @@ def leased(schedule: Schedule, records: list[bytes], shard: int, *, with_order: 
     last: dict[bytes, Place] = {}
     for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
         partition, _, rest = record[9:].partition(b"\0")
-        # Not a suspect, and not a start payload that was claimed just now: that is behind all others.
-        if record[8] < 128 and partition != CLAIMED:
+        # Not a suspect, nor what others have declined: that may come before better ones. Nor a start payload
+        # that was claimed just now: that is behind all others.
+        if record[8] < 128 and partition != CLAIMED and rest[8:20] not in declined:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
     for partition, places in waiting_places(schedule.store.reader, keys.Shard(CRAWL, shard)).items():
         if partition in last and min(places) < last[partition]:
@@ -278,9 +281,24 @@ def dead_letters(schedule: Schedule) -> None:
     # A Redis that was rolled back has ids of workers that have left, or got new ones: they look dead.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     for entry_id, page in schedule.buried.items():
+        if entry_id in schedule.unserved:
+            continue
         charges = kills + schedule.taken_for_dead[entry_id] * rolled_back
         if not schedule.plan.pages[page].kills and charges < schedule.plan.setup.max_attempts:
             raise Violation(f"page {page} became a dead letter, and did nothing")
+
+
+def unserved(schedule: Schedule, buried: set[bytes], shard: int) -> None:
+    """Check that no worker which is a member could have served what an exchange has given up."""
+    name = keys.prefix(keys.Shard(CRAWL, shard)) + "members"
+    members = {each.decode() for each in schedule.store.run("SMEMBERS", name)}
+    for entry_id in buried:
+        page = schedule.buried[entry_id]
+        able = [each for each in schedule.crawlers if each.serves(page) and each.ids & members]
+        if able and not schedule.losses:
+            names = [each.process.name for each in able]
+            raise Violation(f"page {page} became a dead letter, and {names} could have served it")
+    schedule.unserved |= buried
 
 
 def repeats(schedule: Schedule) -> None:

@@ -97,6 +97,7 @@ class Crawler(Listener):
         self._setup = setup
         self._site = site
         self.part = part
+        self.number = int(name.removeprefix("worker"))
         self.starts = setup.starts[part :: setup.parts]
         self._watch = watch
         self._stopping = ""
@@ -202,6 +203,10 @@ class Crawler(Listener):
         for each in self.worker.dialogues:
             each.protocol.outbox.clear()
 
+    def serves(self, page: int) -> bool:
+        """Tell whether its code can serve a page."""
+        return self._setup.serves(self.number, page)
+
     def later(self, do: Callable[[], None]) -> None:
         """Do something at the next moment at which its process runs."""
         self._world.at(self._world.now, do, self.process.main)
@@ -296,6 +301,10 @@ class Crawler(Listener):
             self._done.set()
             return
         while len(self.running) < self._setup.capacity and (lease := worker.take()) is not None:
+            if not (lease.payload.startswith(FED_MARK) or self.serves(parts(lease.payload)[0])):
+                self._watch(self.process.name, f"declines {lease.payload!r}")
+                worker.decline(lease.entry_id, "no code")
+                continue
             again = " again" if lease.entry_id in self.running else ""
             self._watch(self.process.name, f"takes{again} {lease.payload!r}")
             self.running[lease.entry_id] = lease

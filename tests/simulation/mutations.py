@@ -149,6 +149,9 @@ MUTATIONS = (
     Mutation(GUARD, "a paused crawl goes on", (
         (LUA + "transitions/exchange.lua", "if state.hold ~= '' then want, claims = 0, false end", ""),
     )),
+    Mutation(GUARD, "an entry is given up although a worker that is here may serve it", (
+        (LUA + "moves/abandon.lua", "  if not all_have_declined(members) then return false end\n", ""),
+    )),
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     )),

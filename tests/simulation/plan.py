@@ -97,6 +97,9 @@ class Setup:
     idle_s: float = 0.02
     """The first pause after an exchange that brought nothing."""
     spill_dir: str = ""
+    lacking: int = 0
+    """Every second process lacks the code for pages whose number has this remainder by 3: 1 or 2. 3: all of
+    them lack it for those with remainder 1, and every second one for those with 2. 0: none lacks any."""
     functions: bool = True
     """Redis has functions: since 7."""
 
@@ -107,6 +110,13 @@ class Setup:
     def max_pages_at(self, now: float) -> int | None:
         """Return the most requests of which a worker that starts now is told."""
         return self.max_pages if now < BEGIN_S + FAULTS_END_S else None
+
+    def serves(self, process: int, page: int) -> bool:
+        """Tell whether the code of a process, by its number, can serve a page."""
+        rest = page % 3
+        if self.lacking == 3 and rest == 1:
+            return False
+        return not (rest and rest == min(self.lacking, 2) and process % 2)
 
     @property
     def fed_until_s(self) -> float:
@@ -156,6 +166,7 @@ def drawn(seed: int) -> Plan:
     budget = Random(f"{seed} domain budget").choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
     if plan.setup.fed or SHARDED <= seed < SHARED_PAGES:
         max_pages = None  # start payloads are in flight, too
+    lacking = Random(f"{seed} code").choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3))
     memory_moves = plan.setup.memory_moves
     if any(strike.fault == "disk_lost" for strike in plan.strikes):
         memory_moves = 1  # else an outage is too short for a worker to have much on disk
@@ -165,6 +176,7 @@ def drawn(seed: int) -> Plan:
         "max_pages": max_pages,
         "streams": streams,
         "budget": budget,
+        "lacking": lacking,
     }
     functions = Random(f"{seed} functions").random() < 0.75
     random = Random(f"{seed} never sent")

@@ -85,6 +85,8 @@ class Schedule:
         self.dead: set[Identity] = set()
         self.buried: dict[bytes, int] = {}
         """The pages of the entries that became dead letters, by the entries' ids."""
+        self.unserved: set[bytes] = set()
+        """The ids of those that no worker could serve."""
         self.fenced: set[str] = set()
         """Ids of workers that were declared dead."""
         self.taken_for_dead: Counter[bytes] = Counter()
@@ -300,7 +302,7 @@ class Schedule:
 
     def _start(self, part: int, again: bool) -> None:
         self._starting -= 1
-        if not again and "finished" in self._endings() and not checks.gone_on(self):
+        if not again and self._is_over() and not checks.gone_on(self):
             return  # it would begin the next run
         name = f"worker{len(self.crawlers)}"
         if len(self.crawlers) >= MOST_STARTS:
@@ -321,7 +323,7 @@ class Schedule:
             if what.startswith("ends: "):
                 crawler = next(crawlers)
                 checks.may_end(self, crawler)
-            if what == "ends: finished":
+            if what in ("ends: finished", "ends: unserved"):
                 checks.nothing_lost(self, crawler)
                 checks.same_frontier(self, crawler)
                 if self._again:
@@ -376,12 +378,14 @@ class Schedule:
                     self._applied[worker_id] = number, outcome[4]
                     self._seeding[worker_id] = str(names[5])
                     checks.applied(self, worker_id, last, number, outcome, shard)
+                    if self.setup.lacking and outcome[3][3]:
+                        before = set(self.buried)
+                        self._note_dead_letters()
+                        checks.unserved(self, set(self.buried) - before, shard)
                     checks.within_budget(self, outcome)
                     checks.within_domain_budgets(self, outcome[4], shard)
                     checks.over_budget(self, outcome, shard)
-                    checks.leased(
-                        self, outcome[4], shard, with_order=self.report.exchanges in self._looked_at
-                    )
+                    checks.leased(self, outcome, shard, with_order=self.report.exchanges in self._looked_at)
                 elif (
                     number == last
                     and not self.losses
@@ -506,10 +510,13 @@ class Schedule:
         if self.world.now < max(self.store.frozen.values(), default=0.0) + LOOK_S:
             return  # it runs then what has reached it
         # As a user would: until a crawl has finished, the command is given again.
-        if "finished" in self._endings() and not checks.gone_on(self):
+        if self._is_over() and not checks.gone_on(self):
             self.world.over = True
         else:
             self.start_later(0.4, part=len(self.crawlers) % self.setup.parts)
+
+    def _is_over(self) -> bool:
+        return bool({"finished", "unserved"} & set(self._endings()))
 
     def _endings(self) -> list[str]:
         return [each.ending or "killed" for each in self.crawlers]

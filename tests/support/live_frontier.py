@@ -23,6 +23,7 @@ from scrapy_dq.frontier.model import (
     Again,
     Block,
     Bury,
+    Decline,
     Fail,
     Joined,
     Limits,
@@ -136,6 +137,10 @@ def release(n: int) -> Release:
 
 def bury(n: int, reason: str = "undecodable") -> Bury:
     return Bury(entry_id(n), reason)
+
+
+def decline(n: int, reason: str = "no callback", fingerprint: bytes = b"") -> Decline:
+    return Decline(entry_id(n), reason, fingerprint)
 
 
 def fail(n: int, reason: str = "not downloaded", *, never_sent: bool = False) -> Fail:

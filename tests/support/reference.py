@@ -17,6 +17,7 @@ from scrapy_dq.frontier.model import (
     Block,
     Bury,
     Census,
+    Decline,
     Fail,
     Hold,
     Joined,
@@ -35,7 +36,7 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
-from support.reference_partitions import UNIT_S, Entry, Partitions, Worker, units
+from support.reference_partitions import UNIT_S, Declined, Entry, Partitions, Worker, units
 
 NO_TERMS = Terms()
 KEEP_FAILED = 5
@@ -78,6 +79,8 @@ class ReferenceFrontier(Partitions):
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
                 return Joined(Status.FINISHED, *args, words=self.words, crawled=True, run_name=crawl.run_name)
+            if crawl.keep_seen and not self.seen_for_retry:
+                self._unmark_unserved()
             self._next_run(crawl.keep_seen)
             self.crawl = crawl
         elif not resumed:
@@ -89,7 +92,7 @@ class ReferenceFrontier(Partitions):
             self.set_limits(crawl.limits)
         if worker_id in self.members:
             self.members[worker_id].beats += 1
-        self.members.setdefault(worker_id, Worker(identity, starts=crawl.starts))
+        self.members.setdefault(worker_id, Worker(identity, starts=crawl.starts, lasting_id=worker_id))
         crawled = self.crawled not in ("", worker_id)
         self.crawled = self.crawled or (worker_id if crawl.starts else "")
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
@@ -138,8 +141,12 @@ class ReferenceFrontier(Partitions):
         if terms.max_pages is not None:
             in_flight = sum(len(worker.leases) for worker in self.members.values())
             want = max(0, min(want, terms.max_pages - self.census().pages - in_flight))
-        self.lease(me, min(want, ceil(len(self.backlog) / len(self.members))), ahead, terms)
+        waiting = len(self.backlog) + len(self.declined)
+        self.lease(me, min(want, ceil(waiting / len(self.members))), ahead, terms)
         if self.backlog:
+            return self._receipt(me, self.census(), terms)
+        busy = self.delayed or self.count_seeding() or any(w.leases for w in self.members.values())
+        if not busy and not self._abandon():
             return self._receipt(me, self.census(), terms)
         if self.delayed or any(w.leases or w.seeding for w in self.members.values()):
             return self._receipt(me, self.census(self.count_seeding()), terms)
@@ -179,6 +186,7 @@ class ReferenceFrontier(Partitions):
         old = self.members.get(old_id)
         done = old.done if old else 0
         me = self.members[new_id] = Worker(identity, seeding=seeding, done=done, starts=crawl.starts)
+        me.lasting_id, me.offered = (old.lasting_id, old.offered) if old else (new_id, 0)
         me.came_from = self._last_seq(old_id, new_id)
         for each in (old_id, new_id):
             self.absent.pop(each, None)
@@ -247,7 +255,7 @@ class ReferenceFrontier(Partitions):
         worker = self.members.get(worker_id, Worker({}))
         released = list(worker.leases)
         for entry_id in released:
-            self._come_back(entry_id, self._end_lease(worker, entry_id))
+            self._release(entry_id, self._end_lease(worker, entry_id))
         self.members.pop(worker_id, None)
         self.classify_touched(0)
         return len(released)
@@ -293,6 +301,7 @@ class ReferenceFrontier(Partitions):
             incomplete = self.count_incomplete()
             self.words, self.starts = replace(told, count=told.count + 1), {}
             if incomplete and not (self.members or self.backlog or self.delayed):
+                self._abandon()
                 self.phase = "finished"
         else:
             hold = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING, Word.RESUME: Hold.NONE}[word]
@@ -301,12 +310,18 @@ class ReferenceFrontier(Partitions):
 
     def elsewhere(self) -> set[bytes]:
         """Return the ids of all that is neither done nor kept for a retry."""
-        return set(self.backlog) | set(self.delayed) | {i for w in self.members.values() for i in w.leases}
+        return (
+            set(self.backlog)
+            | set(self.declined)
+            | set(self.delayed)
+            | {i for w in self.members.values() for i in w.leases}
+        )
 
     def retry(self, chosen: Collection[bytes]) -> None:
         """Move what failed, or what is a dead letter, back to its place; all of *chosen* are of one kind."""
         for entry_id in chosen:
-            self.dead.pop(entry_id, None)
+            if self.dead.pop(entry_id, None) and self.decliners.pop(entry_id, None):
+                self.unserved -= 1
             kept = [record for record in self.failed if record[0] != entry_id]
             self.count_of_failed -= len(self.failed) - len(kept)
             self.failed = kept
@@ -325,10 +340,11 @@ class ReferenceFrontier(Partitions):
 
     def census(self, seeding: int = 0, incomplete: int = 0) -> Census:
         in_flight = sum(len(worker.leases) for worker in self.members.values())
-        counts = (len(self.backlog), in_flight, self.done, len(self.dead))
+        counts = (len(self.backlog) + len(self.declined), in_flight, self.done, len(self.dead))
         seen, workers = len(self.tokens[Admission.SEEN]), len(self.members)
         more = (self.count_of_failed, len(self.delayed), 0, incomplete)
-        return Census(*counts, seen, workers, seeding, *more, never_sent=self.never_sent)
+        apart = {"never_sent": self.never_sent, "declined": len(self.declined), "unserved": self.unserved}
+        return Census(*counts, seen, workers, seeding, *more, **apart)
 
     def count_incomplete(self) -> int:
         return sum(not done for done in self.starts.values())
@@ -349,6 +365,7 @@ class ReferenceFrontier(Partitions):
         self.delayed: dict[bytes, tuple[int, Put]] = {}
         if not keep_admitted:
             self.absent: dict[str, int] = {}
+            self.decliners: dict[bytes, Declined] = {}
         clock = self.clock if keep_seen else 0
         self.clear_partitions()
         self.clock = clock
@@ -370,7 +387,7 @@ class ReferenceFrontier(Partitions):
         self.words = replace(self.words, count=self.words.count + 1, forgets=self.words.forgets + 1)
 
     def _count_from_zero(self) -> None:
-        self.done = self.count_of_failed = self.never_sent = 0
+        self.done = self.count_of_failed = self.never_sent = self.unserved = 0
         self.dead: dict[bytes, tuple[str, int, bytes]] = {}
         self.failed: list[tuple[bytes, str, str, str, bytes]] = []
         """The newest that failed, and are kept."""
@@ -401,7 +418,8 @@ class ReferenceFrontier(Partitions):
         """Tell whether *put* is somewhere though its token was forgotten: a set of entries holds it once."""
         leased = any(put.entry_id in worker.leases for worker in self.members.values())
         somewhere = leased or any(
-            put.entry_id in place for place in (self.backlog, self.delayed, self.dead, self.ended)
+            put.entry_id in place
+            for place in (self.backlog, self.declined, self.delayed, self.dead, self.ended)
         )
         return somewhere and put.token not in self.tokens[put.admission]
 
@@ -436,7 +454,11 @@ class ReferenceFrontier(Partitions):
             due = self.clock + max(0, units(move.due_at) or 0)
             self.delayed[move.next_id] = (due, _put_of(move, entry.partition))
         elif isinstance(move, Release):
-            self._come_back(move.entry_id, entry)
+            self._release(move.entry_id, entry)
+        elif isinstance(move, Decline):
+            by = self.decliners.setdefault(move.entry_id, Declined(worker_id, move.fingerprint))
+            by.workers.append(me.lasting_id)
+            self._wait_for_another(move.entry_id, entry)
         elif isinstance(move, Bury):
             self.dead[move.entry_id] = (worker_id, entry.attempts, entry.payload)
             self.ended[move.entry_id] = entry
@@ -450,6 +472,34 @@ class ReferenceFrontier(Partitions):
         entry = worker.leases.pop(entry_id)
         self.lease_ended(entry.partition, entry_id)
         return entry
+
+    def _release(self, entry_id: bytes, entry: Entry) -> None:
+        again = self._wait_for_another if entry_id in self.decliners else self._come_back
+        again(entry_id, entry)
+
+    def _wait_for_another(self, entry_id: bytes, entry: Entry) -> None:
+        self.turn += 1
+        entry.suspect, entry.back = False, True
+        self.declined[entry_id] = (self.turn, entry)
+        self.touched.add(entry.partition)
+
+    def _abandon(self) -> bool:
+        """Make dead letters of what every worker has declined; False: somebody has not."""
+        last = max((number for number, _ in self.declined.values()), default=0)
+        if any(worker.offered < last for worker in self.members.values()):
+            return False
+        for entry_id, (_, entry) in self.declined.items():
+            worker_id = self.decliners[entry_id].worker_id
+            self.dead[entry_id] = (worker_id, entry.attempts, entry.payload)
+            self.ended[entry_id] = entry
+        self.unserved += len(self.declined)
+        self.declined = {}
+        return True
+
+    def _unmark_unserved(self) -> None:
+        for entry_id, by in self.decliners.items():
+            if entry_id in self.dead:
+                self.tokens[Admission.SEEN].discard(by.fingerprint)
 
     def _come_back(self, entry_id: bytes, entry: Entry) -> None:
         entry.back = True
@@ -468,7 +518,7 @@ class ReferenceFrontier(Partitions):
     def _receipt(self, me: Worker, census: Census, terms: Terms = NO_TERMS) -> Receipt:
         status = Status.FINISHED if self.phase == "finished" else Status.OK
         leases = tuple(
-            Lease(i, entry.attempts, entry.payload, entry.partition, self._wait_s(at))
+            Lease(*self._leased(i, entry), self._wait_s(at), was_declined=i in self.decliners)
             for i, at in me.granted
             if (entry := me.leases.get(i))
         )
@@ -477,6 +527,9 @@ class ReferenceFrontier(Partitions):
         blocked = tuple(p for p in terms.here if self.blocked.get(p, 0) > soon)
         next_due_s = None if due is None else due * UNIT_S
         return Receipt(status, True, me.dropped, census, leases, next_due_s, blocked, words=self.words)
+
+    def _leased(self, entry_id: bytes, entry: Entry) -> tuple[bytes, int, bytes, bytes]:
+        return entry_id, entry.attempts, entry.payload, entry.partition
 
     def _wait_s(self, at: int | None) -> float | None:
         return None if at is None else (at - self.clock) * UNIT_S

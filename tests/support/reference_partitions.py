@@ -38,6 +38,17 @@ class Entry:
 
 
 @dataclass
+class Declined:
+    """Why an entry is not in the backlog: the code of some workers cannot serve it."""
+
+    worker_id: str
+    """The first of them, by its id at that time."""
+    fingerprint: bytes
+    workers: list[str] = field(default_factory=list)
+    """By their `Worker.lasting_id`."""
+
+
+@dataclass
 class Worker:
     """A registered worker, and the answer that a repeat of its last exchange gets."""
 
@@ -55,6 +66,11 @@ class Worker:
     starts: str = ""
     came_from: int | None = None
     """The last exchange under the id from which it rejoined; -1: id unknown; None: it did not."""
+
+    lasting_id: str = ""
+    """A rejoin keeps it."""
+    offered: int = 0
+    """The number up to which it was offered what others have declined."""
 
     @property
     def suspects(self) -> list[bytes]:
@@ -74,6 +90,8 @@ class Partitions:
     def clear_partitions(self) -> None:
         self.clock = self.turn_of_rotation = 0
         self.backlog: dict[bytes, Entry] = {}
+        self.declined: dict[bytes, tuple[int, Entry]] = {}
+        """With their numbers, the lowest first."""
         self.members: dict[str, Worker] = {}
         self.standing: dict[bytes, tuple[str, int]] = {}
         """Of each partition that is not empty: rotation, suspects (both with turn), resting, saturated."""
@@ -235,6 +253,7 @@ class Partitions:
         For each partition that has nothing to lease, or not yet, another one is looked at.
         """
         here, me.granted = terms.here, ()
+        want -= self._offer(me, min(want, 1), ahead)
         room: dict[bytes, int] = {}
         looked, fruitless = 0, 1
         while want > 0 and fruitless and looked < LOOKS:
@@ -252,6 +271,33 @@ class Partitions:
                     want -= got
                     gained |= got > 0
             looked += fruitless
+        self._offer(me, want, ahead)
+
+    def _offer(self, me: Worker, want: int, ahead: int) -> int:
+        """Grant what other workers have declined; each is offered to a worker once."""
+        got = 0
+        for entry_id, (number, entry) in list(self.declined.items()) if want > 0 else ():
+            if number <= me.offered:
+                continue
+            delay, _, budget = self._limits_of(entry.partition)
+            if 0 < budget <= self._spent_by(entry.partition):
+                del self.declined[entry_id]
+                self.backlog[entry_id] = entry
+                self._classify(entry.partition, ahead)
+            elif me.lasting_id not in self.decliners[entry_id].workers:
+                if got >= want or self._is_saturated(entry.partition):
+                    break
+                del self.declined[entry_id]
+                me.leases[entry_id] = entry
+                start = max(self.clock, self.earliest.get(entry.partition, 0))
+                timed = bool(delay) or start > self.clock
+                me.granted += ((entry_id, start if timed else None),)
+                if timed:
+                    self._set_earliest(entry.partition, start + delay)
+                self._classify(entry.partition, ahead)
+                got += 1
+            me.offered = number
+        return got
 
     def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
         """Return the partitions to be looked at: those of which *me* has nothing, then the others."""

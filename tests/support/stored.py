@@ -120,10 +120,14 @@ def stored_state(
             assert element[8:20] == entry_id
             found(entry_id, partition, place, worker_id, attempts, bool(suspect), element[20:])
     delayed = dict(_delayed(member, due) for member, due in plain["delayed"])
+    leased = {i: partitions[i] for i in entries if i not in waiting}
+    for member, _ in plain["declined"]:
+        partition, _, rest = member.partition(b"\0")
+        found(rest[16:28], partition, place_in(rest), "declined", rest[28], False, rest[29:])
     assert not set(delayed) & (set(entries) | set(plain["dead"]))
     assert not set(entries) & set(plain["dead"])
-    assert counts["waiting"] == len(waiting)
-    assert counts["in_flight"] == len(entries) - len(waiting)
+    assert counts["waiting"] == len(waiting) + len(plain["declined"])
+    assert counts["in_flight"] == len(leased)
     assert (counts["delayed"], counts["members"]) == (len(delayed), len(members))
     seen = plain["seen"]
     # The directory of a compact one stays when everything is forgotten.
@@ -132,7 +136,6 @@ def stored_state(
     )
 
     ordinary = {partitions[i] for i, (_, _, suspect, _) in waiting.items() if not suspect}
-    leased = {i: partitions[i] for i in entries if i not in waiting}
     nonempty = {partitions[i] for i in waiting}
     check_partitions(plain, ordinary, nonempty, leased, ahead_ms, strict)
     return {
@@ -155,6 +158,9 @@ def stored_state(
             Admission.SEED: plain["seeds"],
             Admission.ID: plain["admitted"],
         },
+        "declined": [int(number) for _, number in plain["declined"]],
+        "decliners": {entry_id: _declined(record) for entry_id, record in plain["decliners"].items()},
+        "unserved": int(meta.get(b"unserved", 0)),
         "dead": {entry_id: _dead_letter(record) for entry_id, record in plain["dead"].items()},
         "failed": [_failed(record) for record in plain["failed"]],
         "count of failed": counts["failed"],
@@ -194,7 +200,10 @@ def waiting_places(client: redis.Redis, crawl: str | keys.Shard) -> dict[bytes, 
 
 def reference_state(reference: ReferenceFrontier) -> State:
     """Return the whole state of *reference* in the form of `stored_state`."""
-    everywhere = {"backlog": reference.backlog} | {i: w.leases for i, w in reference.members.items()}
+    declined = {i: entry for i, (_, entry) in reference.declined.items()}
+    everywhere = {"backlog": reference.backlog, "declined": declined} | {
+        i: w.leases for i, w in reference.members.items()
+    }
     everything = {i: entry for found in everywhere.values() for i, entry in found.items()}
     turns = [(turn, p, name) for p, (name, turn) in reference.standing.items() if name in TURNING]
     return {
@@ -215,7 +224,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "members": {
             i: (
                 *(w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted),
-                *(w.suspects, w.starts, w.came_from, w.nonce),
+                *(w.suspects, w.starts, w.came_from, w.nonce, w.offered),
             )
             for i, w in reference.members.items()
         },
@@ -223,6 +232,11 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "cleared": reference.cleared,
         "starts": reference.starts,
         "tokens": reference.tokens,
+        "declined": [number for number, _ in reference.declined.values()],
+        "decliners": {
+            i: (by.worker_id, by.fingerprint, len(by.workers)) for i, by in reference.decliners.items()
+        },
+        "unserved": reference.unserved,
         "dead": reference.dead,
         "failed": reference.failed[::-1],
         "count of failed": reference.count_of_failed,
@@ -331,7 +345,7 @@ def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
 
 
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
-    assert set(worker) - {b"came_from", b"mended", b"adopted", b"waits"} == WORKER_FIELDS
+    assert set(worker) - {b"came_from", b"mended", b"adopted", b"waits", b"offered"} == WORKER_FIELDS
     dropped, granted = worker[b"dropped"], worker[b"leases"]
     return (
         json.loads(worker[b"identity"]),
@@ -345,6 +359,7 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         worker[b"starts"].decode(),
         int(worker[b"came_from"]) if b"came_from" in worker else None,
         worker[b"nonce"],
+        int(worker.get(b"offered", 0)),
     )
 
 
@@ -359,6 +374,11 @@ def _granted(remembered: bytes) -> tuple[tuple[bytes, int | None], ...]:
 def _failed(record: bytes) -> tuple[bytes, str, str, str, bytes]:
     entry_id, label, reason, _, worker_id, _, _, payload, _ = msgpack.unpackb(record, raw=True)
     return entry_id, label.decode(), reason.decode(), worker_id.decode(), payload
+
+
+def _declined(record: bytes) -> tuple[str, bytes, int]:
+    _, worker_id, fingerprint, *workers = msgpack.unpackb(record, raw=True)
+    return worker_id.decode(), fingerprint, len(workers)
 
 
 def _dead_letter(record: bytes) -> tuple[str, int, bytes]:

@@ -624,7 +624,7 @@ def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None
         ({META: {}}, "it has no url"),
         ([URL], "expected dict, not list"),
         ({1: URL, BODY: "text"}, "body: expected bytes, not str"),
-        ({1: URL, 16: 1}, "attribute 16: this version of scrapy_dq does not know it"),
+        ({1: URL, 16: 1}, "attribute 16: neither its class nor this version of scrapy_dq has it"),
         ({1: URL, 14: "x"}, "a depth is an int"),
         ({1: URL, 14: 1, META: {"depth": 2}}, "'depth' is written twice"),
         ({1: URL, 14: 1, META: 5}, "'depth' is written twice"),

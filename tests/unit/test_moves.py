@@ -14,6 +14,7 @@ from scrapy_dq.frontier.model import (
     Admission,
     Again,
     Bury,
+    Decline,
     Defer,
     Fail,
     Move,
@@ -31,7 +32,7 @@ PUT: dict[str, Any] = {
 }  # fmt: skip
 MOVES: list[Move] = [
     Put(**PUT), Ack(ID, True), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com", True), Defer(ID),
-    Again(ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True),
+    Again(ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True), Decline(ID, "é", b"f" * 20),
 ]  # fmt: skip
 # As they are written to disk, for this process alone.
 STORED: list[tuple[Any, ...]] = [
@@ -40,7 +41,7 @@ STORED: list[tuple[Any, ...]] = [
         b"s-1", True, 5, False,
     ),
     (1, ID, True), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com", True), (5, ID),
-    (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True),
+    (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True), (7, ID, "é", b"f" * 20),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from scrapy_dq.frontier.model import (
     Admission,
     Again,
     Bury,
+    Decline,
     Defer,
     Fail,
     Lease,
@@ -247,6 +248,7 @@ def test_every_kind_of_move_is_counted() -> None:
         Fail(b"d" * 12, "", ""),
         Defer(b"e" * 12),
         Again(b"f" * 12, b"g" * 12, b"", 0, 0, 0.0),
+        Decline(b"h" * 12, ""),
     ]
     assert {type(move) for move in moves} == set(get_args(Move))
     for move in moves:
@@ -264,6 +266,7 @@ def test_every_kind_of_move_is_counted() -> None:
                 Count.FAIL,
                 Count.DEFER,
                 Count.AGAIN,
+                Count.DECLINE,
             )
         ],
         any_order=True,

@@ -201,7 +201,10 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
         (GOOD | {"priority": "high"}, "priority: a priority is an int"),
         (GOOD | {"method": "GET /x HTTP/1.1\r\n"}, "method: a method consists of"),
         (GOOD | {"encoding": "rot13"}, "rot13"),
-        (GOOD | {"no_such": 1}, "attribute 'no_such': this version of scrapy_dq does not know it"),
+        (
+            GOOD | {"no_such": 1},
+            "attribute 'no_such': neither its class nor this version of scrapy_dq has it",
+        ),
         (GOOD | {"copy": 1}, "attribute 'copy'"),
     ],
 )

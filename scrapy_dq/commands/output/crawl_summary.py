@@ -159,7 +159,8 @@ class Summary:
                 f"done without a page; pages of requests that failed, were interrupted or stay in one worker "
                 f"(dq_local), and of media pipelines, are not counted as done"
             )
-        if census and census.done > reported == 0 and self._crew.finished:
+        served = all(slot.state != "cannot_serve" for slot in self._crew.slots)
+        if census and census.done > reported == 0 and self._crew.finished and served:
             print(
                 f"Nothing was left to do: {done} done before. Another DQ_RUN_NAME "
                 f"starts a new run; without a DQ_RUN_NAME, a later command does (DQ_RESTART_WINDOW)"

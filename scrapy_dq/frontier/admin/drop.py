@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -19,7 +19,7 @@ STEP = 1_000
 
 
 def waiting_in(client: Any, crawl: str, partition: str) -> int:
-    """Return how many entries of a partition wait, without delayed ones; blocking.
+    """Return how many entries of a partition wait, without delayed and declined ones; blocking.
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
@@ -62,10 +62,10 @@ def drop(
     client, shard = shards_of(client, crawl).of_partition(partition)
     total, left = 0, True
 
-    def step(delayed: list[bytes], most: int) -> None:
+    def step(most: int, apart: str = "delayed", members: Sequence[bytes] = ()) -> None:
         nonlocal total, left
-        packed = msgpack.packb(delayed, use_bin_type=False)
-        args = partition.encode(), most, packed, by_bytes(by)
+        packed = msgpack.packb(list(members), use_bin_type=False)
+        args = partition.encode(), most, apart, packed, by_bytes(by)
         reply = Script("drop", Order.FIFO).call_blocking(client, keys.fixed(shard), *args)
         refuse(reply)
         if reply[0] != b"OK":
@@ -77,14 +77,15 @@ def drop(
         before = -1
         while left and total > before:
             before = total
-            step([], STEP)
-        cursor, pace, name = -1, ReadPace(STEP), keys.prefix(shard) + "delayed"
-        while cursor:
-            cursor, read = client.zscan(name, max(0, cursor), count=pace.count)
-            pace.saw([member for member, _ in read])
-            found = [member for member, _ in read if member[20:].partition(b"\0")[0] == partition.encode()]
-            for at in range(0, len(found), STEP):
-                step(found[at : at + STEP], 0)
+            step(STEP)
+        for apart, begins in (("delayed", 20), ("declined", 0)):
+            cursor, pace = -1, ReadPace(STEP)
+            while cursor:
+                cursor, read = client.zscan(keys.prefix(shard) + apart, max(0, cursor), count=pace.count)
+                pace.saw([member for member, _ in read])
+                found = [each for each, _ in read if each[begins:].partition(b"\0")[0] == partition.encode()]
+                for at in range(0, len(found), STEP):
+                    step(0, apart, found[at : at + STEP])
     except _Absent:
         return None
     return total

@@ -14,8 +14,9 @@ from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
 
 IN_FLIGHT, RETURNED, QUARANTINE, WAITING = "in flight", "returned", "quarantine", "waiting"
+DECLINED = "declined"
 DELAYED, FAILED, DEAD = "delayed", "failed", "dead"
-PLACES = (IN_FLIGHT, RETURNED, QUARANTINE, WAITING, DELAYED, FAILED, DEAD)
+PLACES = (IN_FLIGHT, RETURNED, QUARANTINE, DECLINED, WAITING, DELAYED, FAILED, DEAD)
 """Where an entry can be, in the order of looking."""
 _PART = 500
 _DEFERRED = b"\2"
@@ -133,6 +134,9 @@ class _Reader:
 
     def quarantine(self) -> Iterator[_Part]:
         return self._come_back(QUARANTINE)
+
+    def declined(self) -> Iterator[_Part]:
+        return self._come_back(DECLINED)
 
     def waiting(self) -> Iterator[_Part]:
         for partition, band in self._lists():

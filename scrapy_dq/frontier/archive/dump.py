@@ -79,9 +79,9 @@ class _Shard:
             else:
                 yield [tuple(items) for _, items in found], b""
 
-    async def _members(self, kind: str) -> AsyncIterator[_Items]:
-        """Yield what is in a hash or a sorted set of its own."""
-        async for found in self._reader.members(kind):
+    async def _members(self, kind: str, key: str = "") -> AsyncIterator[_Items]:
+        """Yield what is in a hash or a sorted set; *key*: its name, if not that of the kind."""
+        async for found in self._reader.members(key or kind):
             items = []
             for member, stored in found:
                 with suppress(Exception):  # somebody else may have written it
@@ -90,10 +90,11 @@ class _Shard:
             yield items, b""
 
     async def _come_back(self, kind: str) -> AsyncIterator[_Items]:
-        """Yield what has come back, and what workers hold that are dead, or on hold."""
-        async for found in self._members(kind):
-            yield found
+        """Yield what has come back or was declined, and what workers hold that are dead, or on hold."""
         quarantined = kind == parts.QUARANTINE
+        for key in (kind,) if quarantined else (kind, "declined"):
+            async for found in self._members(kind, key):
+                yield found
         prefix = keys.prefix(self._frontier.name).encode()
         with as_unavailable():
             workers = await self._frontier.client.smembers(prefix + b"members")

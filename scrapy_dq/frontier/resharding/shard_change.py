@@ -21,7 +21,7 @@ from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.frontier.resharding.transfer import ROLLED_BACK, Transfer
 
-_HOLD_ENTRIES = ("bands", "more_bands", "returned", "quarantine", "delayed", "dead", "failed")
+_HOLD_ENTRIES = ("bands", "more_bands", "returned", "quarantine", "declined", "delayed", "dead", "failed")
 
 
 class ShardChange:

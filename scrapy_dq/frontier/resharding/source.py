@@ -48,7 +48,7 @@ class Source:
             await self._transfer.depart(self._number, "tokens")
         async for found in self._reader.members("messages"):
             await self._transfer.depart(self._number, "messages", [message for message, _ in found])
-        for label in (*_OF_PARTITIONS, "delayed", "dead", "returned", "quarantine"):
+        for label in (*_OF_PARTITIONS, "delayed", "dead", "returned", "quarantine", "declined"):
             await self._move_members(label)
         await self._move_lists(meta)
 
@@ -92,7 +92,8 @@ class Source:
                 if to != self._number:
                     parts[to] += items
                     leave.append(member)
-            await self._give(label, parts)
+            # In its new shard, every worker may try it again.
+            await self._give("returned" if label == "declined" else label, parts)
             if leave:
                 entries = 0 if label in _OF_PARTITIONS else len(leave)
                 await self._transfer.depart(self._number, label, leave, entries=entries)

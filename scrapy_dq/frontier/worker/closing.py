@@ -75,4 +75,6 @@ def reason(protocols: Sequence[WorkerProtocol]) -> str:
         return "run_over"
     if any(each.census.gone for each in protocols):
         return "frontier_damaged"
-    return "start_incomplete" if home.census.incomplete else "finished"
+    if home.census.incomplete:
+        return "start_incomplete"
+    return "unserved" if any(each.census.unserved for each in protocols) else "finished"

@@ -22,6 +22,7 @@ from scrapy_dq.frontier.model import (
     Move,
     Note,
     Release,
+    Return,
     Sent,
     Status,
 )
@@ -149,12 +150,12 @@ class Dialogue:
         if first or self.pace.hungry or outbox.full:
             self.kick()
 
-    def settled(self, move: Ending | Release) -> Ending | Release | None:
+    def settled(self, move: Ending | Return) -> Ending | Return | None:
         """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
         never_sent = self.leases.take_never_sent(move.entry_id)
         if self.leases.take_spoiled(move.entry_id) or self.protocol.together.over:
             move = Release(move.entry_id)
-        elif never_sent and not isinstance(move, Bury | Release):
+        elif never_sent and not isinstance(move, Bury | Return):
             move.never_sent = True
         return move if self.leases.settle(move) else None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from math import ceil
 from operator import attrgetter
 
-from scrapy_dq.frontier.model import MAX_LEASES, Ending, Lease, Move, Release
+from scrapy_dq.frontier.model import MAX_LEASES, Ending, Lease, Move, Release, Return
 
 RECENT = 256
 """Number of recent leases over which a partition's share of the work is computed."""
@@ -186,7 +186,7 @@ class Leases:
             found[partition] = (self._load.get(partition, 0) + buffered, max(0, room))
         return found
 
-    def settle(self, move: Ending | Release) -> bool:
+    def settle(self, move: Ending | Return) -> bool:
         """Note the end of a lease; return False if the move must not be sent to Redis.
 
         A lease that was reclaimed from us belongs to another worker: its ack counts, not ours.

@@ -27,6 +27,7 @@ class Count(str, Enum):
     FAIL = "fail"
     DEFER = "defer"
     AGAIN = "again"
+    DECLINE = "decline"
 
 
 class Listener:

@@ -26,6 +26,7 @@ from scrapy_dq.frontier.model import (
     Bury,
     Census,
     Claim,
+    Decline,
     Defer,
     Fail,
     Hold,
@@ -107,7 +108,7 @@ class Rejoin:
 
 _COUNTS: dict[type[Move], Count] = {
     Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
-    Defer: Count.DEFER, Again: Count.AGAIN,
+    Defer: Count.DEFER, Again: Count.AGAIN, Decline: Count.DECLINE,
 }  # fmt: skip
 
 

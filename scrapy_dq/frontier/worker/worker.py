@@ -20,6 +20,7 @@ from scrapy_dq.frontier.model import (
     Block,
     Bury,
     Census,
+    Decline,
     Defer,
     Ending,
     Fail,
@@ -31,6 +32,7 @@ from scrapy_dq.frontier.model import (
     Lease,
     Put,
     Release,
+    Return,
     RunOver,
     Seeding,
     Status,
@@ -396,6 +398,10 @@ class Worker:
         """Turn a lease into a dead letter."""
         self._settle(Bury(entry_id, reason))
 
+    def decline(self, entry_id: bytes, reason: str, fingerprint: bytes = b"") -> None:
+        """Return a lease that the code of this worker cannot serve: it never gets it again; see `Decline`."""
+        self._settle(Decline(entry_id, reason, fingerprint))
+
     def seeded(self, *, failed: bool = False) -> None:
         """Note that `start()` is exhausted, or raised."""
         if self.home.protocol.seeding == Seeding.ACTIVE:
@@ -418,12 +424,12 @@ class Worker:
         if of is not None and of != shard:
             self._deferred.depends(entry_id, shard, number)
 
-    def _settle(self, move: Ending | Release) -> None:
+    def _settle(self, move: Ending | Return) -> None:
         shard = self._leased.pop(move.entry_id, None)
         if shard is None:
             return
         ending = self.dialogues[shard].settled(move)
-        if ending is None or isinstance(ending, Release):
+        if ending is None or isinstance(ending, (Release, Decline)):
             self._deferred.forget(move.entry_id)
             self._tokens[shard].released(move.entry_id)
         elif self._deferred.defers(shard, ending):
@@ -432,7 +438,7 @@ class Worker:
         if ending is not None:
             self._append(shard, ending)
 
-    def _append(self, shard: int, ending: Ending | Release) -> None:
+    def _append(self, shard: int, ending: Ending | Return) -> None:
         self.dialogues[shard].append(ending)
         self._tokens[shard].ends(ending.entry_id)
 
@@ -505,7 +511,7 @@ class Worker:
         for shard, ending in self._deferred.due(retired):
             self._end(shard, ending)
 
-    def _end(self, shard: int, ending: Ending | Release) -> None:
+    def _end(self, shard: int, ending: Ending | Return) -> None:
         if self.home.protocol.together.over:
             ending = Release(ending.entry_id)
         # Otherwise the lease was lost since.

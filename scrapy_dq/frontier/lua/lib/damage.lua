@@ -1,7 +1,7 @@
 -- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
 -- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
--- USES     bands.first_of, budgets.is_spent, held.leases_of, keys.key, politeness.earliest_of, state, state.now_ms,
---          state.there
+-- USES     bands.first_of, budgets.is_spent, held.leases_of, keys.key, politeness.earliest_of, state, state.is_there,
+--          state.now_ms, state.there
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Run by each exchange: the number of members and the size of `seen` have been read by then.
 local function look_for_damage()
@@ -19,7 +19,8 @@ end
 -- Detects entries that would never be leased: no set has a partition, one rests for longer than it has to or without
 -- an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case
 local function look_for_partitions()
-  if state.waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
+  local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
+  if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
   local resting = redis.call('ZRANGE', key.resting, 0, 0, 'WITHSCORES')
   local function is_empty(partition)
     return redis.call('HEXISTS', key.bands, partition) == 0 and not first_of(key.returned, partition)

@@ -6,6 +6,8 @@
 --   bands                 HASH  partition -> rank(8)                           its best list
 --   more_bands            ZSET  partition 0 rank(8)                            its other lists
 --   returned, quarantine  ZSET  partition 0 place(16) id(12) attempts(1) payload
+--   declined              ZSET  as `returned`; score: its number, the larger the later it was declined
+--   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, who declined it, ...
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
 --                                     +128 quarantine; DEFERRED before the partition: see defer.lua
@@ -81,8 +83,8 @@ local function take_lease(worker_id, id)
   if lease.deferred then lease.partition = string.sub(lease.partition, 2) end
   return lease
 end
-local function come_back(set, id, lease)
-  redis.call('ZADD', key[set], 0,
+local function come_back(set, id, lease, score)
+  redis.call('ZADD', key[set], score or 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
   moving = nil
   now_there(set)

@@ -20,26 +20,28 @@ local function names()
     more_bands = KEYS[13],
     returned = KEYS[14],
     quarantine = KEYS[15],
-    delayed = KEYS[16],
-    rotation = KEYS[17],
-    suspects = KEYS[18],
-    resting = KEYS[19],
-    saturated = KEYS[20],
-    limits = KEYS[21],
-    busy = KEYS[22],
-    spent = KEYS[23],
-    unsent = KEYS[24],
-    earliest = KEYS[25],
-    blocked = KEYS[26],
-    dead = KEYS[27],
-    failed = KEYS[28],
-    stats = KEYS[29],
-    samples = KEYS[30],
-    minutes = KEYS[31],
-    journal = KEYS[32],
-    torn = KEYS[33],
+    declined = KEYS[16],
+    decliners = KEYS[17],
+    delayed = KEYS[18],
+    rotation = KEYS[19],
+    suspects = KEYS[20],
+    resting = KEYS[21],
+    saturated = KEYS[22],
+    limits = KEYS[23],
+    busy = KEYS[24],
+    spent = KEYS[25],
+    unsent = KEYS[26],
+    earliest = KEYS[27],
+    blocked = KEYS[28],
+    dead = KEYS[29],
+    failed = KEYS[30],
+    stats = KEYS[31],
+    samples = KEYS[32],
+    minutes = KEYS[33],
+    journal = KEYS[34],
+    torn = KEYS[35],
   }
-  return string.sub(KEYS[1], 1, -5), key, { unpack(KEYS, 34) }
+  return string.sub(KEYS[1], 1, -5), key, { unpack(KEYS, 36) }
 end
 local prefix, key, start_keys = names() -- EACH CALL
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
@@ -59,6 +61,7 @@ local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'has
 local rare_types = {
   absent = 'hash', adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list',
   returned = 'zset', quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash', messages = 'hash',
+  declined = 'zset', decliners = 'hash',
 }
 local polite_types = {
   suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',

@@ -2,8 +2,9 @@
 -- USES     entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key, keys.key,
 --          keys.worker_key, kinds.drop_seen, midway, starts.stored_starts, state, state.next_event,
 --          state.save_limiting, state.wall_ms, state.wall_us
--- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, and the
--- event of its joining (0: lost). *ours*: see described.lua. *came_from*: its last exchange under its old id.
+-- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, what it was
+-- offered (offer.lua; a program is offered nothing), and the event of its joining (0: lost). *ours*: see described.lua.
+-- *came_from*: its last exchange under its old id.
 -- *registered*, which every exchange repeats: if a late copy of a join or rejoin arrives when its worker has left, it
 -- registers it once more, and a late copy of the first exchange would be applied once more.
 local function register(id, identity, ours, old, suspect, came_from, seeding)
@@ -14,6 +15,7 @@ local function register(id, identity, ours, old, suspect, came_from, seeding)
     'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', ours.starts,
     'joined', old and (old.joined or 0) or next_event(), 'registered', wall_us())
   if came_from then redis.call('HSET', worker_key(id), 'came_from', came_from) end
+  if ours.spider ~= '' then redis.call('HSET', worker_key(id), 'offered', old and old.offered or 0) end
   redis.call('HSET', key.beats, id, 0)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: every member has the keys above
   midway.registering = nil
@@ -41,10 +43,10 @@ local function clear_run(keep_seen, keep_admitted)
     if string.find(member, '\0', 1, true) then unlink_list(split(member, 1)) end
   end
   redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
-    key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent, key.earliest,
-    key.blocked, key.messages)
+    key.declined, key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent,
+    key.earliest, key.blocked, key.messages)
   if not keep_admitted and state.budget_period ~= 2 then redis.call('UNLINK', key.spent) end
-  if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent) end
+  if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent, key.decliners) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
   state.seen = 0 -- so that no damage is found: the present size is the right one from now on
   if not keep_seen then
@@ -81,11 +83,11 @@ end
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for', 'shared', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
-    'sampled', 'never_sent')
+    'sampled', 'never_sent', 'unserved')
   redis.call('HSET', key.meta, 'began', wall_ms())
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
-  state.failed, state.hold, state.gone, state.never_sent = 0, '', 0, 0
+  state.failed, state.hold, state.gone, state.never_sent, state.unserved = 0, '', 0, 0, 0
   -- Nothing is in flight, so that counting by partition can start here.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or state.budget > 0
     or state.budget_period == 2 or redis.call('EXISTS', key.limits) == 1

@@ -7,8 +7,9 @@
 --   fail     4, id, reason, label, never_sent
 --   defer    5, id
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
+--   decline  7, id, reason, fingerprint
 -- USES     order.order_rank
-local PUT, ACK, RELEASE, BURY, FAIL, DEFER, AGAIN = 0, 1, 2, 3, 4, 5, 6
+local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
 -- order: tables with ids (of acks, of acks never sent, and of defers, without another kind in between: an ack may
 -- follow the defer of its lease, and then comes first or second, with the same result), or with one id, its kind, and
@@ -17,14 +18,14 @@ local function read_moves(packed)
   local puts, endings, many = {}, {}, {}
   for i, move in ipairs(cmsgpack.unpack(packed)) do
     local kind = move[1]
-    if kind == PUT then
+    if kind == KIND.PUT then
       local new = { position = i - 1, id = move[2], admission = move[3], token = move[4],
         rank = order_rank(move[5], move[6]), payload = move[7], partition = move[8] }
       if move[9] then
         new.wait_ms, new.not_before_ms, new.reason, new.known_as, new.most = unpack(move, 9, 13)
       end
       puts[#puts + 1] = new
-    elseif kind == ACK or kind == DEFER then
+    elseif kind == KIND.ACK or kind == KIND.DEFER then
       local group = move[3] and 'never_sent' or kind
       local ids = many[group]
       if not ids then
@@ -32,7 +33,7 @@ local function read_moves(packed)
         many[group], endings[#endings + 1] = ids, { kind = kind, ids = ids, never_sent = move[3] }
       end
       ids[#ids + 1] = move[2]
-    elseif kind == AGAIN then
+    elseif kind == KIND.AGAIN then
       endings[#endings + 1] = { kind = kind, id = move[2], next_id = move[3], payload = move[4],
         rank = order_rank(move[5], move[6]), wait_ms = move[7], never_sent = move[8] }
       many = {}

@@ -1,6 +1,6 @@
 -- put back: returns what a stopped script was moving to where it came from.
 -- USES     bands.add_band, bands.list_of, entry.ELEMENT, entry.come_back, entry.rank_bytes, entry.read_record,
---          entry.split, entry.whole, keys.in_flight_key, keys.key, keys.worker_key, kinds.seen
+--          entry.split, entry.whole, keys.in_flight_key, keys.key, keys.worker_key, kinds.remove_seen
 local function put_back(id, lease)
   come_back(lease.quarantined and 'quarantine' or 'returned', id, lease)
 end
@@ -23,9 +23,8 @@ local function give_back(lease)
   if lease.quarantined then redis.call('HSET', worker_key(lease.worker), 'quarantined', lease.id) end
 end
 local function remove_token(admission, token)
-  local remove = ({ seen().remove, 'SREM', 'SREM' })[admission]
-  if type(remove) == 'function' then return remove(token) end
-  redis.call(remove, ({ key.seen, key.seeds, key.admitted })[admission], token)
+  if admission == 1 then return remove_seen(token) end
+  redis.call('SREM', admission == 2 and key.seeds or key.admitted, token)
 end
 -- A new list may have no band yet: no worker would find it.
 local function note_band(partition, rank)

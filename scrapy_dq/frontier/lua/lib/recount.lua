@@ -3,9 +3,9 @@
 -- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, held.leases_of,
 --          held.read_hash, keys.MOST_NAME, keys.backlog_key, keys.in_flight_key, keys.key, limits.free,
 --          partition.classify_touched, politeness.end_stint, state, state.touched
--- Counts the entries in lists, `returned` and `quarantine`; adds their partitions to *found*. It also removes bands
--- without a list (or whose key has another type: nothing in it is an entry), and what is no entry, and corrects scores:
--- they would keep a run open. *looks*: writes nothing.
+-- Counts the entries in lists, `returned`, `quarantine` and `declined`; adds their partitions to *found*. It also
+-- removes bands without a list (or whose key has another type: nothing in it is an entry), and what is no entry, and
+-- corrects scores: they would keep a run open. *looks*: writes nothing.
 local function recount_waiting(found, looks)
   local waiting = 0
   local function is_empty(partition, band)
@@ -54,7 +54,7 @@ local function recount_waiting(found, looks)
       from = member and '(' .. (stop and string.sub(member, 1, stop - 1) .. '\1' or member)
     end
   end
-  return waiting
+  return waiting + redis.call('ZCARD', key.declined)
 end
 -- Counts the entries in flight; with limits, also by partition, and ends stints whose lease is gone.
 local function recount_in_flight()

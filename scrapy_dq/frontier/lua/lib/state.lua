@@ -13,7 +13,7 @@ local touched = {} -- EACH CALL. Partitions that were changed: partition.lua the
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
-    'gone', 'never_sent')
+    'gone', 'never_sent', 'unserved')
   local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed, delayed, members, seen =
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency, budget, budget_period = string.match(s[5] or '', '^(%d+) (%d+) ?(%d*) ?(%d*)$')
@@ -28,6 +28,7 @@ local function load_state()
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
     gone = digits(s[9], 2 ^ 53), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
+    unserved = digits(s[11], 2 ^ 53), -- dead letters of this run that no worker could serve (abandon.lua)
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
@@ -38,7 +39,8 @@ local function load_state()
   -- A finished run has no counts, no leases, and none of these keys (finish.lua): somebody else wrote that it is
   -- finished. If it were believed, what waits would be deleted with the run.
   if state.phase == 'finished' and (math.max(state.waiting, state.in_flight, state.delayed) > 0
-    or redis.call('EXISTS', key.bands, key.returned, key.quarantine, key.delayed) > 0 or somebody_holds()) then
+    or redis.call('EXISTS', key.bands, key.returned, key.quarantine, key.declined, key.delayed) > 0
+    or somebody_holds()) then
     state.phase, state.damage = 'open', 'phase'
   end
 end
@@ -69,7 +71,8 @@ local function census(seeding, incomplete, only_over_budget)
   return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,
     seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed, is_there('delayed')
     and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0, state.sequence, only_over_budget or 0,
-    state.never_sent }
+    state.never_sent,
+    is_there('declined') and redis.call('ZCARD', key.declined) or 0, state.unserved }
 end
 local function wall_us() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
 local function wall_ms() return math.floor(wall_us() / 1000) end

@@ -41,7 +41,8 @@ local function wrong_type(worker_id)
   wrong = too_many(2 * MOST_MEMBERS)
   if wrong then return wrong end
   if redis.call('EXISTS', key.absent, key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
-    key.quarantine, key.delayed, key.stats, key.discarded, key.messages, key.torn) > 0 then
+    key.quarantine, key.declined, key.decliners, key.delayed, key.stats, key.discarded, key.messages, key.torn) > 0
+  then
     local torn = redis.call('TYPE', key.torn).ok
     if torn ~= 'none' and not TORN_TYPES[torn] then return { 'WRONG_TYPE', key.torn, torn, 'set' } end
     if torn ~= 'none' and not only_looks then return { 'TORN' } end

@@ -6,23 +6,26 @@
 --          nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold
 -- COST     O(1) while something waits that is not over its budget, O(workers) else
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
--- USES     damage.damaged, damage.saturated_by_budgets, held.fields_of, held.leases_of, journal.note_event, keys.key,
---          keys.worker_key, starts.incomplete_starts, state, state.wall_ms
+-- USES     abandon, abandon.all_have_declined, damage.damaged, damage.saturated_by_budgets, held.fields_of,
+--          held.leases_of, journal.note_event, keys.key, keys.worker_key, starts.incomplete_starts, state,
+--          state.is_there, state.wall_ms
 local function finish_if_done(finish_at)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
+  local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   -- All that waits does so because of budgets of the run: those of a day are new tomorrow.
-  local over = waits and state.waiting > 0 and state.in_flight == 0 and state.budget_period == 1 and state.damage == ''
+  local over = waits and waiting > 0 and state.in_flight == 0 and state.budget_period == 1 and state.damage == ''
     and redis.call('EXISTS', key.rotation, key.suspects, key.resting) == 0 and saturated_by_budgets()
-  if waits and state.waiting > 0 and not over then return 0, 0, 0 end
+  if waits and waiting > 0 and not over then return 0, 0, 0 end
   local seeding, adding, busy, held = 0, false, false, false
-  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
+  local members, delayed = redis.call('SMEMBERS', key.members), redis.call('EXISTS', key.delayed) == 1
+  for _, id in ipairs(members) do
     local level = fields_of(id, 'seeding')[1]
     if level == '1' then seeding = seeding + 1 end
     adding = adding or level == '1' or level == '3'
     busy = busy or level ~= '0'
     held = held or (leases_of(id) or 0) > 0
   end
-  local quiet = not (adding or held or redis.call('EXISTS', key.delayed) == 1) and state.hold == '' and 1 or 0
+  local quiet = not (adding or held or delayed) and state.hold == '' and all_have_declined(members) and 1 or 0
   if over then return 0, 0, quiet end
   if waits then
     -- Nothing of it is an entry of ours: nobody would ever lease it, and the run would never end.
@@ -30,8 +33,10 @@ local function finish_if_done(finish_at)
     return 0, 0, 0
   end
   -- Entries are missing that no worker has settled: finishing would hide it, and a listening worker would wait forever.
-  if not held and (state.waiting > 0 or state.in_flight > 0) then damaged('entries') end
-  if busy or held or redis.call('EXISTS', key.delayed) == 1 then return seeding, 0, quiet end
+  if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
+  -- Also while a worker listens, or its start() has failed: neither would wait for anything else.
+  if seeding == 0 and not (held or delayed) and not abandon(members) then return 0, 0, 0 end
+  if busy or held or delayed then return seeding, 0, quiet end
   if state.delayed > 0 then damaged('entries') end
   local incomplete = incomplete_starts()
   local may_finish = not finish_at or finish_at == state.sequence

@@ -3,17 +3,17 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
--- USES     ack, again, bury, defer, fail, moves.ACK, moves.AGAIN, moves.BURY, moves.DEFER, moves.FAIL, moves.RELEASE,
---          release
+-- USES     ack, again, bury, decline, defer, fail, moves.KIND, release
 local function settle(worker_id, endings, keep_failed)
   for _, ending in ipairs(endings) do
     local kind = ending.kind
-    if kind == ACK then ack(worker_id, ending.ids, ending.never_sent)
-    elseif kind == RELEASE then release(worker_id, ending.id)
-    elseif kind == BURY then bury(worker_id, ending.id, ending.reason)
-    elseif kind == DEFER then defer(worker_id, ending.ids)
-    elseif kind == AGAIN then again(worker_id, ending)
-    elseif kind == FAIL then
+    if kind == KIND.ACK then ack(worker_id, ending.ids, ending.never_sent)
+    elseif kind == KIND.RELEASE then release(worker_id, ending.id)
+    elseif kind == KIND.DECLINE then decline(worker_id, ending.id, ending.reason, ending.label)
+    elseif kind == KIND.BURY then bury(worker_id, ending.id, ending.reason)
+    elseif kind == KIND.DEFER then defer(worker_id, ending.ids)
+    elseif kind == KIND.AGAIN then again(worker_id, ending)
+    elseif kind == KIND.FAIL then
       fail(worker_id, ending.id, ending.reason, ending.label, ending.never_sent, keep_failed)
     end
   end

@@ -56,6 +56,10 @@ seen_count = function()
   if not state.epoch then return 0 end
   return tokens_in(seen(), key.seen) + (converting and tokens_in(converting, key.converting) or 0)
 end
+local function remove_seen(token)
+  local remove = seen().remove
+  return type(remove) == 'string' and redis.call(remove, key.seen, token) or remove(token)
+end
 local function tidy_seen()
   if seen().tidy then opened.tidy() end
   if is_there('discarded') then sweep_some(SWEPT_BESIDE) end

@@ -1,5 +1,6 @@
 -- depart: what has arrived in another shard during a reshard, and is on its disk, leaves its old one.
--- ARGS     epoch, change, owner (see reshard.lua), label (see arrive.lua; messages), rank, partition (of a backlog),
+-- ARGS     epoch, change, owner (see reshard.lua), label (see arrive.lua; messages, declined), rank, partition (of a
+--          backlog),
 --          count, stay (of a list: how many elements from its head on were read, and msgpack: the positions, from 1
 --          on, of those that stay here: they go to its tail), left (how many are still to be read, before the list
 --          was read once), sent (msgpack: shard, elements that went there, ...), items (msgpack: members, fields or
@@ -37,11 +38,9 @@ if label == 'backlog' or label == 'failed' then
       else redis.call('ZREM', key.more_bands, partition .. '\0' .. band) end
     end
   end
-elseif label == 'returned' or label == 'quarantine' then
+elseif label == 'returned' or label == 'quarantine' or label == 'declined' then
   state.waiting = math.max(0, state.waiting - in_parts('ZREM', key[label], items))
-  for _, member in ipairs(items) do
-    touched[string.match(member, '^[^%z]*')] = true
-  end
+  for _, member in ipairs(items) do touched[string.match(member, '^[^%z]*')] = true end
 elseif label == 'delayed' then
   state.delayed = math.max(0, state.delayed - in_parts('ZREM', key.delayed, items))
 elseif label == 'earliest' or label == 'blocked' then

@@ -1,15 +1,15 @@
 -- drop: entries of one partition that wait -> gone, in bounded steps. They stay seen. What is in flight, failed or
 -- dead stays as it is. A message of a stream does not wait for them any more.
--- ARGS     partition, most, delayed (msgpack array: members of `delayed` of this partition), by (who drops them, for
---          the journal)
--- RETURNS  OK, how many it were, left (1: more of them wait, delayed ones not counted) | ABSENT | MOVING, from>to
+-- ARGS     partition, most, apart (`delayed` or `declined`), members (msgpack array: of that key, of this partition),
+--          by (who drops them, for the journal)
+-- RETURNS  OK, how many it were, left (1: more of them wait, apart from those) | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
--- COST     O(most + delayed)
+-- COST     O(most + members)
 -- CRASH    before, after: repeating the call goes on with what is left
 -- USES     bands.first_of, bands.list_of, bands.remove_best_band, entry.ELEMENT, entry.MEMBER, entry.read_delayed,
 --          entry.unpack_rank, half_moved, journal.note_event, keys.key, messages.count_message, partition.classify,
 --          state, state.is_there, state.save_state, types.is_wrong, types.wrong_type
-local partition, most, delayed, by = ARGV[1], tonumber(ARGV[2]), cmsgpack.unpack(ARGV[3]), ARGV[4]
+local partition, most, apart, members, by = ARGV[1], tonumber(ARGV[2]), ARGV[3], cmsgpack.unpack(ARGV[4]), ARGV[5]
 local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
@@ -26,7 +26,7 @@ local function remove(name, members)
     if removed == 1 then count_message(payload, -1) end
   end
 end
-remove('delayed', delayed)
+remove(apart, members)
 while dropped < most do
   local band = redis.call('HGET', key.bands, partition)
   if not band then break end
@@ -45,9 +45,9 @@ while dropped < most do
 end
 for _, name in ipairs({ 'returned', 'quarantine' }) do
   if dropped < most then
-    local members = redis.call('ZRANGEBYLEX', key[name], '[' .. partition .. '\0', '(' .. partition .. '\1',
+    local some = redis.call('ZRANGEBYLEX', key[name], '[' .. partition .. '\0', '(' .. partition .. '\1',
       'LIMIT', 0, most - dropped)
-    remove(name, members)
+    remove(name, some)
   end
 end
 classify(partition, 0)

@@ -8,20 +8,21 @@
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
---          damage (which keys contradict the counts; empty: none) | LOST | RESYNC | FINISHED
+--          damage (which keys contradict the counts; empty: none), ids of those leases that another worker has declined
+--          (joined) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, the stored kind of seen, which this script does not support
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before, or stopped midway (salvage.lua): the worker sends the same bytes again; after, reply lost: the
 --          same bytes with the same seq and nonce get the same answer; worker dead: its leases are reclaimed, its
 --          outbox is lost, and the parents of the puts in it are still in flight
 -- USES     answer.is_mended, answer.remember, answer.repeat_grants, budgets.save_partitions, claim,
---          damage.look_for_damage, damage.look_for_partitions, delayed.next_due_ms, delayed.tidy, entry.holds_suspect,
---          finish.finish_if_done, finish.raise_level, finish.raises, finish.remember_nothing, grants,
---          grants.begin_grants, grants.granted, grants.write_grants, keys.in_flight_key, keys.key, keys.worker_key,
---          kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves, notes.apply_notes,
---          politeness.blocked_among, put, put.FULL, put.forget, put.wrong_lists, settle, starts.start_done, state,
---          state.census, state.is_there, state.load_state, state.save_state, state.stale, state.there,
---          types.wrong_type, words
+--          damage.look_for_damage, damage.look_for_partitions, declined, delayed.next_due_ms, delayed.tidy,
+--          entry.holds_suspect, finish.finish_if_done, finish.raise_level, finish.raises, finish.remember_nothing,
+--          grants, grants.begin_grants, grants.granted, grants.write_grants, keys.in_flight_key, keys.key,
+--          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves,
+--          notes.apply_notes, offer, politeness.blocked_among, put, put.FULL, put.forget, put.wrong_lists, settle,
+--          starts.start_done, state, state.census, state.is_there, state.load_state, state.save_state, state.stale,
+--          state.there, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
@@ -41,7 +42,7 @@ if last_seq == seq then
   repeat_grants(worker_id, me[5] or '', want, max_bytes) -- still in flight: no other worker could settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
-  return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '' }
+  return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '', declined.among(grants.ids) }
 end
 
 local puts, endings = read_moves(moves)
@@ -49,7 +50,7 @@ local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects, max_p
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) then
   remember_nothing(worker_id, seq, nonce)
-  return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '' }
+  return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '', '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end
 local wrong = wrong_type(worker_id)
@@ -82,7 +83,11 @@ if max_pages then want = math.min(want, max_pages + state.never_sent - state.don
 if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
-  lease(math.min(want, share), ahead, most, here)
+  want = math.min(want, share)
+  -- One that another worker has declined comes first, the others only if nothing else is left.
+  local got = offer(worker_id, 1, ahead)
+  if want > got then lease(want - got, ahead, most, here) end
+  offer(worker_id, want - #grants.ids, ahead)
   if #grants.ids == 0 then look_for_partitions() end
 end
 if claims then claim(want, unpack(claims)) end
@@ -95,4 +100,5 @@ save_partitions()
 save_state()
 local leases, waits = granted()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(unpack(last)), leases,
-  waits, next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words(), state.damage }
+  waits, next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words(), state.damage,
+  declined.among(grants.ids) }

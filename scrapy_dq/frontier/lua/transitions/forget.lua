@@ -5,16 +5,12 @@
 --          | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
--- USES     half_moved, journal.note_event, keys.key, kinds.seen, kinds.tidy_seen, kinds.unfit, state, state.save_state,
---          types.wrong_type, words.tell
+-- USES     half_moved, journal.note_event, keys.key, kinds.remove_seen, kinds.tidy_seen, kinds.unfit, state,
+--          state.save_state, types.wrong_type, words.tell
 local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
 local wrong = wrong_type() or unfit() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
-local function remove_seen(fingerprint)
-  local remove = seen().remove
-  return type(remove) == 'string' and redis.call(remove, key.seen, fingerprint) or remove(fingerprint)
-end
 local others, known = cmsgpack.unpack(known_as), {}
 for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
   local known_here = remove_seen(fingerprint)

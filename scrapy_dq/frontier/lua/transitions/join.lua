@@ -18,9 +18,9 @@
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- USES     described, described.agreement, described.describe, digits.MOST_RUNS, follow.follow_home, follow.is_over,
 --          journal.note_event, keys.MOST_MEMBERS, keys.key, kinds.unfit, member.clear_run, member.keeps_seen,
---          member.next_run, member.over_for, member.register, member.registered_at, member.seen_stays, replace_limits,
---          rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census, state.save_state,
---          state.wall_ms, types.too_many, types.wrong_type, words
+--          member.next_run, member.over_for, member.register, member.registered_at, member.seen_stays,
+--          replace_limits, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
+--          state.save_state, state.wall_ms, types.too_many, types.wrong_type, unserved.unmark_unserved, words
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
 local refused, words_of_redis = refused_commands(ARGV[8])
@@ -53,7 +53,9 @@ elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, words(), ended_ms, 1, 0, 0, 0,
       ours.run_name }
   end
-  if keeps_seen(ours.keep_seen) and seen_stays() then forgotten = state.failed + redis.call('HLEN', key.dead) end
+  if keeps_seen(ours.keep_seen) and seen_stays() then
+    forgotten = state.failed + redis.call('HLEN', key.dead) - unmark_unserved()
+  end
   next_run(keeps_seen(ours.keep_seen))
   -- Somebody else has overwritten the number: each run needs one of its own.
   if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end

@@ -47,8 +47,9 @@ if state.run < run then
   state.run, ours.limits = run, ours.limits == stored_field('limits_set') and '' or ours.limits
   describe(ours)
 end
-local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined')
-local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5] }
+local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined', 'offered')
+local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5],
+  offered = record[6] }
 if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not rolled back: the record was deleted
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)

@@ -52,6 +52,10 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   local _, lease = read(record or '', 5)
   if lease and redis.call('HDEL', key.dead, id) == 1 then
     lease.id, moving = id, lease
+    if redis.call('HDEL', key.decliners, id) == 1 then -- every worker may try it again
+      state.unserved = math.max(0, state.unserved - 1)
+      redis.call('HSET', key.meta, 'unserved', state.unserved)
+    end
     come_back('returned', id, lease)
     count_message(lease.payload, 1)
     from_dead = from_dead + 1

@@ -1,0 +1,39 @@
+-- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number, and
+-- every worker is offered each of them once: its record keeps the number up to which it was offered them (offer.lua).
+-- A record of `decliners` is kept while its entry exists: a worker that gives the entry back must not send it to those.
+-- USES     entry.come_back, keys.MOST_ID, keys.key, keys.worker_key, state, state.is_there, state.now_there
+local declined = {}
+-- Returns what identifies a worker, whatever its id: the event of its joining, which a rejoin keeps (member.lua).
+function declined.lasting_id(worker_id)
+  local joined = redis.call('HGET', worker_key(worker_id), 'joined')
+  return joined and joined ~= '0' and joined or worker_id
+end
+-- Returns the record of an entry; nothing if no worker has declined it.
+function declined.of(id)
+  local stored = is_there('decliners') and redis.call('HGET', key.decliners, id)
+  return stored and cmsgpack.unpack(stored)
+end
+function declined.by(worker_id, id)
+  local of, me = declined.of(id) or {}, declined.lasting_id(worker_id)
+  for i = 4, #of do
+    if of[i] == me then return true end
+  end
+  return false
+end
+function declined.note(worker_id, id, reason, fingerprint)
+  local of = declined.of(id) or { reason, string.sub(worker_id, 1, MOST_ID), fingerprint }
+  of[#of + 1] = declined.lasting_id(worker_id)
+  redis.call('HSET', key.decliners, id, cmsgpack.pack(of))
+  now_there('decliners')
+end
+-- Which of some entries a worker has declined; joined.
+function declined.among(ids)
+  local found, of = {}, ids[1] and is_there('decliners') and redis.call('HMGET', key.decliners, unpack(ids)) or {}
+  for i = 1, #ids do found[#found + 1] = of[i] and ids[i] or nil end
+  return table.concat(found)
+end
+-- Its number is larger than those of all others, so that every worker that has not declined it is offered it.
+function declined.wait(id, lease)
+  state.sequence = state.sequence + 1
+  come_back('declined', id, lease, state.sequence)
+end

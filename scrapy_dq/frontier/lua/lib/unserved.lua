@@ -1,0 +1,16 @@
+-- unserved: what becomes of the pages that no worker of a run could serve, when the next run begins.
+-- USES     keys.key, kinds.remove_seen, kinds.tidy_seen, state
+-- A run that keeps what was seen finds the pages again that nobody could serve in the last one: by now, some code may.
+-- Returns how many.
+local function unmark_unserved()
+  local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
+  for i = 1, #all, 2 do
+    local fingerprint = cmsgpack.unpack(all[i + 1])[3]
+    if fingerprint ~= '' and redis.call('HEXISTS', key.dead, all[i]) == 1 then
+      remove_seen(fingerprint)
+      count = count + 1
+    end
+  end
+  tidy_seen()
+  return count
+end

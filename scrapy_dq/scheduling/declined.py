@@ -1,0 +1,64 @@
+"""Stored requests that this worker's code cannot serve: what it logs, and when it must leave the crawl."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from scrapy import Spider
+
+from scrapy_dq.text import CREW_SHOWS, without_numbers
+
+logger = logging.getLogger(__name__)
+IN_A_ROW = 10
+"""After so many, the code of this worker differs from that of the others."""
+MOST_CAUSES = 20
+
+
+class Declined:
+    """Counts them by cause. A cause is logged once when it occurs first, and with its count at the end."""
+
+    def __init__(self, spider: Spider, crawl: str) -> None:
+        self._spider_class = f"{type(spider).__module__}.{type(spider).__qualname__}"
+        self._crawl = crawl
+        self._causes: Counter[str] = Counter()
+        self._in_a_row = 0
+        self.leaving = False
+        """This worker must leave the crawl."""
+
+    def served(self) -> None:
+        """Note that this worker can serve a request."""
+        self._in_a_row = 0
+
+    def add(self, reason: str, url: str, *, was_declined: bool) -> bool:
+        """Note a request that this worker cannot serve; return whether it must leave the crawl.
+
+        Args:
+            was_declined: another worker could not serve it either, so it says nothing about this one.
+        """
+        cause = without_numbers(reason)
+        if cause not in self._causes and len(self._causes) < MOST_CAUSES:
+            logger.warning(
+                "This worker cannot serve %s and returns it, for another worker: %s. Later requests with "
+                "this cause are only counted",
+                url or "a stored request", reason,
+            )  # fmt: skip
+        self._causes[cause] += 1
+        self._in_a_row += not was_declined
+        if self.leaving or self._in_a_row < IN_A_ROW:
+            return False
+        self.leaving = True
+        logger.error(
+            "This worker leaves the crawl: its code could not serve %d stored requests in a row. The spider "
+            "%s could not serve %s: %s. Deploy the same code to all workers, or keep the old name beside the "
+            "new one. If another project uses this Redis, set DQ_CRAWL in one of them. The requests wait for "
+            "a worker that can serve them: `scrapy crawl` with the right code continues the crawl %r",
+            IN_A_ROW, self._spider_class, url or "one of them", reason, self._crawl,
+            extra={CREW_SHOWS: True},
+        )  # fmt: skip
+        return True
+
+    def log_counts(self) -> None:
+        """Log how many requests were declined, by cause."""
+        for cause, count in self._causes.most_common():
+            logger.warning("This worker could not serve %d stored requests: %s", count, cause)

@@ -1,0 +1,180 @@
+"""An entry that a worker's code cannot serve goes to the others; it is a dead letter only if none can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scrapy_dq.frontier import peek, retry
+from scrapy_dq.frontier.admin.drop import drop
+from scrapy_dq.frontier.model import Admission, Status, Terms
+from support.live_frontier import (
+    IDENTITY,
+    PROGRAM,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    decline,
+    limited,
+    numbers,
+    partition_of,
+    put,
+    release,
+    waits,
+)
+
+pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=True)
+
+
+def declines(worker: HandWorker, *entries: int) -> None:
+    """Let *worker* put entries, lease and decline them."""
+    worker.exchange(*(put(n) for n in entries))
+    assert sorted(worker.take(len(entries))) == sorted(entries)
+    worker.exchange(*(decline(n) for n in entries))
+
+
+def test_a_declined_entry_goes_to_another_worker_and_never_back(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """The other one gets it, marked, and no attempt is charged."""
+    declines(worker, 1)
+    assert peek(live.redis, live.crawl).census.declined == 1
+    assert numbers(worker.exchange(want=5)) == []
+    receipt = other.exchange(want=5)
+    assert [(lease.was_declined, lease.attempts) for lease in receipt.leases] == [(True, 0)]
+    assert live.state()["declined"] == []
+
+
+def test_an_entry_that_is_given_back_goes_not_to_those_that_declined_it(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A release, and a worker that leaves, keep who cannot serve it."""
+    declines(worker, 1, 2)
+    other.take(2)
+    other.exchange(release(1))
+    third = HandWorker(live, "third")
+    other.leave()
+    assert numbers(worker.exchange(want=5)) == []
+    assert sorted(third.take(5)) == [1, 2]
+
+
+def test_a_worker_that_rejoins_is_still_known_to_have_declined(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A rejoin changes its id, and not what its code can serve."""
+    declines(worker, 1)
+    worker.rejoin("another id")
+    assert numbers(worker.exchange(want=5)) == []
+    assert numbers(other.exchange(want=5)) == [1]
+
+
+def test_one_that_others_have_declined_does_not_wait_for_the_end_of_the_backlog(
+    worker: HandWorker, other: HandWorker
+) -> None:
+    """Each exchange offers one; the others come when nothing else is left."""
+    declines(worker, 1, 2, 3)
+    worker.exchange(*(put(n) for n in range(4, 8)))
+    assert other.take(4) == [1, 4, 5, 6]
+    assert other.take(3) == [2, 7, 3]
+
+
+def test_nothing_is_buried_while_a_present_worker_may_serve_it(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Only after each has declined it, the entry is a dead letter, and the run is finished without it."""
+    declines(worker, 1)
+    assert worker.exchange().status is Status.OK
+    assert other.take(1) == [1]
+    assert worker.exchange().status is Status.OK
+    receipt = other.exchange(decline(1))
+    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # nobody has been offered it since
+    for each in (worker, other):
+        receipt = each.exchange(want=5)
+    assert (receipt.status, receipt.census.dead, receipt.census.unserved) == (Status.FINISHED, 1, 1)
+    assert receipt.census.waiting == receipt.census.declined == 0
+
+
+def test_a_worker_that_joins_later_is_offered_what_all_others_have_declined(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """While anything else is left, nothing is given up."""
+    worker.exchange(put(9))
+    worker.take(1)
+    declines(worker, 1, 2)
+    assert worker.exchange(want=5).census.dead == 0
+    assert sorted(HandWorker(live, "new code").take(5)) == [1, 2]
+
+
+@pytest.mark.parametrize("seeding", [2, 3])
+def test_a_worker_that_listens_or_whose_start_failed_does_not_keep_them(
+    worker: HandWorker, seeding: int
+) -> None:
+    """The run stays open, and nothing waits in it."""
+    declines(worker, 1)
+    worker.exchange(want=5, seeding=seeding)
+    receipt = worker.exchange(want=5, seeding=seeding)
+    assert (receipt.status, receipt.census.waiting, receipt.census.dead) == (Status.OK, 0, 1)
+
+
+def test_a_program_that_only_puts_is_not_waited_for(live: LiveFrontier, worker: HandWorker) -> None:
+    """It has no code that could serve a request."""
+    HandWorker(live, "program", PROGRAM).exchange()
+    declines(worker, 1)
+    worker.exchange(want=5)
+    assert worker.exchange(want=5).census.unserved == 1
+
+
+def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWorker) -> None:
+    """The run is open again, and finished if they serve it."""
+    declines(worker, 1)
+    worker.exchange(want=5)
+    assert peek(live.redis, live.crawl).census.unserved == 1
+    retry(live.redis, live.crawl, peek(live.redis, live.crawl), dead=lambda record: True)
+    assert worker.take(1) == [1]
+    receipt = worker.exchange(ack(1))
+    assert (receipt.status, receipt.census.unserved) == (Status.FINISHED, 0)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_run_that_keeps_what_was_seen_finds_pages_again_that_nobody_could_serve(
+    live: LiveFrontier, keeps: bool
+) -> None:
+    """Their fingerprints are removed when the next run begins; that of a page that is done stays."""
+    identity = replace(IDENTITY, keep_seen=keeps)
+    worker = HandWorker(live, "worker", identity)
+    seen = {"admission": Admission.SEEN}
+    worker.exchange(put(1, token=b"one", **seen), put(2, token=b"two", **seen))  # type: ignore[arg-type]
+    worker.take(2)
+    worker.exchange(ack(1), decline(2, fingerprint=b"two"))
+    assert worker.exchange(want=5).status is Status.FINISHED
+    worker.leave(keep_seen=keeps)
+    HandWorker(live, "next", identity)
+    assert live.state()["tokens"][Admission.SEEN] == ({b"one"} if keeps else set())
+
+
+def test_delays_hold_for_declined_entries(live: LiveFrontier, partitioning: str) -> None:
+    """They are sent one by one, after what their site was sent before."""
+    if partitioning == "none":
+        pytest.skip("a limit is that of a partition")
+    crawl = limited(100.0)
+    worker, other = HandWorker(live, "worker", crawl), HandWorker(live, "other", crawl)
+    worker.exchange(put(1), put(2))
+    for n in (1, 2):
+        assert worker.take(1, Terms(ahead_s=1000.0)) == [n]
+        worker.exchange(decline(n))
+        live.advance(100.0)
+    other.exchange()
+    receipts = [other.exchange(want=2, terms=Terms(ahead_s=1000.0)) for _ in range(2)]
+    times = sorted(wait or 0 for receipt in receipts for wait in waits(receipt).values())
+    assert len(times) == 2
+    assert times[1] - times[0] == 100
+
+
+def test_dropping_a_partition_drops_its_declined_entries(live: LiveFrontier, worker: HandWorker) -> None:
+    """They wait there, like all others."""
+    worker.exchange(put(9))
+    worker.take(1)
+    declines(worker, 1, 2)
+    assert drop(live.redis, live.crawl, partition_of(1).decode()) == 2
+    assert live.state()["declined"] == []
