@@ -187,6 +187,7 @@ def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPa
 
 STATUS: dict[str, Any] = {
     "crawl": "a crawl", "redis": "redis.example.com:6379/0", "at": 100.0, "phase": "open", "run": 3,
+    "run_name": "",
     "unreachable_shards": [],
     "apart_shards": [],
     "workers": 2, "waiting": 1_234_567, "delayed": 1, "in_flight": 20, "done": 2_345_678, "failed": 4,
