@@ -52,7 +52,7 @@ def data_dir(named: str | None) -> Path:
     config = get_config()
     if inside_project() and config.has_option(DATADIR_CFG_SECTION, "default"):
         return Path(config.get(DATADIR_CFG_SECTION, "default"), "dq")
-    # The settings may be those that SCRAPY_SETTINGS_MODULE names, without a scrapy.cfg.
+    # SCRAPY_SETTINGS_MODULE may name the settings, without a scrapy.cfg.
     project_file = closest_scrapy_cfg()
     return Path(project_file).parent.resolve() / ".scrapy" / "dq" if project_file else Path(".scrapy", "dq")
 

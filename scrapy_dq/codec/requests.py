@@ -69,7 +69,7 @@ class CannotDecode(Exception):
 
 
 class CannotServe(CannotDecode):
-    """This worker lacks what the entry needs: its code or settings differ from those that stored it."""
+    """This worker lacks what the entry needs: its code or settings differ from the storing worker's."""
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class Codec:
             raise CannotEncode(_reason(error)) from error
 
     def plain(self, payload: bytes) -> Request:
-        """Return a Request with what identifies the page of an entry that `decode` could not read.
+        """Return a Request that identifies the page of an entry that `decode` could not read.
 
         Raises:
             CannotDecode: that cannot be read either.

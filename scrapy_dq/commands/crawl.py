@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_WORKERS = 1000
 RESTARTS = 10
 NOT_BEGUN = 3
-"""The exit status if another run than that of DQ_RUN_NAME was finished."""
+"""The exit status if a run of another name than DQ_RUN_NAME was finished."""
 LOSSES = (
     "frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost", "cannot_serve", "unserved",
 )  # fmt: skip

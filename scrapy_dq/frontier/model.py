@@ -256,7 +256,7 @@ class Decline:
     entry_id: bytes
     reason: str
     fingerprint: bytes = b""
-    """Of the request: if no worker serves it, it is removed from what was seen. Empty: none."""
+    """If no worker serves the request, it is removed from the seen set. Empty: there is none."""
 
     @property
     def size(self) -> int:
@@ -441,9 +441,9 @@ class Census:
     """1: all that waits, if anything, is over the budgets of the run, and nothing is left that could bring
     more: no lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
     never_sent: int = field(default=0, compare=False)
-    """Of those that are done or failed, how many were not sent to any site."""
+    """Done and failed requests that were not sent to any site."""
     declined: int = 0
-    """Of those waiting: entries that the code of some worker cannot serve."""
+    """Waiting entries that the code of some worker cannot serve."""
     unserved: int = 0
     """Dead letters of this run that no worker could serve."""
 
@@ -584,7 +584,7 @@ class Joined:
     shards_exist: bool = False
     """All shards of the crawl exist."""
     run_name: str = ""
-    """Of the run that was joined."""
+    """The name of the run that was joined."""
 
     @property
     def loss(self) -> str:

@@ -11,7 +11,7 @@ from scrapy_dq.text import CREW_SHOWS, without_numbers
 
 logger = logging.getLogger(__name__)
 IN_A_ROW = 10
-"""After so many, the code of this worker differs from that of the others."""
+"""After so many, the code of this worker differs from the other workers' code."""
 MOST_CAUSES = 20
 
 

@@ -81,7 +81,7 @@ class _Start:
         self._engine = engine
         self.failed = False
         self.latest: Any = None
-        """What it has just yielded: the engine stores a request before it asks for the next one."""
+        """The last object it yielded: the engine stores a request before it asks for the next one."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self

@@ -27,7 +27,7 @@ class OwnCode:
     """The code of a project: the package of its spider, and all other files that are not installed."""
 
     def __init__(self, module: str) -> None:
-        """*module* is that of the spider class."""
+        """*module* is the spider class's module."""
         self._package = module.partition(".")[0]
         self._path = lru_cache(1_000)(self._find_path)
 

@@ -205,7 +205,7 @@ def test_start_requests_with_values_of_the_standard_library_are_run_once(
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """So are those with a callback of another object, and with the project's own subclass of str."""
+    """So are requests with a callback of another object, and with the project's own subclass of str."""
     redis = start_redis(appendonly=True)
     site = start_site(pages=1)
     urls = [site.url(f"/seed?s=0&n={number}") for number in range(4)]

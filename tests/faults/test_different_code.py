@@ -164,7 +164,7 @@ def test_the_next_run_crawls_again_what_no_worker_could_serve(make: Callable[...
     assert project.run_worker(settings={"DQ_MAX_PAGES": "0"}).close_reason == "unserved"
     links = project.run_worker(settings={"DQ_MAX_PAGES": "0"})
     assert links.close_reason == "finished", links.text
-    # The start page is crawled in each run, and leads to those of its links that are new.
+    # Each run crawls the start page, and follows its links that are new.
     assert {path for path in missing if path in project.count()} == {
         path for path in missing if int(path.removeprefix("/p/")) <= 4
     }

@@ -92,7 +92,7 @@ def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
 
 
 def _others(worker: Worker) -> list[str]:
-    """Return the errors in a log, except the one about what other code might serve."""
+    """Return the errors in a log, except the one about requests that other code might serve."""
     return [each for each in errors(worker) if "became dead letters because no worker" not in each]
 
 
@@ -268,7 +268,7 @@ def test_what_cannot_be_stored_outlives_its_worker(
 def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(
     fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
 ) -> None:
-    """What was waiting or in flight for the method that is gone stays, and the method brings it back."""
+    """Requests for the method that is gone stay, and the method brings them back."""
     crawl = fault_crawl(fault_redis, site={"pages": 300}, spider=RENAMED)
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)

@@ -88,7 +88,7 @@ def test_nothing_is_buried_while_a_present_worker_may_serve_it(
     assert other.take(1) == [1]
     assert worker.exchange().status is Status.OK
     receipt = other.exchange(decline(1))
-    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # nobody has been offered it since
+    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # no worker has been offered it since
     for each in (worker, other):
         receipt = each.exchange(want=5)
     assert (receipt.status, receipt.census.dead, receipt.census.unserved) == (Status.FINISHED, 1, 1)
@@ -140,7 +140,7 @@ def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWor
 def test_a_run_that_keeps_what_was_seen_finds_pages_again_that_nobody_could_serve(
     live: LiveFrontier, keeps: bool
 ) -> None:
-    """Their fingerprints are removed when the next run begins; that of a page that is done stays."""
+    """Their fingerprints are removed when the next run begins; a done page keeps its fingerprint."""
     identity = replace(IDENTITY, keep_seen=keeps)
     worker = HandWorker(live, "worker", identity)
     seen = {"admission": Admission.SEEN}
@@ -154,9 +154,9 @@ def test_a_run_that_keeps_what_was_seen_finds_pages_again_that_nobody_could_serv
 
 
 def test_delays_hold_for_declined_entries(live: LiveFrontier, partitioning: str) -> None:
-    """They are sent one by one, after what their site was sent before."""
+    """They are sent one by one, after the earlier requests to their site."""
     if partitioning == "none":
-        pytest.skip("a limit is that of a partition")
+        pytest.skip("without partitions there are no limits")
     crawl = limited(100.0)
     worker, other = HandWorker(live, "worker", crawl), HandWorker(live, "other", crawl)
     worker.exchange(put(1), put(2))

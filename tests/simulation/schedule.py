@@ -86,7 +86,7 @@ class Schedule:
         self.buried: dict[bytes, int] = {}
         """The pages of the entries that became dead letters, by the entries' ids."""
         self.unserved: set[bytes] = set()
-        """The ids of those that no worker could serve."""
+        """Ids of dead letters that no worker could serve."""
         self.fenced: set[str] = set()
         """Ids of workers that were declared dead."""
         self.taken_for_dead: Counter[bytes] = Counter()

@@ -20,11 +20,11 @@ _AS_USER = [
     "--bounding-set=-all,+dac_read_search",
 ]  # fmt: skip
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind / && shift && exec "$@"'
-"""What is mounted before stays as it is: the volume, and file systems of their own."""
+"""Earlier mounts stay unchanged: the volume, and other file systems."""
 
 
 class Container:
-    """A project on a disk that its user cannot write to, but for one folder.
+    """A project on a disk where its user can write to one folder only.
 
     Attributes:
         volume: the folder that the user may write to.

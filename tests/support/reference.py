@@ -484,7 +484,7 @@ class ReferenceFrontier(Partitions):
         self.touched.add(entry.partition)
 
     def _abandon(self) -> bool:
-        """Make dead letters of what every worker has declined; False: somebody has not."""
+        """Bury the entries that every worker has declined; False: some worker has not."""
         last = max((number for number, _ in self.declined.values()), default=0)
         if any(worker.offered < last for worker in self.members.values()):
             return False

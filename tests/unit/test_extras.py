@@ -1,4 +1,4 @@
-"""What an error tells the user to install can be installed."""
+"""Packages that an error tells the user to install can be installed."""
 
 from __future__ import annotations
 

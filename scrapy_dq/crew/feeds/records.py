@@ -81,7 +81,7 @@ class Record:
 
 @contextmanager
 def record_of(target: Path, home: Path) -> Iterator[Record]:
-    """Lock the records, and yield that of a feed.
+    """Lock the records, and yield the record of a feed.
 
     If the data directory cannot be used, the record is empty and forgets what is noted.
 
@@ -104,7 +104,7 @@ def record_of(target: Path, home: Path) -> Iterator[Record]:
 def folder_in(home: Path) -> Path:
     """Return the folder of the records, and of the notes of crews, in the data directory *home*.
 
-    What they say empties feeds, and is joined: nobody else may write there.
+    A crew empties and joins the feeds that they name: other users must not write there.
 
     Raises:
         CrewError, OSError: as `make_private`.
@@ -147,7 +147,7 @@ def write_json(path: Path, value: Any) -> None:
     """Replace a small file; a crash leaves the old one or the new one."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    # O_EXCL: never through a link that somebody else has put there.
+    # O_EXCL: never through a link that another user has put there.
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(value, file)
         file.flush()

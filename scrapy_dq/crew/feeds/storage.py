@@ -99,7 +99,7 @@ def _part_of(crawler: Crawler, feed_options: Any) -> Path | None:
 def _is_of_all(path: str, crawler: Crawler, feed_options: Any) -> bool:
     """Tell whether other workers may continue this file: it is neither a batch nor a worker's own.
 
-    Of those there may be many, and each would have a record.
+    There may be many batches, and each would have a record.
     """
     own = getattr(crawler.spider, "dq_worker", None)
     return not (feed_options or {}).get("batch_item_count") and not (own and str(own) in path)

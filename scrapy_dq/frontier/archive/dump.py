@@ -80,7 +80,7 @@ class _Shard:
                 yield [tuple(items) for _, items in found], b""
 
     async def _members(self, kind: str, key: str = "") -> AsyncIterator[_Items]:
-        """Yield what is in a hash or a sorted set; *key*: its name, if not that of the kind."""
+        """Yield what is in a hash or a sorted set; *key*: its name, if it differs from the kind's."""
         async for found in self._reader.members(key or kind):
             items = []
             for member, stored in found:

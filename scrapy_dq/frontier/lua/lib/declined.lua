@@ -32,7 +32,7 @@ function declined.among(ids)
   for i = 1, #ids do found[#found + 1] = of[i] and ids[i] or nil end
   return table.concat(found)
 end
--- Its number is larger than those of all others, so that every worker that has not declined it is offered it.
+-- It gets the largest number, so that every worker that has not declined it is offered it.
 function declined.wait(id, lease)
   state.sequence = state.sequence + 1
   come_back('declined', id, lease, state.sequence)

@@ -44,7 +44,7 @@ local function set_earliest(partition, at)
   redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
 end
 -- The worker that leased last from a partition with a delay has sent all of it, *age* ms ago; false: the last one was
--- not sent, and whoever comes next may go in its place.
+-- not sent, and the next request may go in its place.
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
   set_earliest(partition, age and now_ms() - age + limits_of(partition) or now_ms())

@@ -1,6 +1,6 @@
 -- abandon: declined -> dead letter, when nothing else is left and every worker that is here has declined what waits.
 -- ARGS     workers that are members
--- RETURNS  true if nothing is declined any more | false: somebody may still serve some, or more are left than one call
+-- RETURNS  true if nothing is declined any more | false: a worker may still serve some, or more are left than one call
 --          buries
 -- COST     O(500 * log declined + workers)
 -- CRASH    before: the next exchange of any worker does it; after: nothing to do

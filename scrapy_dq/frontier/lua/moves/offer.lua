@@ -1,7 +1,7 @@
 -- offer: declined -> in-flight. Entries that other workers have declined, each of them offered once to each worker.
 -- ARGS     worker_id, want, ahead (ms)
 -- RETURNS  how many were granted; adds them to grants, as lease.lua does
--- COST     O(want * log declined); O(500) more for those that this worker itself has declined
+-- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
 -- USES     budgets.is_saturated, budgets.is_spent, declined, entry.come_back, entry.split, grants, grants.grant_at,
 --          grants.grant_member, keys.key, keys.worker_key, partition.classify, politeness.count_busy,
@@ -18,7 +18,7 @@ local function offer(worker_id, want, ahead)
     local partition, member = split(waiting[i], 1)
     local id = string.sub(member, 17, 28)
     if is_spent(partition) then
-      -- It waits with the others of its partition: nobody gets any of them in this run, or on this day.
+      -- It waits with the others of its partition: no worker gets any of them in this run, or on this day.
       redis.call('ZREM', key.declined, waiting[i])
       state.waiting = state.waiting - 1
       come_back('returned', id, { partition = partition, place = string.sub(member, 1, 16), payload =
