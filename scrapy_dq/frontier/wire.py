@@ -133,7 +133,7 @@ def unpack_limits(packed: bytes) -> Limits:
             {
                 str(name): (None if delay is False else delay / 1000, None if most is False else most)
                 for name, delay, most in pairs
-                if (delay, most) != (False, False)  # it has a budget only
+                if delay is not False or most is not False  # else it has a budget only
             },
             budget,
             period == 2,
