@@ -329,8 +329,8 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
         )
     tls = ". If it expects TLS, write rediss://" if "closed by server" in str(error) else ""
     return FrontierRefused(
-        f"Redis at {target} cannot be reached ({describe(error)}){tls}. Start it, correct REDIS_URL, or "
-        f"remove REDIS_URL and REDIS_HOST to use the embedded Redis"
+        f"Redis at {target} cannot be reached ({describe(error)}){tls}. Start it, or correct "
+        f"REDIS_URL, REDIS_HOST or REDIS_PARAMS; without these, the embedded Redis is used"
     )
 
 

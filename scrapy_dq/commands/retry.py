@@ -69,7 +69,7 @@ class Retry(Subcommand):
         some = named or options.match or options.reason or options.partition is not None
         if options.all == bool(some):
             raise WrongUsage(
-                "select some with ids, URLs, a partition, --match or --reason; or all, with --all alone"
+                "select some with ids, URLs, a partition, --match or --reason; or all with --all, but not both"
             )
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
@@ -179,8 +179,8 @@ def _ask(failed: int, dead: int, overview: Overview, options: argparse.Namespace
     census = overview.census.failed
     more = f" ({census:,} failed; DQ_KEEP_FAILED are kept)" if failed and census > failed else ""
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"
-    asking.say(f"To {where}: {_both(failed, dead) or 'nothing'}{more}.", options)
     if failed or dead:
+        asking.say(f"To {where}: {_both(failed, dead)}{more}.", options)
         asking.need_consent("Continue?", options)
 
 

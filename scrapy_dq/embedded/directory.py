@@ -80,8 +80,8 @@ class RedisDirectory:
         found = self.path.stat()
         if found.st_uid != os.getuid():
             raise EmbeddedError(
-                f"{self.path} belongs to another user (uid {found.st_uid}), and so would its redis-server. "
-                f"Use a project folder of your own, or set REDIS_URL to a running Redis."
+                f"{self.path} belongs to another user (uid {found.st_uid}). Set DQ_DATA_DIR to a folder of "
+                f"your own, or REDIS_URL to a running Redis."
             )
         if found.st_mode & 0o022:
             raise EmbeddedError(

@@ -417,8 +417,8 @@ def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
         bare = name.removeprefix("DQ_")
         near = [bare] if bare in _BY_NAME else difflib.get_close_matches(name, _BY_NAME, 1)
         near = near or difflib.get_close_matches(bare, _BY_NAME, 1)
-        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them"
-        more = "" if name.startswith("DQ_") else ". A setting of your own needs another prefix than REDIS_"
+        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them."
+        more = "" if name.startswith("DQ_") else " A setting of your own needs another prefix than REDIS_"
         raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}{more}")
 
 

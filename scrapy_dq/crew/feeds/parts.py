@@ -103,7 +103,10 @@ class PartsFolder:
             except OSError as error:
                 if chance > 1 and isinstance(error, (FileNotFoundError, FileExistsError)):
                     continue  # its last holder removed the folder in between
-                raise CrewError(f"{self.path} cannot be used: {error}") from error
+                raise CrewError(
+                    f"{self.path} cannot be used: {error.strerror}. The workers write the parts of the feed "
+                    f"there: the folder of the feed must be writable"
+                ) from error
             if not flock(lock):
                 os.close(lock)
                 raise FeedInUse(f"another `scrapy dq crawl` writes {self.target}")
