@@ -69,7 +69,7 @@ class Retry(Subcommand):
         some = named or options.match or options.reason or options.partition is not None
         if options.all == bool(some):
             raise WrongUsage(
-                "select some with ids, URLs, a partition, --match or --reason; or all with --all, but not both"
+                "select some with ids, URLs, a partition, --match or --reason, or all with --all; not both"
             )
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)

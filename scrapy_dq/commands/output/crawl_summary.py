@@ -156,8 +156,8 @@ class Summary:
         if pages != reported:
             print(
                 f"{count_of(pages, 'page')}, {count_of(reported, 'request')} done: redirects and retries are "
-                f"done without a page; failed and interrupted pages, and pages of dq_local requests and media "
-                f"pipelines, are not done"
+                f"done without a page; failed and interrupted pages, and pages of dq_local requests and of "
+                f"media pipelines, are not done"
             )
         served = all(slot.state != "cannot_serve" for slot in self._crew.slots)
         if census and census.done > reported == 0 and self._crew.finished and served:
