@@ -8,6 +8,7 @@ from typing import Any
 
 OLDEST = (6, 2)
 OK, WARN, BAD = "ok", "warn", "bad"
+SNAPSHOT = "snapshot"
 SLOW_S = 0.1
 """Larger exchanges compensate for this latency, but a worker that starts waits for several trips."""
 CLOCK_OFF_S = 2.0
@@ -90,10 +91,12 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
         )  # fmt: skip
     elif replicas:
         yield _replication(info, replicas)
-    for status, file in (("aof_last_write_status", "AOF"), ("rdb_last_bgsave_status", "snapshot")):
+    for status, what, file in (
+        ("aof_last_write_status", "disk", "AOF"), ("rdb_last_bgsave_status", SNAPSHOT, "snapshot")
+    ):  # fmt: skip
         if info.get(status, "ok") != "ok":
             yield Finding(
-                "disk", BAD, f"the last write of its {file} failed. Free disk space, and read Redis's log"
+                what, BAD, f"the last write of its {file} failed. Free disk space, and read Redis's log"
             )
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     text = f"{format_bytes(used)} used, {f'maxmemory {format_bytes(limit)}' if limit else 'no maxmemory'}"
@@ -102,15 +105,26 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
         yield Finding("memory", OK, text)
     else:
         yield Finding(
-            "memory", BAD if full and info.get("maxmemory_policy", "noeviction") == "noeviction" else WARN,
+            "memory", BAD if full and not _evicts(info) else WARN,
             f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with a larger "
             f"value, or free memory",
         )  # fmt: skip
 
 
+def _evicts(info: Mapping[str, Any]) -> bool:
+    """Tell whether Redis has keys that it evicts when it is full; with `volatile-…`, those with a TTL."""
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    have_ttl = any(isinstance(each, Mapping) and each.get("expires") for each in info.values())
+    return policy.startswith("allkeys") or (policy.startswith("volatile") and have_ttl)
+
+
 def refusals(info: Mapping[str, Any]) -> list[str]:
-    """Return why this Redis refuses writes now, as far as its INFO says; empty: it does not."""
-    return [finding.text for finding in check_operation(info) if finding.level == BAD]
+    """Return why this Redis refuses writes now, as far as its INFO says; empty: it does not.
+
+    After a failed snapshot it may: that depends on `save` and stop-writes-on-bgsave-error, which INFO lacks.
+    """
+    found = check_operation(info)
+    return [finding.text for finding in found if finding.level == BAD and finding.what != SNAPSHOT]
 
 
 def _replicas(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:

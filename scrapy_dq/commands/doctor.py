@@ -173,16 +173,18 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
 
 
 def examine_workers(place: Place) -> list[Finding]:
-    """Return which workers of a crawl report that they wait for Redis, if any."""
+    """Return which workers of a crawl report that they wait for Redis, if any; those are watched a while."""
     from scrapy_dq.backend import health
     from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.frontier.model import FrontierRefused
     from scrapy_dq.inspection.status import waits_of
     from scrapy_dq.inspection.words import waiting
+    from scrapy_dq.inspection.workers import WAIT_S, read_workers
 
     with suppress(FrontierRefused):  # a key of another type: `scrapy dq status` shows it
-        waits = waits_of(peek(place.shards, place.crawl))
-        return [health.Finding("workers", health.BAD, waiting(each)) for each in waits]
+        if any(member.waits_for for member in peek(place.shards, place.crawl).members):
+            waits = waits_of(read_workers(place, WAIT_S))
+            return [health.Finding("workers", health.BAD, waiting(each)) for each in waits]
     return []
 
 

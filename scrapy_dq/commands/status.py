@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -112,12 +112,17 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
     with suppress(ConfigError):
         if not by_redis:
             by_redis[""] = [({}, place.project_config(settings))]
+    others: list[dict[str, Any]] = []
+    known = set[tuple[str, str]]()
     for group in by_redis.values():
         with looking.opened(group[0][1], any_node=True) as there:
             for found in filter(None, (found for found, _ in group)):
                 _count(found, there)
-            crawls += _other_crawls(there, {config.crawl for _, config in group}, everything)
-    return crawls
+            known |= {(there.target, config.crawl) for _, config in group}
+            others += _other_crawls(there, known, everything)
+    # Spiders of several groups can have the same Redis, with different parameters.
+    own = {(found.get("redis"), found["crawl"]) for found in crawls}
+    return crawls + [found for found in others if (found["redis"], found["crawl"]) not in own]
 
 
 def _count(found: dict[str, Any], there: Place) -> None:
@@ -143,8 +148,8 @@ def _count(found: dict[str, Any], there: Place) -> None:
         found["worker_states"] = states_of(overview)
 
 
-def _other_crawls(there: Place, known: Collection[str], everything: bool) -> Iterator[dict[str, Any]]:
-    """Yield the crawls that no spider of the project has, and that this user may read."""
+def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -> Iterator[dict[str, Any]]:
+    """Yield the crawls that are not *known* by target and name, and that this user may read; add them."""
     from scrapy_dq.frontier.admin.crawls import CrawlSearch
     from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
 
@@ -156,9 +161,10 @@ def _other_crawls(there: Place, known: Collection[str], everything: bool) -> Ite
         return
     for name in names if everything else names[:MOST_CRAWLS]:
         found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
-        if name not in known:
+        if (there.target, name) not in known:
             _count(found, there)
             if found["phase"] not in ("absent", "unknown"):
+                known.add((there.target, name))
                 yield found
     if not search.complete or (len(names) > MOST_CRAWLS and not everything):
         more = "" if everything else ". --all reads them"

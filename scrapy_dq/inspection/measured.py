@@ -17,6 +17,7 @@ from scrapy_dq.frontier.errors import denies, moved_to
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.inspection.history import events_in_shard, parse_sample
+from scrapy_dq.inspection.status import waits_of
 from scrapy_dq.inspection.workers import MOST_READ, WAIT_S, WorkersWatch
 from scrapy_dq.text import printable
 
@@ -46,6 +47,8 @@ class Measured:
     """Of this run, in which neither falls as far as this process sees: a retry lowers the stored count."""
     workers: Mapping[str, int]
     """By state."""
+    waiting_workers: int
+    """For Redis; see `waits_of`."""
     partitions: Mapping[str, int]
     """By state."""
     died: int
@@ -138,7 +141,8 @@ class MeasuredCrawl:
 
     def _measure(self, shards: Shards, overview: Overview) -> Measured:
         parts = list(shards.each(lambda client, shard: self._look_at(client, shard, overview.run)))
-        states = Counter(row["state"] for row in self._workers.look(overview))
+        rows = self._workers.look(overview)
+        states = Counter(row["state"] for row in rows)
         states["unknown"] += max(0, overview.census.workers - len(overview.members))
         sizes = [sum(each) for each in zip(*parts, strict=True)]
         samples, whole = self._samples.values(), not (overview.unreachable or overview.apart)
@@ -147,6 +151,7 @@ class MeasuredCrawl:
             self._done.now(overview.census.done, whole),
             self._failed.now(overview.census.failed, whole),
             states,
+            sum(wait["workers"] for wait in waits_of(rows)),
             dict(zip(_PARTITIONS, sizes, strict=True)),
             self._died,
             self._reclaimed,

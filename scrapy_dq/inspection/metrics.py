@@ -34,7 +34,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
     ),
     "dq_workers_waiting": (
         "Workers that report an outage of Redis which lets their heartbeats pass",
-        lambda each: sum(bool(member.waits_for) for member in each.overview.members),
+        lambda each: each.waiting_workers,
     ),
     "dq_unreachable_shards": (
         "Shards that did not answer, or have nothing of this run: what is there is not counted",

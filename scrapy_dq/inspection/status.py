@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.inspection.words import TROUBLED
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class Progress:
             "apart_shards": list(overview.apart),
             "pages_per_s": None if rate is None else round(rate, 1),
             "left_s": round(max(left(counts) / rate, least_s), 1) if rate else None,
-            "waits": waits_of(overview),
+            "waits": waits_of(self.rows),
             "redis_refuses": refusals(info),
             "redis_memory_bytes": info.get("used_memory"),
             "redis_maxmemory_bytes": info.get("maxmemory"),
@@ -110,15 +112,19 @@ class Progress:
         return self._sizes
 
 
-def waits_of(overview: Overview) -> list[dict[str, Any]]:
-    """Return how many workers wait for Redis, since when the first one does, and why, by reason."""
+def waits_of(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many workers wait for Redis, since when the first one does, and why, by reason.
+
+    Args:
+        rows: as of `workers_of`. The record of a dead worker may still say that it waits.
+    """
     from scrapy_dq.frontier.admin.overview import MAX_AT_MS
 
     found: dict[str, list[float]] = {}
-    for member in overview.members:
-        if member.waits_for and not member.fenced:
-            since = min(member.waits_since, MAX_AT_MS / 1000 - 1)
-            found.setdefault(printable(member.waits_for, LONGEST_WAIT), []).append(since)
+    for row in rows:
+        if row["waits_for"] and row["state"] not in TROUBLED:
+            since = min(row["waits_since"] or 0.0, MAX_AT_MS / 1000 - 1)
+            found.setdefault(row["waits_for"], []).append(since)
     return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
 
 

@@ -108,12 +108,19 @@ class Dq:
         return shown.out
 
 
-def loader_of(*names: str) -> type:
-    """Return a SPIDER_LOADER_CLASS of spiders with these names, whose crawls are named as they are."""
+def loader_of(*names: str, **custom_settings: dict[str, Any]) -> type:
+    """Return a SPIDER_LOADER_CLASS of spiders with these names, whose crawls are named as they are.
+
+    Args:
+        custom_settings: of some of them, by name.
+    """
+
+    def spider(name: str) -> type:
+        return type("Named", (Spider,), {"name": name, "custom_settings": custom_settings.get(name)})
 
     class Loader(SpiderLoader):
         def _load_all_spiders(self) -> None:
-            self._spiders = {name: type("Named", (Spider,), {"name": name}) for name in names}
+            self._spiders = {name: spider(name) for name in names}
 
     return Loader
 

@@ -170,23 +170,40 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
         ({"used_memory": 95}, {"memory": "warn"}),
         ({"used_memory": 100}, {"memory": "bad"}),
         ({"used_memory": 100, "mem_not_counted_for_evict": 1}, {"memory": "warn"}),
-        ({"used_memory": 100, "maxmemory_policy": "volatile-ttl"}, {"memory": "warn"}),
+        ({"used_memory": 100, "maxmemory_policy": "volatile-ttl"}, {"memory": "bad"}),
+        ({"used_memory": 100, "db1": {"keys": 2, "expires": 1}}, {"memory": "bad"}),
+        (
+            {"used_memory": 100, "maxmemory_policy": "volatile-ttl", "db1": {"keys": 2, "expires": 1}},
+            {"memory": "warn"},
+        ),
+        ({"used_memory": 100, "maxmemory_policy": "allkeys-lru"}, {"memory": "warn"}),
         ({"used_memory": 100, "maxmemory": 0}, {"memory": "ok"}),
         ({"min_slaves_good_slaves": 0}, {"replicas": "bad", "memory": "ok"}),
         ({"role": "slave"}, {"role": "bad", "memory": "ok"}),
         ({"aof_last_write_status": "err"}, {"disk": "bad", "memory": "ok"}),
-        ({"rdb_last_bgsave_status": "err"}, {"disk": "bad", "memory": "ok"}),
+        ({"rdb_last_bgsave_status": "err"}, {"snapshot": "bad", "memory": "ok"}),
     ],
 )
 def test_the_health_of_a_redis(changed: dict[str, Any], expected: dict[str, str]) -> None:
-    """By its INFO."""
+    """By its INFO. All that is bad makes Redis refuse writes, but a failed snapshot: not without `save`."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
+    refuses = "bad" in (level for what, level in expected.items() if what != "snapshot")
+    assert bool(health.refusals(HEALTHY | changed)) == refuses
 
 
-def test_workers_that_wait_are_bad(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """What only they know, such as a right that is missing, is in their heartbeats."""
+def test_live_workers_that_wait_are_bad(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only they know, such as a right that is missing, is in their heartbeats; the dead have none."""
+    beats: list[str] = []
+    monkeypatch.setattr(
+        "scrapy_dq.inspection.workers.time.sleep",
+        lambda seconds: [live.redis.hincrby(live.key("beats"), name, 1) for name in beats],
+    )
     assert not any(finding["what"] == "workers" for finding in dq.found("doctor")["findings"])
     live.call("report", worker.worker_id, worker.epoch, False, Figures(), 0.0, 5.0, "Redis denies RPUSH")
+    assert not any(finding["what"] == "workers" for finding in dq.found("doctor")["findings"])
+    beats.append(worker.worker_id)
     found = dq.found("doctor")
     (finding,) = (finding for finding in found["findings"] if finding["what"] == "workers")
     assert (finding["level"], dq.status, found["fit"]) == ("bad", 1, False)

@@ -102,15 +102,22 @@ def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier)
 def test_a_worker_is_silent_when_its_heartbeat_stands_still(
     scrape: Callable[[], Samples], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the second look on; one that has a heartbeat is alive, one that was fenced is fenced."""
+    """From the second look on; one that has a heartbeat is alive, one that was fenced is fenced.
+
+    Of those that reported an outage, only the live one waits.
+    """
     workers = [HandWorker(live, name) for name in ("beats", "silent", "fenced")]
-    assert scrape().of(live.crawl)["dq_workers unknown"] == 3
+    for worker in workers:
+        live.call("report", worker.worker_id, worker.epoch, False, Figures(), 0.0, 5.0, "memory is full")
+    series = scrape().of(live.crawl)
+    assert (series["dq_workers unknown"], series["dq_workers_waiting"]) == (3, 3)
     workers[0].fence("fenced")
     live.redis.hincrby(live.key("beats"), "beats", 1)
     monkeypatch.setattr("scrapy_dq.inspection.workers.WAIT_S", 0.0)
     series = scrape().of(live.crawl)
     found = {state: series[f"dq_workers {state}"] for state in ("alive", "silent", "fenced", "unknown")}
     assert found == {"alive": 1, "silent": 1, "fenced": 1, "unknown": 0}
+    assert series["dq_workers_waiting"] == 1
 
 
 def test_a_counter_does_not_fall_when_failed_requests_are_retried(

@@ -88,15 +88,17 @@ def test_a_redis_that_refuses_writes_is_shown(
 
 
 def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
-    """In each form of the status; one that may be alive is counted with them, and is not."""
+    """In each form of the status, and none waits; one that may be alive is counted with them, and is not."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
     for name in ("first", "second"):
-        HandWorker(live, name)
+        worker = HandWorker(live, name)
+        live.call("report", name, worker.epoch, False, Figures(), 0.0, 5.0, "no memory")
         identity = own_identity() | {"pid": int(gone.stdout)}
         live.redis.hset(live.key(f"worker:{name}"), "identity", json.dumps(identity))
-    assert dq.found("status", "--no-rate")["worker_states"] == {"dead": 2}
+    found = dq.found("status", "--no-rate")
+    assert (found["worker_states"], found["waits"]) == ({"dead": 2}, [])
     assert "\nworkers    2 (dead)\n" in dq.text("status", "--no-rate")
     assert ", 2 workers (dead)" in one_line(dq.found("status", "--no-rate"))
     HandWorker(live, "third")
@@ -109,7 +111,7 @@ def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
 def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
     dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
 ) -> None:
-    """Those that the user may read; also without a spider in the project."""
+    """Those that the user may read, each once; also without a spider in the project."""
     server = start_redis()
     lives = [LiveFrontier(server.url, name) for name in ("alien", "ours", "secret", "zebra")]
     for live in lives:
@@ -125,6 +127,9 @@ def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
         "ours", "alien", "secret", "zebra"
     ]  # fmt: skip
     assert len(dq.listed("status", SPIDER_LOADER_CLASS=loader_of())) == 4
+    params = {"zebra": {"REDIS_PARAMS": {"socket_timeout": 7}}}
+    found = dq.listed("status", SPIDER_LOADER_CLASS=loader_of("ours", "zebra", **params))
+    assert [each["crawl"] for each in found] == ["ours", "zebra", "alien", "secret"]
     rights = ["~dq:{ours}:*", "~dq:{zebra}:*", "+@all"]
     lives[0].redis.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *rights)
     dq = dq_at(server.url.replace("redis://", "redis://observer:pw@"))
