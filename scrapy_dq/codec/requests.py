@@ -262,9 +262,9 @@ class Codec:
             raise CannotDecode(_reason(error)) from error
 
     def check_size(self, payload: bytes) -> None:
-        """Raise CannotServe if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
+        """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
         if len(payload) > self._max_bytes:
-            raise CannotServe(
+            raise CannotDecode(
                 f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
             )
 

@@ -98,7 +98,7 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers
         from scrapy_dq.commands.output.display import short
-        from scrapy_dq.crew.errors import CrewError, NoLogs
+        from scrapy_dq.crew.errors import NoLogs
         from scrapy_dq.crew.feeds.joining import Joining
         from scrapy_dq.crew.feeds.noted import left_feeds, noted
         from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
@@ -141,12 +141,10 @@ class Crawl(Subcommand):
                     logs = log_paths(options.workers, options.log_dir.absolute(), log_file, config.crawl)
                 else:
                     logs = log_paths(options.workers, home / "logs", log_file, config.crawl, home=home)
-            except CrewError as error:
-                # Others could write to the folder: with a Redis of one's own, no crawl needs it.
-                dispensable = isinstance(error, NoLogs) or not config.embedded
-                if options.log_dir or log_file or not dispensable:
+            except NoLogs as error:
+                if options.log_dir or log_file:
                     raise
-                view.say(f"Warning: {error}. The workers log to standard error")
+                view.say(f"Warning: {error}. They go to standard error")
                 logs = [None] * options.workers
             stops = StopSignals()
             stops.listen()

@@ -408,6 +408,8 @@ class Terms:
     """Lease no suspect: the worker holds one of another shard, or has asked for one."""
     max_pages: int | None = None
     """Lease no more than so many entries of the run, with those that are in flight, and `Census.pages`."""
+    busy_elsewhere: bool = False
+    """Other shards have something left, as far as the worker knows."""
     finish_at: int | None = None
     """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""

@@ -91,6 +91,7 @@ def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
         False if terms.finish_at is None else terms.finish_at,
         terms.no_suspects,
         False if terms.max_pages is None else terms.max_pages,
+        terms.busy_elsewhere,
     )
     while rare and rare[-1] is False:
         rare = rare[:-1]

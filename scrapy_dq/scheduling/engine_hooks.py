@@ -203,8 +203,12 @@ class Settlement:
         return self._start.failed
 
     def from_start(self, request: Request) -> bool:
-        """Return whether `start()` has just yielded *request*, which is being stored now."""
-        return request is self._start.latest
+        """Return whether `start()` has yielded *request*, which is being stored now.
+
+        A scheduler class of the project may pass a copy: that has the mark of StartSpiderMiddleware.
+        """
+        marked = request.meta.get("is_start_request") and not request.meta.get("dq_seeded")
+        return request is self._start.latest or bool(marked)
 
     def parent_of(self, request: Request) -> Request | None:
         """Return the request whose callback yielded *request*, or that it is a redirect or retry of.

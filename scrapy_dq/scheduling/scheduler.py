@@ -246,6 +246,7 @@ class Scheduler(BaseScheduler):
         except CannotDecode as error:
             reason = prose_without_logins(str(error))
             self._storing.warn_dead("A stored request", reason)
+            self._session.worker.never_sent(lease.entry_id)
             self._session.worker.bury(lease.entry_id, reason)
             return None
         self._declined.served()
@@ -262,6 +263,7 @@ class Scheduler(BaseScheduler):
 
     def _decline(self, lease: Lease, reason: str) -> None:
         """Return *lease* for other workers, and leave the crawl if this worker can serve none of it."""
+        self._session.worker.never_sent(lease.entry_id)
         self._session.worker.decline(lease.entry_id, reason, self._fingerprint_of(lease.payload))
         url = without_login(url_of(lease.payload, self._session.config.max_entry_bytes))
         if self._declined.add(reason, printable(url, 200), was_declined=lease.was_declined):
@@ -292,6 +294,7 @@ class Scheduler(BaseScheduler):
             self._work.settled(lease.entry_id)
             self._session.worker.bury(lease.entry_id, refused)
         else:
+            self._declined.served()
             self._work.end(lease.entry_id, DONE)
 
     def _moved(self, request: Request, to: Request) -> None:

@@ -405,6 +405,13 @@ REMOVED = {
 """What replaces settings of earlier versions."""
 
 
+_OF_THE_CLIENT = {
+    "REDIS_PASSWORD": "password", "REDIS_USER": "username", "REDIS_USERNAME": "username", "REDIS_SSL": "ssl",
+    "REDIS_TIMEOUT": "socket_timeout",
+}  # fmt: skip
+"""Names that users expect, and the arguments of redis-py that they mean."""
+
+
 def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
     """Refuse names with these prefixes that are no setting of ours, nor an unused one of scrapy-redis."""
     for name in settings:
@@ -418,6 +425,8 @@ def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
         near = [bare] if bare in _BY_NAME else difflib.get_close_matches(name, _BY_NAME, 1)
         near = near or difflib.get_close_matches(bare, _BY_NAME, 1)
         hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them."
+        if name in _OF_THE_CLIENT:
+            hint = f"write REDIS_PARAMS = {{{_OF_THE_CLIENT[name]!r}: ...}}."
         more = "" if name.startswith("DQ_") else " A setting of your own needs another prefix than REDIS_"
         raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}{more}")
 
@@ -447,13 +456,23 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
         if value is None and setting.name == "DQ_ORDER":
             value = _order_of(settings)
         elif value is None and setting.name == "DQ_FAILED_STATUSES":
-            value = settings.get("RETRY_HTTP_CODES")
+            value = _retried_statuses(settings)
         if value is None:
             value = setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
         name_place(settings, values, _BY_NAME["REDIS_HOST"])
     return values
+
+
+def _retried_statuses(settings: Mapping[str, Any]) -> list[int] | None:
+    """Return RETRY_HTTP_CODES as Scrapy's RetryMiddleware reads it; None: not set, or Scrapy refuses it."""
+    given = settings.get("RETRY_HTTP_CODES")
+    try:
+        codes = [int(each) for each in (given.split(",") if isinstance(given, str) else given or ())]
+    except (TypeError, ValueError):
+        return None
+    return None if given is None else [code for code in codes if 100 <= code <= 999]
 
 
 def _order_of(settings: Mapping[str, Any]) -> str:

@@ -29,7 +29,8 @@ from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id,
 from support.redis_server import RedisServer
 from support.stored import roll_back
 
-PLACES = {place: page for place, page in WHERE.items() if place != "in flight"} | {"returned": "12"}
+KEPT = {place: page for place, page in WHERE.items() if place not in ("in flight", "declined")}
+PLACES = KEPT | {"returned": "129"}
 """Where the page is that `everywhere` put there: what was in flight comes back."""
 
 
@@ -70,11 +71,11 @@ def test_all_of_a_crawl_travels(new: Dq, exported: Path, settings: dict[str, Any
     settings = {"DQ_PARTITION_BY": "none", **settings}
     text = new.text("import", str(exported), **settings)
     assert f"Crawl {new.crawl!r} at " in text
-    assert re.search(r"^requests +8$", text, re.MULTILINE)
+    assert re.search(r"^requests +9$", text, re.MULTILINE)
     assert f"Continue with: scrapy crawl <spider> -s DQ_CRAWL={new.crawl}" in text
     assert places(new) == PLACES
     status = new.found("status", "--no-rate")
-    assert (status["waiting"], status["delayed"], status["dead"], status["failed"]) == (5, 1, 1, 1)
+    assert (status["waiting"], status["delayed"], status["dead"], status["failed"]) == (6, 1, 1, 1)
     again = new.text("import", str(exported), **settings)
     assert "This file was imported before.\n" in again
     assert new.found("import", str(exported), **settings)["before"]
@@ -84,7 +85,7 @@ def test_all_of_a_crawl_travels(new: Dq, exported: Path, settings: dict[str, Any
 def test_the_urls_are_for_people(dq: Any, everywhere: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
     """Of everything that is there, without logins; while workers live, too."""
     urls = dq.lines("export", "--urls", "-")
-    assert len(urls) == 8
+    assert len(urls) == 9
     assert "http://...@shop.example/p/5" in urls
     assert "s3cret" not in dq.printed
 

@@ -73,7 +73,7 @@ def test_a_crew_logs_to_standard_error(scene: Scene) -> None:
         assert crew.returncode == 0, crew.stderr
         assert json.loads(crew.stdout)["finished"]
         (line,) = (line for line in crew.stderr.splitlines() if "logs cannot be written" in line)
-        assert "choose another folder with --log-dir. The workers log to standard error" in line
+        assert "choose another folder with --log-dir. They go to standard error" in line
         assert crew.stderr.count("Spider closed (finished)") == 2
         assert len(feed.read_text().splitlines()) == PAGES
 

@@ -194,10 +194,11 @@ def test_dead_letters_outlive_their_run(
     done = project.count("done")
     module.write_text(RENAMED.replace("parse_it", "parse_this"))
 
-    last = project.run_to_end()
+    last = project.run_worker()
+    assert last.close_reason == "unserved", last.text
     assert "Traceback" not in last.text
     assert project.count("done") == done
-    assert key_names(redis, project.name) == {"meta", "dead", "seen", "seeds"}
+    assert key_names(redis, project.name) == {"meta", "dead", "decliners", "seen", "seeds"}
     with connect_url(redis.url) as client:
         assert peek(client, project.name).census.dead == 5 - len(done)
 

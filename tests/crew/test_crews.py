@@ -425,68 +425,6 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scen
     assert_tidy(here)
 
 
-def test_what_another_host_has_scraped_in_the_run_stays(scene: Callable[..., Scene]) -> None:
-    """With -O, a feed on a disk that two hosts share; the record of the first is of the run before."""
-    here = scene(pages=13)
-    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
-    whole = spider.read_text()
-    first = ("-w", "1", "-O", "items.jsonl", "-s", "DQ_DATA_DIR=first")
-    assert here.crew(*first).wait() == 0
-    spider.write_text(FAILS)
-    assert here.crew(*first[:-1], "DQ_DATA_DIR=second").wait() == 0
-    assert paths_of(here.feed) == {"/p/0": 1}
-    spider.write_text(whole)
-    again = run_dq(here.project, "retry", here.project.name, "--all", "--yes")
-    assert again.returncode == 0, again.stderr
-    crew = here.crew(*first)
-    assert crew.wait() == 0
-    assert "appended to: it may hold what this run has scraped before" in crew.err
-    assert paths_of(here.feed) == dict.fromkeys(here.site.paths, 1)
-    assert here.crew(*first).wait() == 0
-    assert paths_of(here.feed) == dict.fromkeys(here.site.paths, 1)
-    assert_tidy(here)
-
-
-def test_a_run_whose_crew_was_killed_replaces_the_feed_of_the_run_before(scene: Callable[..., Scene]) -> None:
-    """With -O: the crew that continues has not begun the run."""
-    here = scene(pages=30)
-    words = ("-w", "2", "-O", "items.jsonl")
-    assert here.crew(*words).wait() == 0
-    here.site.set_latency(0.3)
-    crew = here.crew(*words)
-    wait_until(lambda: sum(here.project.count("done").values()) >= 36, "some pages are done", 30)
-    crew.kill()
-    wait_for_ends(crew.pids, 5)
-    here.site.set_latency(0.02)
-    assert here.crew(*words).wait() == 0
-    assert set(paths_of(here.feed)) == set(here.site.paths)
-    assert paths_of(here.feed)["/p/0"] == 1
-    assert_tidy(here)
-
-
-@pytest.mark.parametrize("what", ["another user's", "open to others"])
-def test_with_a_redis_url_no_crew_needs_a_data_directory_of_its_own(
-    scene: Callable[..., Scene], what: str
-) -> None:
-    """One line says why; workers log to standard error."""
-    here = scene(pages=5)
-    home = here.project.folder / ".scrapy" / "dq"
-    home.mkdir(parents=True, mode=0o700)
-    if what == "open to others":
-        home.chmod(0o777)
-    elif os.geteuid() == 0:
-        os.chown(home, 65534, 65534)
-    else:
-        pytest.skip("only root can make a folder of another user")
-    crew = here.crew("-w", "2")
-    assert crew.wait() == 0, crew.err
-    (line,) = (line for line in crew.err.splitlines() if "log to standard error" in line)
-    assert line.endswith(". The workers log to standard error")
-    assert f"{home} is not a folder that only you can write to" in line
-    assert crew.err.count("Spider closed (finished)") == 2
-    assert os.listdir(home) == []
-
-
 def test_what_scrapy_crawl_has_scraped_in_the_run_stays(scene: Callable[..., Scene]) -> None:
     """A feed that FEEDS overwrites; then the other way round, in the next run."""
     feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": True}}

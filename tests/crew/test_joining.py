@@ -21,7 +21,7 @@ from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
 from scrapy_dq.crew.feeds import records
 from scrapy_dq.crew.feeds.joining import Joined, Joining
 from scrapy_dq.crew.feeds.noted import left_feeds, noted
-from scrapy_dq.crew.feeds.parts import PartsFolder, note_beginning, part_path, run_of, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, part_path, run_of, write_lock
 from scrapy_dq.crew.feeds.plan import JoinedFeed, plan_feeds
 from scrapy_dq.crew.feeds.records import Run, record_of
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, run_begins
@@ -162,37 +162,6 @@ def test_without_a_record_a_run_that_continues_is_appended_to(feed: Feed, what: 
     feed.write_part("4\n", Run("epoch", 4))
     feed.join(run=Run("epoch", 4), overwrite=True)
     assert feed.lines == ["4"]
-    assert sorted(os.listdir(feed.target.parent)) == ["items.jsonl"]
-
-
-def test_a_record_of_an_older_run_replaces_nothing(feed: Feed) -> None:
-    """On a disk that hosts share, another one has begun the run, and its items are in the feed."""
-    feed.write_part("0\n", LAST)
-    feed.join(run=LAST, overwrite=True)
-    own, feed.home = feed.home, feed.home.with_name("of another host")
-    feed.write_part("1\n")
-    feed.join(overwrite=True)
-    assert feed.lines == ["1"]
-    feed.home = own
-    feed.write_part("2\n")
-    feed.join(overwrite=True, began=False)
-    assert feed.lines == ["1", "2"]
-    assert feed.said == [f"{feed.target}: appended to: it may hold what this run has scraped before"]
-
-
-def test_a_run_that_a_killed_crew_has_begun_replaces_the_feed(feed: Feed) -> None:
-    """It was killed before it had joined: the crew that continues does it, once, on any host."""
-    feed.write_part("0\n", LAST)
-    feed.join(run=LAST, overwrite=True)
-    feed.write_part("1\n")
-    note_beginning(feed.parts, THIS)
-    feed.home = feed.home.with_name("of another host")
-    feed.join(overwrite=True, began=False)
-    assert feed.lines == ["1"]
-    feed.home = feed.home.with_name("of a third")
-    feed.write_part("2\n")
-    feed.join(overwrite=True, began=False)
-    assert feed.lines == ["1", "2"]
     assert sorted(os.listdir(feed.target.parent)) == ["items.jsonl"]
 
 
@@ -483,11 +452,10 @@ def test_a_crew_that_is_killed_at_any_step_is_continued_by_scrapy_crawl(tmp_path
         feed = Feed(tmp_path / f"{steps}")
         feed.crawl_alone("0\n", LAST, new=True)
         feed.write_part("1\n2\n")
-        note_beginning(feed.parts, THIS)
         survived = not killed_at(steps, lambda f=feed: f.join(overwrite=True))
         feed.crawl_alone("3\n")
         feed.write_part("4\n")
-        feed.join(overwrite=True, began=False)
+        feed.join(overwrite=True)
         assert Counter(feed.lines) == Counter("1234"), steps
         steps += 1
     assert steps > 12
@@ -529,8 +497,8 @@ def test_a_run_is_one_feed_whichever_way_it_is_crawled(feed: Feed) -> None:
     feed.crawl_alone("4\n")
     crew("5\n", THIS)
     assert feed.lines == ["3", "4", "5"]
-    feed.crawl_alone("6\n", Run("epoch", 4))  # it joins others, who may have written to the feed
-    assert feed.lines == ["3", "4", "5", "6"]
+    feed.crawl_alone("6\n", Run("epoch", 4))  # it joins others, who began the run with another feed
+    assert feed.lines == ["6"]
 
 
 def test_a_marker_of_version_0_1_0_counts(feed: Feed) -> None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from scrapy_dq.frontier import peek, retry
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.drop import drop
-from scrapy_dq.frontier.model import Admission, Status, Terms
+from scrapy_dq.frontier.model import Admission, Move, Status, Terms
 from support.live_frontier import (
     IDENTITY,
     PROGRAM,
     HandWorker,
     LiveFrontier,
     ack,
+    bury,
     decline,
+    fail,
     limited,
     numbers,
     partition_of,
     put,
     release,
+    sent,
     waits,
 )
 
@@ -157,18 +162,94 @@ def test_delays_hold_for_declined_entries(live: LiveFrontier, partitioning: str)
     """They are sent one by one, after the earlier requests to their site."""
     if partitioning == "none":
         pytest.skip("without partitions there are no limits")
-    crawl = limited(100.0)
+    crawl, soon = limited(100.0), Terms(ahead_s=50.0)
     worker, other = HandWorker(live, "worker", crawl), HandWorker(live, "other", crawl)
     worker.exchange(put(1), put(2))
     for n in (1, 2):
-        assert worker.take(1, Terms(ahead_s=1000.0)) == [n]
+        assert worker.take(1, soon) == [n]
         worker.exchange(decline(n))
         live.advance(100.0)
-    other.exchange()
-    receipts = [other.exchange(want=2, terms=Terms(ahead_s=1000.0)) for _ in range(2)]
-    times = sorted(wait or 0 for receipt in receipts for wait in waits(receipt).values())
-    assert len(times) == 2
-    assert times[1] - times[0] == 100
+    assert numbers(other.exchange(want=2, terms=soon)) == [1]
+    assert numbers(other.exchange(want=2, terms=soon)) == []
+    other.exchange(terms=Terms(notes=(sent(1),)))
+    assert numbers(other.exchange(want=2, terms=soon)) == []
+    live.advance(60.0)
+    (left,) = waits(other.exchange(want=2, terms=soon)).values()
+    assert left == 40
+
+
+def test_a_worker_is_offered_no_more_than_it_has_room_for(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """As with the backlog: else it would give back what fills its buffer, and get it again."""
+    declines(worker, 1, 2, 3, 4, 5, 6)
+    terms = Terms(most=3, here={partition_of(1): (1, 2)})
+    assert numbers(other.exchange(want=9, terms=terms)) == [1, 2]
+
+
+def test_a_blocked_partition_offers_nothing(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Its site has asked to be left alone."""
+    declines(worker, 1)
+    live.limit(partition_of(1), block_s=1000.0)
+    assert numbers(other.exchange(want=5)) == []
+
+
+def test_a_suspect_stays_one(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """A page that kills its workers is charged, and a worker that has declined it gets it no more."""
+    declines(worker, 1)
+    assert other.take(1) == [1]
+    worker.reclaim("other")
+    third = HandWorker(live, "third")
+    for attempts in (0, 1):
+        assert numbers(worker.exchange(want=5)) == []
+        (lease,) = third.exchange(want=5).leases
+        assert (lease.suspect, lease.attempts) == (True, attempts)
+        worker.reclaim(third.worker_id)
+        third = HandWorker(live, f"third {attempts}")
+    (lease,) = third.exchange(want=5).leases
+    worker.fence(third.worker_id, gone=True)
+    assert worker.drain(third.worker_id) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("end", [ack, fail, bury])
+def test_nothing_is_left_of_an_entry_that_another_worker_has_ended(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker, end: Callable[[int], Move]
+) -> None:
+    """A crawl that never ends would keep a record of each."""
+    declines(worker, 1)
+    other.take(1)
+    other.exchange(end(1))
+    assert live.state()["decliners"] == {}
+
+
+def test_nothing_is_buried_while_the_crawl_is_paused(live: LiveFrontier, worker: HandWorker) -> None:
+    """The right code may be deployed meanwhile."""
+    declines(worker, 1)
+    steer(live.redis, live.crawl, Word.PAUSE)
+    assert [worker.exchange(want=5).census.dead for _ in range(2)] == [0, 0]
+
+
+def test_nothing_is_buried_while_no_worker_with_a_spider_is_there(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """A program has no code for requests, so it has not declined them."""
+    declines(worker, 1)
+    worker.leave()
+    program = HandWorker(live, "program", PROGRAM)
+    assert [program.exchange().census.dead for _ in range(2)] == [0, 0]
+    assert HandWorker(live, "new code").take(1) == [1]
+
+
+def test_nothing_is_buried_while_another_shard_has_something_left(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """The crawl goes on, and a worker with the right code may join."""
+    declines(worker, 1)
+    busy = Terms(busy_elsewhere=True)
+    assert [worker.exchange(want=5, terms=busy).census.dead for _ in range(2)] == [0, 0]
+    assert worker.exchange(want=5).census.dead == 1
 
 
 def test_dropping_a_partition_drops_its_declined_entries(live: LiveFrontier, worker: HandWorker) -> None:

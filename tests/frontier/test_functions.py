@@ -167,7 +167,8 @@ def test_a_full_redis_takes_what_needs_no_memory(live: LiveFrontier, worker: Han
 CONSTANT = {
     "key_types", "rare_types", "polite_types", "admit",
     # Functions, and what stands for them.
-    "wrong_seen", "seen_count", "count_message", "head_of", "of_message", "group_of", "read_stream", "sub",
+    "declined", "wrong_seen", "seen_count", "count_message", "head_of", "of_message", "group_of",
+    "read_stream", "sub",
     "number", "format", "sha1hex",
 }  # fmt: skip
 

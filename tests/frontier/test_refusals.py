@@ -212,7 +212,7 @@ def test_only_moves_are_packed() -> None:
 
 def test_a_damaged_identity_is_an_empty_one() -> None:
     """Others are shown with what can be read of them: Redis is shared, so its data is untrusted."""
-    (member,) = parse_members([b"worker", b"{not json", b"0", 3, 1, b"", b"9" * 400])
+    (member,) = parse_members([b"worker", b"{not json", b"0", 3, 1, b"", b"9" * 400, b""])
     assert (member.worker_id, member.identity, member.in_flight) == ("worker", {}, 3)
     assert (member.since, member.done) == (0.0, 0)
 

@@ -129,11 +129,11 @@ MUTATIONS = (
     )),
     Mutation(GUARD, "leases in flight do not keep the run open", (
         (LUA + "moves/finish.lua", "if busy or held or", "if busy or"),
-        (LUA + "moves/finish.lua", "if not held and (state.waiting > 0 or state.in_flight > 0)",
-         "if state.waiting > 0"),
+        (LUA + "moves/finish.lua", "if not held and (waiting > 0 or state.in_flight > 0)",
+         "if waiting > 0"),
     )),
     Mutation(GUARD, "delayed entries do not keep the run open", (
-        (LUA + "moves/finish.lua", "held or redis.call('EXISTS', key.delayed) == 1 then", "held then"),
+        (LUA + "moves/finish.lua", "if busy or held or delayed then", "if busy or held then"),
         (LUA + "moves/finish.lua", "  if state.delayed > 0 then damaged('entries') end\n", ""),
     )),
     Mutation(GUARD, "a worker that leaves takes its leases with it", (

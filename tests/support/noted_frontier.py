@@ -23,9 +23,9 @@ class NotedFrontier(LiveFrontier):
         super().__init__(url, crawl)
         self.states: list[State] = [self.state()]
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Make the call, then note."""
-        reply = super().call(method, *args)
+        reply = super().call(method, *args, **named)
         state = self.state()
         if state != self.states[-1]:
             self.states.append(state)

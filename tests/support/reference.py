@@ -146,8 +146,8 @@ class ReferenceFrontier(Partitions):
         if self.backlog:
             return self._receipt(me, self.census(), terms)
         busy = self.delayed or self.count_seeding() or any(w.leases for w in self.members.values())
-        if not busy and not self._abandon():
-            return self._receipt(me, self.census(), terms)
+        if self.declined and (busy or self.words.hold or not self._abandon()):
+            return self._receipt(me, self.census(self.count_seeding()), terms)
         if self.delayed or any(w.leases or w.seeding for w in self.members.values()):
             return self._receipt(me, self.census(self.count_seeding()), terms)
         if not self.count_incomplete():
@@ -230,9 +230,12 @@ class ReferenceFrontier(Partitions):
             entry.attempts += entry.suspect
             entry.suspect = True
             if entry.attempts >= max_attempts:
+                self.decliners.pop(entry_id, None)
                 self.dead[entry_id] = (worker_id, entry.attempts, entry.payload)
                 self.ended[entry_id] = entry
                 buried += 1
+            elif entry_id in self.decliners:
+                self._wait_for_another(entry_id, entry)
             else:
                 self._come_back(entry_id, entry)
         if not worker.leases:
@@ -300,8 +303,7 @@ class ReferenceFrontier(Partitions):
         elif word is Word.COMPLETE:
             incomplete = self.count_incomplete()
             self.words, self.starts = replace(told, count=told.count + 1), {}
-            if incomplete and not (self.members or self.backlog or self.delayed):
-                self._abandon()
+            if incomplete and not (self.members or self.backlog or self.declined or self.delayed):
                 self.phase = "finished"
         else:
             hold = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING, Word.RESUME: Hold.NONE}[word]
@@ -442,6 +444,8 @@ class ReferenceFrontier(Partitions):
             return
         entry = self._end_lease(me, move.entry_id)
         me.done += isinstance(move, (Ack, Fail, Again))
+        if isinstance(move, (Ack, Fail, Again, Bury)):
+            self.decliners.pop(move.entry_id, None)
         if isinstance(move, (Ack, Fail, Again)) and not move.never_sent:
             self.count_spent(entry.partition)
         elif isinstance(move, (Ack, Fail, Again)):
@@ -479,7 +483,7 @@ class ReferenceFrontier(Partitions):
 
     def _wait_for_another(self, entry_id: bytes, entry: Entry) -> None:
         self.turn += 1
-        entry.suspect, entry.back = False, True
+        entry.back = True
         self.declined[entry_id] = (self.turn, entry)
         self.touched.add(entry.partition)
 

@@ -5,6 +5,7 @@ Times are whole units of a clock that stands still until a test moves it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -253,7 +254,8 @@ class Partitions:
         For each partition that has nothing to lease, or not yet, another one is looked at.
         """
         here, me.granted = terms.here, ()
-        want -= self._offer(me, min(want, 1), ahead)
+        taken: Counter[bytes] = Counter()
+        want -= self._offer(me, min(want, 1), ahead, terms, taken)
         room: dict[bytes, int] = {}
         looked, fruitless = 0, 1
         while want > 0 and fruitless and looked < LOOKS:
@@ -271,33 +273,39 @@ class Partitions:
                     want -= got
                     gained |= got > 0
             looked += fruitless
-        self._offer(me, want, ahead)
+        self._offer(me, want, ahead, terms, taken)
 
-    def _offer(self, me: Worker, want: int, ahead: int) -> int:
-        """Grant what other workers have declined; each is offered to a worker once."""
-        got = 0
+    def _offer(self, me: Worker, want: int, ahead: int, terms: Terms, taken: Counter[bytes]) -> int:
+        """Grant what other workers have declined; each is offered to a worker once.
+
+        Args:
+            taken: by partition, how many were granted in this exchange.
+        """
+        before = taken.total()
         for entry_id, (number, entry) in list(self.declined.items()) if want > 0 else ():
             if number <= me.offered:
                 continue
-            delay, _, budget = self._limits_of(entry.partition)
-            if 0 < budget <= self._spent_by(entry.partition):
+            of, (delay, _, budget) = entry.partition, self._limits_of(entry.partition)
+            if 0 < budget <= self._spent_by(of):
                 del self.declined[entry_id]
                 self.backlog[entry_id] = entry
-                self._classify(entry.partition, ahead)
+                self._classify(of, ahead)
             elif me.lasting_id not in self.decliners[entry_id].workers:
-                if got >= want or self._is_saturated(entry.partition):
+                start = max(self.clock, self.earliest.get(of, 0))
+                room = (terms.here[of][1] if of in terms.here else terms.most) - taken[of]
+                full = taken.total() - before >= want or room <= 0 or start > self.clock + ahead
+                if full or self._is_saturated(of) or (entry.suspect and me.suspects):
                     break
                 del self.declined[entry_id]
                 me.leases[entry_id] = entry
-                start = max(self.clock, self.earliest.get(entry.partition, 0))
-                timed = bool(delay) or start > self.clock
-                me.granted += ((entry_id, start if timed else None),)
-                if timed:
-                    self._set_earliest(entry.partition, start + delay)
-                self._classify(entry.partition, ahead)
-                got += 1
+                me.granted += ((entry_id, start if delay or start > self.clock else None),)
+                if delay:
+                    self.unsent[of] = entry_id
+                    self._set_earliest(of, start + delay)
+                self._classify(of, ahead)
+                taken[of] += 1
             me.offered = number
-        return got
+        return taken.total() - before
 
     def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
         """Return the partitions to be looked at: those of which *me* has nothing, then the others."""

@@ -123,7 +123,8 @@ def stored_state(
     leased = {i: partitions[i] for i in entries if i not in waiting}
     for member, _ in plain["declined"]:
         partition, _, rest = member.partition(b"\0")
-        found(rest[16:28], partition, place_in(rest), "declined", rest[28], False, rest[29:])
+        suspect, attempts = divmod(rest[28], 128)
+        found(rest[16:28], partition, place_in(rest), "declined", attempts, bool(suspect), rest[29:])
     assert not set(delayed) & (set(entries) | set(plain["dead"]))
     assert not set(entries) & set(plain["dead"])
     assert counts["waiting"] == len(waiting) + len(plain["declined"])

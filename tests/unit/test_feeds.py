@@ -16,7 +16,6 @@ from scrapy.exceptions import CloseSpider
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds import records, storage
-from scrapy_dq.crew.feeds.parts import note_beginning
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 
@@ -73,17 +72,10 @@ def test_a_worker_that_continues_appends(feed: Feed) -> None:
     assert feed.text == "ab"
 
 
-def test_a_record_of_an_older_run_empties_nothing(feed: Feed, caplog: pytest.LogCaptureFixture) -> None:
-    """Another host may have begun the run, and have written to this file on a disk that both share."""
-    own, feed.home = feed.home, feed.home.with_name("of another host")
-    feed.write(feed.worker(1, new=True), "a")
+def test_a_later_worker_empties_a_file_of_its_own(feed: Feed) -> None:
+    """Others crawl in the run already, on another host: this file is of the run before."""
+    feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "a"
-    feed.home = own
-    feed.write(feed.worker(1, new=False), "b")
-    assert feed.text == "ab"
-    assert "appended to: it may hold what this run has scraped before" in caplog.text
-    feed.write(feed.worker(2, new=True), "c")
-    assert feed.text == "c"
 
 
 def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: Feed) -> None:
@@ -95,30 +87,6 @@ def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: 
     runs.unlink()
     feed.write(feed.worker(2, new=True), "b")
     assert feed.text == "b"
-
-
-@pytest.mark.parametrize("overwrite", [True, False])
-def test_a_run_that_a_killed_crew_has_begun_replaces_a_feed_once(feed: Feed, overwrite: bool) -> None:
-    """It was killed before it had joined; whoever appends meanwhile keeps what the file holds."""
-    parts = feed.path.with_name("items.jsonl.parts")
-    parts.mkdir(mode=0o700)
-    note_beginning(parts, Run("epoch", 1))
-    feed.write(feed.worker(1, new=False, overwrite=overwrite), "a")
-    feed.home = feed.home.with_name("of another host")
-    feed.write(feed.worker(1, new=False), "b")
-    assert feed.text == ("ab" if overwrite else "0ab")
-
-
-def test_a_beginning_that_others_could_have_noted_empties_nothing(
-    feed: Feed, caplog: pytest.LogCaptureFixture
-) -> None:
-    parts = feed.path.with_name("items.jsonl.parts")
-    parts.mkdir()
-    note_beginning(parts, Run("epoch", 1))
-    parts.chmod(0o777)
-    feed.write(feed.worker(1, new=False), "a")
-    assert feed.text == "0a"
-    assert "is not a folder that only you can write to" in caplog.text
 
 
 def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:

@@ -102,8 +102,8 @@ class Joining:
             run: that of the crew. A feed that is `left` holds that of its parts instead.
             stopped: called repeatedly; raises Interrupted to stop, which leaves everything unchanged.
             took_part: False: the run was finished before this crew joined. With -O, the feed may be complete.
-            began: False: something was crawled in this run before. With -O, the feed may hold its items, so
-                it is appended to, unless a crew that was killed here has begun the run.
+            began: False: something was crawled in this run before. With -O, a feed without a record may
+                hold its items, so it is appended to.
         Raises:
             CrewError: it cannot be read or written; the parts stay where they are.
         """
@@ -150,11 +150,10 @@ class Joining:
             return None
         with folder.record() as record:
             held = record.holds(run)
-        # That the record names an older run proves nothing: another host may have written to the feed since.
-        began = began or folder.is_begun(run)
+            unknown = not (held or began or record.knows(self.crawl))
         there = folder.has_feed()
-        appended = there and (not self.feed.overwrite or held or not began)
-        if appended and self.feed.overwrite and not held:
+        appended = there and (not self.feed.overwrite or held or unknown)
+        if appended and self.feed.overwrite and unknown:
             self.say(f"{folder.target}: appended to: it may hold what this run has scraped before")
         before = folder.target if appended else None
         sizes = [path.stat().st_size for path in ([before] if before else []) + parts]

@@ -5,7 +5,6 @@
     *.part        what one worker process has written, in one run; *.lost.part: items are missing in it
     joined        the new feed, while it is built
     joined.json   the marker that `joined` replaces the feed: which parts it holds, up to which run
-    began.json    with `overwrite`, a run that a worker here has begun: the feed is still that of an older run
 
 The kernel releases all locks when their holders die, kill -9 included. What a feed holds is in `records.py`.
 """
@@ -33,7 +32,6 @@ except ImportError:  # Windows: feeds.py can be imported, `scrapy dq crawl` says
 
 SUFFIX = ".parts"
 _LOST = ".lost.part"
-BEGAN = "began.json"
 CHANCES = 100
 
 
@@ -77,7 +75,6 @@ class PartsFolder:
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
-        self._began = self.path / BEGAN
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -136,21 +133,6 @@ class PartsFolder:
     def has_part_of(self, run: Run | None) -> bool:
         """Tell whether anything is left that was written in *run*; None: in any."""
         return any(run in (None, run_of(part)) for part in self.path.glob("*.part"))
-
-    def is_begun(self, run: Run) -> bool:
-        """Tell whether a crew has begun *run* with `overwrite`, and nothing of the run is in the feed yet.
-
-        Raises:
-            CrewError: others could have written so.
-        """
-        if not self._began.exists():
-            return False
-        make_private(self.path)
-        return bool(read_json(self._began) == run.name)
-
-    def end_beginning(self) -> None:
-        """From now on, the feed may hold what was scraped in the run."""
-        self._began.unlink(missing_ok=True)
 
     def finished_parts(self, waiting: Callable[[], None]) -> list[Path]:
         """Return all parts, in order, once no worker writes to them; *waiting* is called meanwhile.
@@ -219,7 +201,7 @@ class PartsFolder:
 
     def drop(self, parts: list[Path]) -> None:
         """Remove *parts* that have no items, and `joined`; the feed stays."""
-        for left in (*parts, self.joined, self._began):
+        for left in (*parts, self.joined):
             left.unlink(missing_ok=True)
 
     def _recover(self) -> None:
@@ -236,7 +218,6 @@ class PartsFolder:
             record.note(marker.get("crawl", ""), Run(*marker["run"]))
         for name in marker.get("parts", ()):
             (self.path / Path(name).name).unlink(missing_ok=True)
-        self.end_beginning()
         self._marker.unlink(missing_ok=True)
 
     def _tidy(self) -> None:
@@ -259,11 +240,6 @@ def write_lock(folder: Path) -> int:
     lock = _open(folder / "workers.lock")
     fcntl.flock(lock, fcntl.LOCK_SH)  # it is held exclusively only for a moment
     return lock
-
-
-def note_beginning(folder: Path, run: Run) -> None:
-    """Note that *run* begins here, for the crew that joins its parts: this one may be killed before."""
-    write_json(folder / BEGAN, run.name)
 
 
 def _found(target: Path) -> os.stat_result | None:

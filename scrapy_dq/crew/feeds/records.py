@@ -61,6 +61,10 @@ class Record:
     def holds(self, run: Run) -> bool:
         return run.name in self._runs.values()
 
+    def knows(self, crawl: str) -> bool:
+        """Tell whether a run of *crawl* is recorded."""
+        return crawl in self._runs
+
     def note(self, crawl: str, run: Run) -> None:
         """Record that the feed holds *run*.
 

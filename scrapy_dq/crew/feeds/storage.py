@@ -22,7 +22,7 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
-from scrapy_dq.crew.feeds.parts import PartsFolder, mark_lost, note_beginning, part_path, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, mark_lost, part_path, write_lock
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.trusted_files import need_trusted, open_trusted, resolved
 from scrapy_dq.environment import data_dir
@@ -134,13 +134,9 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         crawler.signals.connect(_note_run, crawl_joined)  # when Scrapy tests it; repeating it changes nothing
         part = _part_of(crawler, feed_options)
         if part is not None:
-            begins = storage.write_mode == "wb" and crawler in _runs and _runs[crawler].new
             storage.path, storage.write_mode, storage._is_part = str(part), "ab", True
             # For the life of this process: it may write until its end, and its part is not removed before.
             write_lock(part.parent)
-            if begins:
-                with suppress(OSError):  # then the feed is appended to
-                    note_beginning(part.parent, _runs[crawler].run)
             return storage
         try:
             place = resolved(Path(storage.path))
@@ -167,9 +163,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         return getattr(export, "__module__", None) in _EXPORT_AT_ONCE
 
     def _begin(self, run: _RunOfFeeds) -> None:
-        """Record that the file holds *run*; with `overwrite`, empty it if this worker begins the run.
-
-        Otherwise others, also on another host, may have written to it in this run: it is appended to.
+        """Record that the file holds *run*; with `overwrite`, empty it, unless it may hold the run already.
 
         Now, not with the first item: until then others may have written theirs, or, if this worker is killed
         before, the next would find the items of an older run. Recorded without `overwrite`, too: a later
@@ -179,20 +173,16 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         if path.exists() and not path.is_file():  # a pipe, a terminal
             return
         overwrite, self.write_mode = self.write_mode == "wb", "ab"
-        held, begun = False, run.new
+        held = known = False
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
-                folder = PartsFolder(path, self._home())
-                record = stack.enter_context(folder.record())
-                held, problem = record.holds(run.run), record.problem
+                record = stack.enter_context(PartsFolder(path, self._home()).record())
+                held, known, problem = record.holds(run.run), record.knows(run.crawl), record.problem
                 # Before the file is emptied: otherwise the next worker would empty it again.
                 record.note(run.crawl, run.run)
-                if folder.is_begun(run.run):
-                    begun = True
-                    folder.end_beginning()
             except (OSError, CrewError) as error:
-                problem = str(error)
+                known, problem = False, str(error)
             if problem and overwrite:
                 logger.warning(
                     "The run that %s holds is not recorded: %s. DQ_DATA_DIR names another folder for records",
@@ -201,7 +191,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 )
             if not overwrite:
                 return
-            if begun and not held:
+            if not held and (known or run.new):
                 with suppress(FileNotFoundError), open(path, "r+b", opener=open_trusted) as file:
                     file.truncate()
             elif path.exists() and path.stat().st_size:

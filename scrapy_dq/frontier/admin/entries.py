@@ -205,7 +205,7 @@ class _Reader:
             for member, _ in members:
                 partition, zero, rest = member.partition(b"\0")
                 if zero and len(rest) >= 29:
-                    found.append(Entry(where, self._shard, rest[16:28], partition, rest[29:], rest[28]))
+                    found.append(Entry(where, self._shard, rest[16:28], partition, rest[29:], rest[28] % 128))
             yield found, len(members)
 
     def _lists(self) -> Iterator[tuple[bytes, bytes]]:

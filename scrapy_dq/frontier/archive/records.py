@@ -45,7 +45,7 @@ def _come_back(member: bytes, stored: Any, offset: int) -> Item:
     partition, zero, rest = member.partition(b"\0")
     if not zero or len(rest) < 29:
         raise ValueError("too short")
-    return partition, rank_of(rest[:8]), sequence_of(rest[8:16]), rest[16:28], rest[28], rest[29:]
+    return partition, rank_of(rest[:8]), sequence_of(rest[8:16]), rest[16:28], rest[28] % 128, rest[29:]
 
 
 def _delayed(member: bytes, stored: Any, offset: int) -> Item:

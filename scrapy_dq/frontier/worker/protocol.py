@@ -406,7 +406,16 @@ class WorkerProtocol:
                 self._may_lease = want if max_pages is None else max(0, min(want, max_pages))
                 claim = self._claim(want)
                 terms = Terms(
-                    ahead_s, most, here, self.notes, claim, forget, no_suspects, max_pages, self.finish_at
+                    ahead_s,
+                    most,
+                    here,
+                    self.notes,
+                    claim,
+                    forget,
+                    no_suspects,
+                    max_pages,
+                    self._busy_elsewhere,
+                    self.finish_at,
                 )
                 self._call = self._freeze(now, want, terms, until)
             except SpillLost as error:
@@ -537,6 +546,12 @@ class WorkerProtocol:
             pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
             self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
+
+    @property
+    def _busy_elsewhere(self) -> bool:
+        seeds = bool(self.others) and self.home.seeding == Seeding.ACTIVE
+        counts = (of.census for of in self.others)
+        return seeds or any(of.waiting > of.declined or of.in_flight or of.delayed for of in counts)
 
     def _pages_left(self) -> int | None:
         """Return what the other shards leave of `max_pages` for this one, as far as this worker knows."""

@@ -1,7 +1,9 @@
 -- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number, and
 -- every worker is offered each of them once: its record keeps the number up to which it was offered them (offer.lua).
--- A record of `decliners` is kept while its entry exists: a worker that gives the entry back must not send it to those.
--- USES     entry.come_back, keys.MOST_ID, keys.key, keys.worker_key, state, state.is_there, state.now_there
+-- A record of `decliners` is kept until its entry is done, failed or buried, or, of a dead letter that no worker could
+-- serve, until the next run: a worker that gives the entry back must not send it to those workers.
+-- USES     entry.MEMBER, entry.come_back, entry.split, keys.MOST_ID, keys.MOST_NAME, keys.key, keys.worker_key,
+--          state, state.is_there, state.now_there
 local declined = {}
 -- Returns what identifies a worker, whatever its id: the event of its joining, which a rejoin keeps (member.lua).
 function declined.lasting_id(worker_id)
@@ -32,8 +34,19 @@ function declined.among(ids)
   for i = 1, #ids do found[#found + 1] = of[i] and ids[i] or nil end
   return table.concat(found)
 end
+-- The work on these entries has ended.
+function declined.forget(ids)
+  if is_there('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
+end
+-- Returns partition and record (as of `returned`) of a member; nothing if another program has written it.
+function declined.read(member)
+  local stop = string.find(string.sub(member, 1, MOST_NAME + 1), '\0', 1, true)
+  if stop and #member >= stop + MEMBER then return split(member, 1) end
+  redis.call('ZREM', key.declined, member)
+end
 -- It gets the largest number, so that every worker that has not declined it is offered it.
 function declined.wait(id, lease)
   state.sequence = state.sequence + 1
+  lease.attempts = lease.attempts + (lease.quarantined and 128 or 0)
   come_back('declined', id, lease, state.sequence)
 end

@@ -6,7 +6,7 @@
 --   bands                 HASH  partition -> rank(8)                           its best list
 --   more_bands            ZSET  partition 0 rank(8)                            its other lists
 --   returned, quarantine  ZSET  partition 0 place(16) id(12) attempts(1) payload
---   declined              ZSET  as `returned`; score: its number, the larger the later it was declined
+--   declined              ZSET  as `returned`, attempts +128 of a suspect; score: its number
 --   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, who declined it, ...
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,

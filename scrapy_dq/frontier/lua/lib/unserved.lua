@@ -1,6 +1,6 @@
 -- unserved: what becomes of the pages that no worker of a run could serve, when the next run begins.
 -- USES     keys.key, kinds.remove_seen, kinds.tidy_seen, state
--- A run that keeps the seen set finds pages again that no worker of the last run could serve: the code may have changed.
+-- A run that keeps the seen set finds pages again that no worker of the last run could serve: now there may be code.
 -- Returns how many.
 local function unmark_unserved()
   local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
@@ -11,6 +11,6 @@ local function unmark_unserved()
       count = count + 1
     end
   end
-  tidy_seen()
+  if count > 0 then tidy_seen() end
   return count
 end

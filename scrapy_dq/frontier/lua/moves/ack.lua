@@ -4,10 +4,10 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
--- USES     budgets.count_spent, entry.holds_suspect, entry.take_lease, keys.in_flight_key, messages.count_message,
---          midway.moving, state, state.CLAIMED, state.is_there
+-- USES     budgets.count_spent, declined, entry.holds_suspect, entry.take_lease, keys.in_flight_key,
+--          messages.count_message, midway.moving, state, state.CLAIMED, state.is_there
 local function ack(worker_id, ids, never_sent)
-  if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') then
+  if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
     for _, id in ipairs(ids) do
       local lease = take_lease(worker_id, id)
       moving = nil
@@ -16,7 +16,10 @@ local function ack(worker_id, ids, never_sent)
         state.done = state.done + 1
         count_spent(lease.partition, never_sent)
       end
-      if lease then count_message(lease.payload, -1) end
+      if lease then
+        count_message(lease.payload, -1)
+        declined.forget({ id })
+      end
     end
   elseif #ids > 0 then
     -- No count depends on their contents, so they need not be read.

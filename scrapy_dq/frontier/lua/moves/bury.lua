@@ -3,14 +3,15 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     entry.take_lease, keys.MOST_ID, keys.key, messages.count_message, midway.moving, state.now_there,
---          state.wall_ms
+-- USES     declined, entry.take_lease, keys.MOST_ID, keys.key, messages.count_message, midway.moving,
+--          state.now_there, state.wall_ms
 local function bury_lease(worker_id, id, lease, reason)
   now_there('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
     reason, wall_ms(), string.sub(worker_id, 1, MOST_ID), lease.attempts, lease.place, lease.payload, lease.partition,
   }))
   moving = nil
+  declined.forget({ id })
   count_message(lease.payload, -1)
 end
 local function bury(worker_id, id, reason)

@@ -3,7 +3,8 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     budgets.count_spent, entry.take_lease, keys.key, messages.count_message, midway.moving, state, state.wall_ms
+-- USES     budgets.count_spent, declined, entry.take_lease, keys.key, messages.count_message, midway.moving, state,
+--          state.wall_ms
 local function fail(worker_id, id, reason, label, never_sent, keep)
   local lease = take_lease(worker_id, id)
   if not lease then return false end
@@ -14,6 +15,7 @@ local function fail(worker_id, id, reason, label, never_sent, keep)
     }))
   end
   moving = nil
+  declined.forget({ id })
   state.failed = state.failed + 1
   count_spent(lease.partition, never_sent)
   count_message(lease.payload, -1)

@@ -1,6 +1,6 @@
 -- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
 -- ARGS     finish_at (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this
---          is not home, and never finishes by itself; nil: any version)
+--          is not home, and never finishes by itself; nil: any version), elsewhere (other shards have something left)
 -- RETURNS  workers that are seeding (level 1), incomplete start() methods (starts.lua); both computed only while
 --          nothing but delayed entries waits, else 0; 1: what waits, if anything, is over the budgets of the run,
 --          nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold
@@ -9,7 +9,7 @@
 -- USES     abandon, abandon.all_have_declined, damage.damaged, damage.saturated_by_budgets, held.fields_of,
 --          held.leases_of, journal.note_event, keys.key, keys.worker_key, starts.incomplete_starts, state,
 --          state.is_there, state.wall_ms
-local function finish_if_done(finish_at)
+local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   -- All that waits does so because of budgets of the run: those of a day are new tomorrow.
@@ -34,8 +34,11 @@ local function finish_if_done(finish_at)
   end
   -- Entries are missing that no worker has settled: finishing would hide it, and a listening worker would wait forever.
   if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
-  -- Also while a worker listens, or its start() has failed: neither would wait for anything else.
-  if seeding == 0 and not (held or delayed) and not abandon(members) then return 0, 0, 0 end
+  if is_there('declined') and redis.call('EXISTS', key.declined) == 1 then
+    -- Also while a worker listens, or its start() has failed: neither would wait for anything else.
+    local quiet_here = seeding == 0 and not (held or delayed or elsewhere) and state.hold == ''
+    if not (quiet_here and abandon(members)) then return seeding, 0, quiet end
+  end
   if busy or held or delayed then return seeding, 0, quiet end
   if state.delayed > 0 then damaged('entries') end
   local incomplete = incomplete_starts()

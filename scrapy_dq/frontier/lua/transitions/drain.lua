@@ -1,12 +1,13 @@
--- drain: the leases of a fenced worker -> quarantine, in bounded steps; when none is left, the member is removed.
+-- drain: the leases of a fenced worker -> quarantine, or declined (declined.lua), in bounded steps; when none is left,
+-- the member is removed.
 -- Only leases from quarantine are charged an attempt; an entry that reaches max_attempts is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)
 -- CRASH    between two steps: the member stays fenced, and any worker continues
--- USES     budgets.save_partitions, bury.bury_lease, entry.come_back, entry.take_lease, held.unlink_foreign,
---          keys.in_flight_key, keys.worker_key, member.remove_member, partition.classify_touched, state.load_state,
---          state.save_state, state.stale, types.wrong_type
+-- USES     budgets.save_partitions, bury.bury_lease, declined, entry.come_back, entry.take_lease,
+--          held.unlink_foreign, keys.in_flight_key, keys.worker_key, member.remove_member,
+--          partition.classify_touched, state.load_state, state.save_state, state.stale, types.wrong_type
 local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
@@ -28,7 +29,9 @@ for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) d
       'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
   elseif lease then
-    come_back(lease.deferred and 'returned' or 'quarantine', id, lease)
+    lease.quarantined = not lease.deferred
+    if declined.of(id) then declined.wait(id, lease)
+    else come_back(lease.deferred and 'returned' or 'quarantine', id, lease) end
     moved = moved + 1
   end
 end

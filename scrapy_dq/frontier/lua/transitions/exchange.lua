@@ -46,7 +46,8 @@ if last_seq == seq then
 end
 
 local puts, endings = read_moves(moves)
-local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects, max_pages = unpack(cmsgpack.unpack(terms))
+local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects, max_pages, elsewhere =
+  unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) then
   remember_nothing(worker_id, seq, nonce)
@@ -85,9 +86,9 @@ if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   want = math.min(want, share)
   -- One that another worker has declined comes first, the others only if nothing else is left.
-  local got = offer(worker_id, 1, ahead)
+  local got = offer(worker_id, 1, ahead, most, here)
   if want > got then lease(want - got, ahead, most, here) end
-  offer(worker_id, want - #grants.ids, ahead)
+  offer(worker_id, want - #grants.ids, ahead, most, here)
   if #grants.ids == 0 then look_for_partitions() end
 end
 if claims then claim(want, unpack(claims)) end
@@ -95,7 +96,7 @@ write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
 remember(worker_id, me, seq, nonce, seeding, dropped, settled)
-local last = { finish_if_done(finish_at) } -- of the census
+local last = { finish_if_done(finish_at, elsewhere) } -- of the census
 save_partitions()
 save_state()
 local leases, waits = granted()

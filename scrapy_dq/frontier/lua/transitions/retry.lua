@@ -6,8 +6,8 @@
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
 -- USES     entry.come_back, half_moved, journal.note_event, keys.key, messages.count_message, midway.moving,
---          partition.classify_touched, state, state.load_state, state.save_state, state.stale, types.wrong_type,
---          words.tell
+--          partition.classify_touched, state, state.is_there, state.load_state, state.save_state, state.stale,
+--          types.wrong_type, words.tell
 local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 load_state()
 local answer = stale(epoch, tonumber(run))
@@ -52,12 +52,12 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   local _, lease = read(record or '', 5)
   if lease and redis.call('HDEL', key.dead, id) == 1 then
     lease.id, moving = id, lease
-    if redis.call('HDEL', key.decliners, id) == 1 then -- every worker may try it again
+    come_back('returned', id, lease)
+    count_message(lease.payload, 1)
+    if is_there('decliners') and redis.call('HDEL', key.decliners, id) == 1 then -- every worker may try it again
       state.unserved = math.max(0, state.unserved - 1)
       redis.call('HSET', key.meta, 'unserved', state.unserved)
     end
-    come_back('returned', id, lease)
-    count_message(lease.payload, 1)
     from_dead = from_dead + 1
   end
 end
