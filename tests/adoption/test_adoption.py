@@ -163,7 +163,7 @@ WRONG: list[tuple[str, bytes, str]] = [
     ("an invalid errback", member(errback="__init__"), "has no callback '__init__'"),
     ("a forbidden scheme", member(url="file:///etc/passwd"), "the scheme 'file' is not in DQ_URL_SCHEMES"),
     ("a class of requests", member(_class="no.such.Request"), "is not an imported subclass of Request"),
-    ("an attribute", member(made_up=1), "attribute 'made_up': neither its class nor this version has it"),
+    ("an attribute", member(made_up=1), "attribute 'made_up': neither its class nor this version"),
     ("a header", member(headers={b"A": [b"b\r\nC: d"]}), "headers: a header contains CR"),
     ("too large", member(body=b"x" * 5000), "are more than DQ_MAX_ENTRY_BYTES = 4,096"),
     ("a partition", member(meta={"download_slot": "x" * 600}), "the name of its download slot"),

@@ -411,7 +411,8 @@ def _stored(schedule: Schedule, shard: int) -> None:
     if charged > len(schedule.fenced):
         raise Violation(f"{charged} attempts are charged for {len(schedule.fenced)} workers that have died")
     suspects = Counter(where for where, _, suspect, _ in state["entries"].values() if suspect)
-    if any(where != "backlog" and count > 1 for where, count in suspects.items()):
+    waiting = ("backlog", "declined")
+    if any(where not in waiting and count > 1 for where, count in suspects.items()):
         raise Violation(f"a worker has more than one suspect: {dict(suspects)}")
 
 
