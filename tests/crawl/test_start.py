@@ -44,6 +44,15 @@ class GatheredSpider(TreeSpider):
 
 """
 
+COPIES = """\
+from scrapy_dq import Scheduler
+
+
+class Copies(Scheduler):
+    def enqueue_request(self, request):
+        return super().enqueue_request(request.replace(priority=request.priority))
+"""
+
 ITEM_FIRST = (
     SPIDER
     + """\
@@ -165,6 +174,7 @@ def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
     [
         pytest.param({}, 3, 1, id="default"),
         pytest.param({"SPIDER_MIDDLEWARES": {UNMARKED: None}}, 2, 1, id="without Scrapy's mark"),
+        pytest.param({"SCHEDULER": "tree_project.spiders.spider.Copies"}, 2, 1, id="copied by a subclass"),
         pytest.param({"DQ_SEED_ONCE": False}, 2, 2, id="per worker"),
     ],
 )
@@ -178,8 +188,8 @@ def test_start_requests_are_run_once_per_run(
 ) -> None:
     """Of 50 start requests, equal ones stay separate; many workers crawl them as often as one would.
 
-    This does not depend on the middleware that marks them. With DQ_SEED_ONCE = False every worker's are
-    crawled.
+    This holds without the middleware that marks them, and with a scheduler class that copies them. With
+    DQ_SEED_ONCE = False every worker's are crawled.
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=1)
@@ -187,7 +197,7 @@ def test_start_requests_are_run_once_per_run(
     project = make_project(
         [site.url(target) for target in targets],
         redis_url=redis.url,
-        spider=SPIDER,
+        spider=SPIDER + COPIES,
         settings=settings,
     )
 
