@@ -112,7 +112,7 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
 
 
 def _evicts(info: Mapping[str, Any]) -> bool:
-    """Tell whether Redis has keys that it evicts when it is full; with `volatile-…`, those with a TTL."""
+    """Tell whether a full Redis has keys to evict; with `volatile-…`, only keys with a TTL count."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     have_ttl = any(isinstance(each, Mapping) and each.get("expires") for each in info.values())
     return policy.startswith("allkeys") or (policy.startswith("volatile") and have_ttl)

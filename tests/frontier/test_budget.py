@@ -1,4 +1,4 @@
-"""How many entries of a run are leased at most: those in flight, and those sent and done or failed."""
+"""How many entries of a run are leased at most: entries in flight, and requests sent and done or failed."""
 
 from __future__ import annotations
 

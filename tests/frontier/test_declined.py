@@ -225,7 +225,7 @@ def test_nothing_is_left_of_an_entry_that_another_worker_has_ended(
 
 
 def test_nothing_is_buried_while_the_crawl_is_paused(live: LiveFrontier, worker: HandWorker) -> None:
-    """The right code may be deployed meanwhile."""
+    """The user may deploy the right code during the pause."""
     declines(worker, 1)
     steer(live.redis, live.crawl, Word.PAUSE)
     assert [worker.exchange(want=5).census.dead for _ in range(2)] == [0, 0]

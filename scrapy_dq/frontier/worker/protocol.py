@@ -312,7 +312,7 @@ class WorkerProtocol:
 
     @property
     def pages(self) -> int:
-        """How many requests of this run were sent here, with those that are under way."""
+        """How many requests of this run this worker sent, counting the leases under way."""
         under_way = self._may_lease if isinstance(self._call, Exchange) else 0
         return self.census.pages + self.census.in_flight + under_way
 

@@ -1,4 +1,4 @@
--- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace those of the run.
+-- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the run's.
 -- Returns the old ones as they were packed; empty: nothing differs.
 -- USES     journal.note_event, keys.key, limits.set_limits, state
 local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })

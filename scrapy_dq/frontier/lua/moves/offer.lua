@@ -25,7 +25,7 @@ local function offer(worker_id, want, ahead, most, here)
         place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
       classify(partition, ahead)
     elseif partition and not declined.by(worker_id, id) then
-      -- As in lease.lua, but without a turn in the rotation. What cannot be leased now stays the next one.
+      -- As in lease.lua, but without a turn in the rotation. An entry that cannot be leased now stays the next one.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
       if start > now_ms() + ahead or room <= (taken[partition] or 0) or is_saturated(partition)
         or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end
