@@ -68,7 +68,7 @@ def note(live: LiveFrontier, kind: str, who: str, count: int = 1, run: int = 0) 
 
 
 def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
-    """Of requests, workers, partitions; what the workers have counted; at most 60 series of a crawl."""
+    """Of requests, workers, partitions; what the workers have counted; 37 series of a crawl."""
     worker = HandWorker(live, "worker", limited(0.0, 0, **{"slow.example": (60.0, None)}))
     moves = [*puts(b"a.example", 7), *puts(b"slow.example", 3, 100), put(200, due_in=3600)]
     worker.exchange(*moves, want=3)
@@ -82,7 +82,7 @@ def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier)
     assert (found.value("dq_redis_memory_bytes") or 0) > 0
     assert found.value("dq_redis_maxmemory_bytes") == 0
     series = found.of(live.crawl)
-    assert len(series) <= 60
+    assert len(series) == 37
     expected = {
         "dq_crawl_up": 1, "dq_requests waiting": 7, "dq_requests in_flight": 1, "dq_requests delayed": 1,
         "dq_requests_done_total": 1, "dq_requests_failed_total": 1, "dq_dead_letters": 0, "dq_gone": 0,
