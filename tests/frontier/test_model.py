@@ -689,6 +689,22 @@ def test_dead_letters_that_come_back_are_served_as_the_reference_says(redis_serv
 
 
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
+def test_a_retry_of_a_finished_run_ends_its_hold(redis_server: RedisServer) -> None:
+    """Someone pauses a run that is finished, and retries a dead letter of it. (Hypothesis has found it.)"""
+    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
+    order, seen = Order.PRIORITY_LIFO, Seen.EXACT
+    try:
+        machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
+                      moves=[("seen", 0, 0, False, 0, "never"), *[put] * 5])  # fmt: skip
+        machine.finish()
+        machine.steer(word=Word.PAUSE)
+        machine.retry(dead=1, failed=0)
+        machine.the_overview_is_the_same()
+    finally:
+        machine.teardown()
+
+
+@pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_limits_that_are_only_shown_change_nothing_in_the_reference_either(redis_server: RedisServer) -> None:
     """What was leased ahead of its time keeps its wait. (Hypothesis has found it.)"""
     machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")

@@ -331,6 +331,8 @@ class ReferenceFrontier(Partitions):
             entry.attempts, entry.suspect = 0, False
             self._come_back(entry_id, entry)
         if chosen:
+            if self.phase == "finished":  # a hold lasts until the run is finished
+                self.words = replace(self.words, hold=Hold.NONE)
             self._open()
             self.turn += 1
             self.words = replace(self.words, count=self.words.count + 1)
