@@ -133,7 +133,7 @@ MIB = 1024 * 1024
 
 
 def test_an_entry_of_the_largest_size_is_leased_whole(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nothing that a worker may store is cut (DQ_MAX_ENTRY_BYTES, and a signature)."""
+    """Nothing that a worker may store is cut (DQ_MAX_ENTRY_BYTES)."""
     [setting] = [setting for setting in SETTINGS if setting.name == "DQ_MAX_ENTRY_BYTES"]
     assert setting.high is not None
     payload = b"x" * (int(setting.high) + 64)

@@ -1,9 +1,8 @@
 -- grants: the leases of an exchange: stored in in-flight in a few writes.
 -- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of, entry.whole,
---          keys.in_flight_key, keys.key, keys.worker_key, messages.count_message, messages.head_of, midway,
+--          keys.in_flight_key, keys.key, keys.worker_key, messages.count_message, midway,
 --          politeness.count_busy, state
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
-local SIGNED, MOVED = '\5', '\6' -- see signing.py: a signature is valid for the id of its entry only
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 } -- EACH CALL
 local function begin_grants(worker_id, max_bytes)
@@ -19,11 +18,7 @@ local function rename_grant(i)
   local id, record = grants.ids[i], grants.records[i]
   -- By the nonce, which nobody can know before: else, somebody could have written an entry under the new one, too.
   local new = string.sub(redis.sha1hex(record .. (midway.nonce or '')), 1, 12)
-  local from, payload = id_in(record), payload_in(record)
-  local head = head_of(payload)
-  payload = string.sub(payload, #head + 1)
-  if string.sub(payload, 1, 1) == SIGNED then payload = MOVED .. whole(id, 12) .. payload end
-  grants.ids[i], grants.records[i] = new, string.sub(record, 1, from - 1) .. new .. head .. payload
+  grants.ids[i], grants.records[i] = new, string.sub(record, 1, id_in(record) - 1) .. new .. payload_in(record)
   local partition = partition_of(record)
   if redis.call('HGET', key.unsent, partition) == id then redis.call('HSET', key.unsent, partition, new) end
   if holds_suspect == id then

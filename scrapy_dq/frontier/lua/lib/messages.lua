@@ -1,8 +1,8 @@
 -- messages: start payloads from streams. Each stays pending in its consumer group until all made of it is done.
 --   messages  HASH  stream 0 id -> how many entries of it are not done
--- The payload of such an entry begins with FROM_STREAM, the length of the field (2 bytes), and the field (signing.py).
+-- The payload of such an entry begins with FROM_STREAM, the length of the field (2 bytes), and the field (messages.py).
 -- USES     keys.key
-local count_message, head_of, of_message, group_of -- the rest is hidden: a script may have 200 locals
+local count_message, of_message, group_of -- the rest is hidden: a script may have 200 locals
 do
   local FROM_STREAM, BYTE, GROUP = '\8', 8, 'scrapy_dq:'
   local byte = string.byte
@@ -14,11 +14,6 @@ do
     if #field == size and size <= MOST_FIELD and string.find(field, '\0', 1, true) then return field end
   end
   of_message = function(field, payload) return FROM_STREAM .. struct.pack('>I2', #field) .. field .. payload end
-  -- What stands before the payload proper: nothing, or the message.
-  head_of = function(payload)
-    local field = message_of(payload)
-    return field and of_message(field, '') or ''
-  end
   group_of = function() return GROUP .. string.sub(key.meta, 1, -6) end
   -- An entry of a message was stored (1), or is done, failed or dead (-1). After the last one the group is told.
   count_message = function(payload, change)
