@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-from scrapy_dq.text import count_of, printable
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.commands.output.display import ProgressBar
@@ -32,7 +32,6 @@ class _Written:
     header: Header | None = None
     entries: int = 0
     tokens: int = 0
-    skipped: int = 0
 
 
 class ExportCrawl(Subcommand):
@@ -90,7 +89,7 @@ class ExportCrawl(Subcommand):
             print_json(
                 {
                     "crawl": place.crawl, "redis": place.target, "file": name, "entries": done.entries,
-                    "fingerprints": done.tokens, "left_out": done.skipped,
+                    "fingerprints": done.tokens,
                 }
             )  # fmt: skip
             return DONE
@@ -121,13 +120,13 @@ async def _export(
 ) -> _Written:  # fmt: skip
     from scrapy_dq.exports.files import ExportWriter, created
     from scrapy_dq.frontier.archive import parts
-    from scrapy_dq.frontier.archive.dump import Skipped, dump
+    from scrapy_dq.frontier.archive.dump import dump
     from scrapy_dq.frontier.archive.header import header_of, standing
 
     if options.urls:
         return await _urls(frontiers, place, name, bar)
     await _refuse_workers(frontiers, place, overview)
-    before, skipped = await standing(frontiers), Skipped()
+    before = await standing(frontiers)
     header, kinds = await header_of(frontiers), list(parts.KINDS)
     if options.seen_only:
         kept = {each: header.kept[each] for each in ("keep_seen",) if each in header.kept}
@@ -136,7 +135,7 @@ async def _export(
     bar.begin("entries", header.entries + header.tokens)
     with created(name) as file:
         writer = ExportWriter(file, header)
-        async for part in dump(frontiers, header, skipped, kinds):
+        async for part in dump(frontiers, header, kinds):
             writer.write(part)
             if part.kind == parts.SEEN or part.kind in parts.ENTRIES:
                 bar.advance(len(part.items))
@@ -146,7 +145,7 @@ async def _export(
                 "until its workers have ended what they had begun: `scrapy dq pause --wait`"
             )
         writer.end()
-    return _Written(header, writer.entries, writer.tokens, skipped.records + writer.skipped)
+    return _Written(header, writer.entries, writer.tokens)
 
 
 async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Overview) -> None:
@@ -170,7 +169,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     from scrapy_dq.codec.shown import shown
     from scrapy_dq.exports.files import created
     from scrapy_dq.frontier.archive import parts
-    from scrapy_dq.frontier.archive.dump import Skipped, dump
+    from scrapy_dq.frontier.archive.dump import dump
     from scrapy_dq.frontier.archive.header import header_of
     from scrapy_dq.inspection.failures import title_of
 
@@ -178,7 +177,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     bar.begin("entries", header.entries)
     at = {parts.FAILED: -2, parts.DEAD: -2}
     with created(name) as file:
-        async for part in dump(frontiers, header, Skipped(), parts.ENTRIES):
+        async for part in dump(frontiers, header, parts.ENTRIES):
             payloads = (item[at.get(part.kind, -1)] for item in part.items)
             urls = [title_of(shown(payload, place.config.max_entry_bytes)) for payload in payloads]
             # Printable: whoever feeds start payloads decides what these are.
@@ -190,13 +189,10 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
 
 
 def _doubts(done: _Written) -> list[str]:
-    found = []
-    if done.skipped:
-        found.append(f"{count_of(done.skipped, 'record')} that something else has written were left out")
-    if done.header and done.entries < done.header.entries - done.skipped:
-        missing = done.header.entries - done.skipped - done.entries
-        found.append(
-            f"the crawl counts {missing:,} more, which are in no index. Start a worker: it finds what is "
-            "there. Then export again"
-        )
-    return found
+    if not done.header or done.entries >= done.header.entries:
+        return []
+    missing = done.header.entries - done.entries
+    return [
+        f"the crawl counts {missing:,} more, which are in no index. Start a worker: it finds what is there. "
+        "Then export again"
+    ]

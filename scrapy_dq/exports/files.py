@@ -87,7 +87,7 @@ class ExportWriter:
             BadExport: what the crawl has stored of its settings could not be read again.
         """
         self._file, self._header, self._digest = file, header, sha256()
-        self.lines = self.entries = self.tokens = self.skipped = 0
+        self.lines = self.entries = self.tokens = 0
         line = header_line(header, version("scrapy_dq"))
         try:
             header_of(json.loads(line))
@@ -96,29 +96,12 @@ class ExportWriter:
         self._write(line)
 
     def write(self, part: Part) -> None:
-        """Add a part, without items that could not be read again: somebody else has written them."""
-        line = self._checked(part)
-        if line is None and len(part.items) > 1:
-            middle = len(part.items) // 2
-            self.write(part._replace(items=part.items[:middle]))
-            self.write(part._replace(items=part.items[middle:]))
-            return
-        if line is None:
-            self.skipped += len(part.items)
-            return
-        self._write(line)
+        """Add a part."""
+        self._write(part_line(part, self._header.seen))
         if part.kind in ENTRIES:
             self.entries += len(part.items)
         elif part.kind == SEEN:
             self.tokens += len(part.items)
-
-    def _checked(self, part: Part) -> str | None:
-        try:
-            line = part_line(part, self._header.seen)
-            part_of(json.loads(line), self._header)
-        except (ValueError, TypeError, AttributeError):
-            return None
-        return line if len(line) + len("\n") < _MOST_LINE else None
 
     def end(self) -> None:
         """Write the last line, without which the file is cut."""

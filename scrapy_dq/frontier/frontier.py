@@ -64,8 +64,6 @@ from scrapy_dq.frontier.wire import (
     unpack_limits,
 )
 
-MOST_STORED_STARTS = 256 * 1024
-"""Bytes; lib/starts.lua writes no more."""
 SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
 SWEEP_S = 1.0
@@ -574,13 +572,9 @@ class Frontier:
     async def interrupted_starts(self) -> list[str]:
         """Return the name (`Identity.starts`) of each start() that is interrupted; "?": it is not known."""
         with as_unavailable():
-            if await self.client.hstrlen(self._keys[0], "starts") > MOST_STORED_STARTS:
-                return ["?"]
             stored = await self.client.hget(self._keys[0], "starts")
-        with suppress(Exception):  # somebody else may have written it: lib/starts.lua counts one then
-            starts = msgpack.unpackb(stored, raw=True, strict_map_key=False) if stored else {}
-            return [name.decode("utf-8", "replace") for name, was in starts.items() if isinstance(was, list)]
-        return ["?"]
+        starts = msgpack.unpackb(stored, raw=True) if stored else {}
+        return [name.decode("utf-8", "replace") for name, was in starts.items() if isinstance(was, list)]
 
     async def members(self, anyhow: bool = False) -> list[Member]:
         """Return the registered workers.

@@ -260,8 +260,7 @@ def parse_words(packed: bytes) -> Words:
     if not packed:
         return Words()
     *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
-    # lua/lib/words.lua begins again at 2^52: what is beyond must be below what comes next.
-    count, stops, forgets, limitings = (number_of(text.encode()) % 2**52 for text in counts)
+    count, stops, forgets, limitings = map(int, counts)
     # With an invalid hold nothing is leased either; `scrapy dq resume` removes it.
     return Words(count, stops, forgets, limitings, Hold(hold))
 
@@ -301,10 +300,9 @@ def id_text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
 
 
-def number_of(text: bytes) -> int:
-    """Return a stored number; 0: it is invalid."""
-    # It may be untrusted, or missing in the record of an older version.
-    return int(text) if text.isdigit() and len(text) < 17 else 0
+def number_of(text: bytes | None) -> int:
+    """Return a stored number; 0: none is stored."""
+    return int(text or 0)
 
 
 def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:

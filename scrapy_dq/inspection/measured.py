@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.overview import described, peek
 from scrapy_dq.frontier.admin.shards import Shards, count_of
-from scrapy_dq.frontier.errors import denies, moved_to
+from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.inspection.history import events_in_shard, parse_sample
 from scrapy_dq.inspection.status import waits_of
 from scrapy_dq.inspection.workers import MOST_READ, WAIT_S, WorkersWatch
@@ -114,12 +113,10 @@ class MeasuredCrawl:
             self.row = Row(self.row.crawl, at, self._measure(shards, overview))
             if overview.phase == "finished":
                 self.due += FINISHED_LATER_S
-        except FrontierRefused:
-            self.row = unreadable  # keys of another type, or too many workers: the others can be read
         except Exception as error:
-            if not denies(error):
+            if not is_answer(error):
                 raise
-            self.row = unreadable
+            self.row = unreadable  # this user may not read it: the others can be read
         return True
 
     def missed(self) -> None:
@@ -179,20 +176,15 @@ class MeasuredCrawl:
                 pipeline.zcard(prefix + name)
             pipeline.lindex(prefix + "samples", -1)
             pipeline.lindex(prefix + "journal", -1)
-            # One of another type fails alone.
-            replies = pipeline.execute(raise_on_error=False)
-        for reply in replies:
-            if isinstance(reply, Exception) and moved_to(reply) is not None:
-                raise reply
-        *sizes, record, journal = replies
-        if isinstance(journal, bytes) and journal != self._journals.get(shard.number):
+            *sizes, record, journal = pipeline.execute()
+        if journal and journal != self._journals.get(shard.number):
             self._read_events(client, shard, run)
             self._journals[shard.number] = journal
-        with suppress(Exception):  # it is untrusted
-            sample = parse_sample(record)
+        with suppress(ValueError):  # there is none, or a later version has written it
+            sample = parse_sample(record or b"")
             if sample.run == run:
                 self._samples[shard.number] = sample
-        return [count_in(size) or 0 for size in sizes]
+        return [int(size) for size in sizes]
 
     def _read_events(self, client: Any, shard: Shard, run: int) -> None:
         """Count the deaths of this run; note whether its last worker left on purpose."""
@@ -229,8 +221,3 @@ def label_of(crawl: str) -> str:
     if shown == crawl:
         return shown
     return f"{shown}~{hashlib.sha256(crawl.encode('utf-8', 'replace')).hexdigest()[:12]}"
-
-
-def count_in(reply: Any) -> int | None:
-    """Return the count that Redis has answered; None: it is none."""
-    return reply if isinstance(reply, int) and reply >= 0 else None

@@ -16,7 +16,7 @@ from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.crawls import LONGEST_S, MOST_CRAWLS
-from scrapy_dq.inspection.measured import MeasuredCrawl, Row, count_in
+from scrapy_dq.inspection.measured import MeasuredCrawl, Row
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
@@ -94,7 +94,7 @@ class MeasuresWatch:
         unique = {row.crawl: row for row in reversed(rows) if row.at}
         return Measures(
             True, 0.0, list(reversed(unique.values())),
-            count_in((info or {}).get("used_memory")), count_in((info or {}).get("maxmemory")),
+            (info or {}).get("used_memory"), (info or {}).get("maxmemory"),
             None if info is None else not refusals(info),
         )  # fmt: skip
 

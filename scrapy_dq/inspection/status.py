@@ -118,13 +118,10 @@ def waits_of(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     Args:
         rows: as of `workers_of`. The record of a dead worker may still say that it waits.
     """
-    from scrapy_dq.frontier.admin.overview import MAX_AT_MS
-
     found: dict[str, list[float]] = {}
     for row in rows:
         if row["waits_for"] and row["state"] not in TROUBLED:
-            since = min(row["waits_since"] or 0.0, MAX_AT_MS / 1000 - 1)
-            found.setdefault(row["waits_for"], []).append(since)
+            found.setdefault(row["waits_for"], []).append(row["waits_since"] or 0.0)
     return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
 
 

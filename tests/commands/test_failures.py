@@ -146,50 +146,15 @@ def test_a_failed_request_is_found_far_down_the_list(dq: Any, worker: HandWorker
     assert dq.found("failed", first["id"]) == first
 
 
-def test_dead_letters_are_bounded_and_untrusted_ones_left_out(live: LiveFrontier, worker: HandWorker) -> None:
-    """They are scanned in parts until there are enough; an invalid record is no reason to end."""
+def test_dead_letters_are_bounded(live: LiveFrontier, worker: HandWorker) -> None:
+    """They are scanned in parts until there are enough."""
     for begin in range(0, 1000, 200):
         end_badly(worker, 100, begin)
-    live.redis.hset(live.key("dead"), mapping={"x": "junk", "y": b"\x93\x01\x02\x03"})
     assert len(dead(live.redis, live.crawl, 0)) == 0
     assert len(dead(live.redis, live.crawl, 30)) == 30
     everything = dead(live.redis, live.crawl, 1000)
     assert len({letter.entry_id for letter in everything}) == 500
     assert [letter.at for letter in everything] == sorted((letter.at for letter in everything), reverse=True)
-    live.redis.hdel(live.key("dead"), "x", "y")
-
-
-STRANGE_FIELDS = {
-    "a number for bytes": (6, 6_000_000_000),
-    "a far date": (2, 1e300),
-    "no date": (2, float("nan")),
-    "a date before all": (2, -1),
-    "a text that is a list": (1, [b"x"]),
-    "many attempts": (4, 2**40),
-    "a date that is in the year 10000 in Tokyo": (2, 253_402_300_799_000),
-}
-
-
-@pytest.mark.parametrize(("field", "value"), STRANGE_FIELDS.values(), ids=list(STRANGE_FIELDS))
-def test_an_untrusted_record_hides_no_other(
-    dq: Any, live: LiveFrontier, worker: HandWorker, field: int, value: Any
-) -> None:
-    """Nor does it take the memory that it asks for: it is left out."""
-    end_badly(worker, 2)
-    shown = {name: dq.listed(name) for name in ("dead", "failed")}
-    assert len(shown["dead"]) == len(shown["failed"]) == 2
-    #            reason, at_ms, worker_id, attempts, place, payload, partition
-    dead_record = [b"r", 10**12, b"w", 1, b"", b"p", b""]
-    dead_record[field - 1] = value
-    live.redis.hset(live.key("dead"), b"\0" * 12, msgpack.packb(dead_record))
-    live.redis.lpush(live.key("failed"), msgpack.packb([b"\1" * 12, b"label", *dead_record]))
-    for name, found in shown.items():
-        assert dq.listed(name) == found
-        assert dq.text(name)
-        with pytest.raises(CommandError, match=r"has no .* 0{24}"):
-            dq.text(name, "0" * 24)
-    live.redis.hdel(live.key("dead"), b"\0" * 12)
-    live.redis.lpop(live.key("failed"))
 
 
 def test_a_long_reason_takes_no_time(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:

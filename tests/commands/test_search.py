@@ -126,21 +126,6 @@ def test_what_is_ahead_is_served_before(server: RedisServer, crawl_name: str, or
     live.close()
 
 
-def test_what_somebody_else_has_written_is_left_out(dq: Any, everywhere: LiveFrontier) -> None:
-    """It is counted as looked at."""
-    redis, key = everywhere.redis, everywhere.key
-    redis.zadd(key("delayed"), {b"x": 1, b"y" * 40: 2})
-    redis.zadd(key("returned"), {b"": 0, b"a\0b": 0})
-    redis.hset(key("in-flight:worker"), mapping={b"a": b"", b"b" * 12: b"c" * 40})
-    redis.lpush(key("failed"), b"", b"\xc1")
-    redis.hset(key("dead"), mapping={b"a": b"", b"b": b"\x90"})
-    (listed,) = [name for name in everywhere.key_names() if name.endswith(":shop.example")]
-    redis.rpush(key(listed), b"short")
-    found = dq.found("search", "shop.example/p/")
-    assert by_place(found) == WHERE
-    assert found["looked_at"] == 9 + 11
-
-
 @pytest.mark.parametrize(
     ("pattern", "url", "fits"),
     [

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 
 from scrapy_dq.exports.lines import header_line, header_of, part_line, part_of
-from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of as stored_header
 from scrapy_dq.frontier.archive.load import Target, load
 from scrapy_dq.frontier.archive.parts import Part
@@ -67,7 +67,7 @@ def travel(old: Crawl, before: int, new: Crawl, after: int) -> None:
 
     async def read(frontiers: list[Frontier]) -> list[str]:
         header = await stored_header(frontiers[:before])
-        parts = dump(frontiers[:before], header, Skipped())
+        parts = dump(frontiers[:before], header)
         return [header_line(header, "1"), *[part_line(part, header.seen) async for part in parts]]
 
     async def store(frontiers: list[Frontier]) -> None:

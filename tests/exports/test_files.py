@@ -122,48 +122,6 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         ExportFile(str(tmp_path / "x"))
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Part("returned", 0, [(b"h", 0, 1, b"x" * 12, 200, b"p")]), Part("limits", 0, [(b"h", "hello")]),
-        Part("dead", 0, [(b"x" * 11, b"why", 5, b"w", 1, -4, 9, b"p", b"h")]),
-        Part("dead", 0, [(b"x" * 12, b"why", 5, b"w", 1, -(2**52), 9, b"p", b"h")]),
-        Part("dead", 0, [(b"x" * 12, b"why", 5, b"w", 1, -4, 9, b"p", 7)]),
-        Part("waiting", 0, [(0, 1, b"x" * 12, b"p")], b"a\nb"), Part("blocked", 0, [(2**60, b"h")]),
-    ],
-)  # fmt: skip
-def test_what_could_not_be_read_again_is_left_out_and_counted(tmp_path: Path, bad: Part) -> None:
-    """Somebody else has written it; what is beside it is kept."""
-    path = tmp_path / "x"
-    with created(str(path)) as file:
-        writer = ExportWriter(file, HEADER)
-        writer.write(PARTS[2])
-        writer.write(bad._replace(items=[*bad.items, *(PARTS[2].items if bad.kind == "dead" else ())]))
-        writer.end()
-    assert writer.skipped == 1
-    kept = [PARTS[2], PARTS[2]._replace(shard=0)] if bad.kind == "dead" else [PARTS[2]]
-    assert parts_of(ExportFile(str(path))) == kept
-
-
-def test_a_part_that_is_too_long_becomes_several_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All that is written can be read; only an item that is too long alone is left out."""
-    part = Part("returned", 0, [(b"h", 0, n, b"%012d" % n, 1, b"p" * n * n) for n in range(20)])
-    path = tmp_path / "x"
-    for most in range(600, 900):
-        monkeypatch.setattr("scrapy_dq.exports.files._MOST_LINE", most)
-        with created(str(path)) as file:
-            writer = ExportWriter(file, HEADER)
-            writer.write(part)
-            writer.end()
-        read = [item for each in parts_of(ExportFile(str(path))) for item in each.items]
-        assert read == part.items[: len(read)]
-        assert len(read) == writer.entries == 20 - writer.skipped
-        assert len(read) > 10
-        path.unlink()
-
-
 def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("mine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of, standing
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.parts import Header, Part
@@ -42,12 +41,11 @@ def dumped(crawl: Crawl, shards: int) -> Archive:
     """Return all that is read of a crawl, which stays as it is."""
 
     async def read(frontiers: list[Frontier]) -> Archive:
-        frontiers, skipped = frontiers[:shards], Skipped()
+        frontiers = frontiers[:shards]
         before = await standing(frontiers)
         header = await header_of(frontiers)
-        found = [part async for part in dump(frontiers, header, skipped)]
+        found = [part async for part in dump(frontiers, header)]
         assert await standing(frontiers) == before
-        assert skipped.records == 0
         return header, found
 
     return crawl.with_frontiers(read)
@@ -256,57 +254,6 @@ def test_what_cannot_be_loaded_is_refused_and_nothing_changes(
     assert new.entries() == old.entries()
 
 
-def test_records_of_others_are_left_out_and_counted(crawl_of: Callable[..., Crawl]) -> None:
-    crawl = crawl_of(Seen.EXACT, True)
-    filled(crawl, 1)
-    prefix = keys.prefix(crawl.name)
-    for name in crawl.redis.scan_iter(prefix + "backlog:*", count=1000):
-        crawl.redis.rpush(name, "short")
-        break
-    crawl.redis.zadd(prefix + "returned", {"x": 0})
-    crawl.redis.zadd(prefix + "delayed", {"y": 0})
-    crawl.redis.hset(prefix + "dead", "z", "?")
-    crawl.redis.lpush(prefix + "failed", "?")
-    crawl.redis.hset(prefix + "limits", "h", b"\xff")
-
-    async def read(frontiers: list[Frontier]) -> tuple[Counter[str], int]:
-        skipped = Skipped()
-        header = await header_of(frontiers[:1])
-        kinds = Counter[str]()
-        async for part in dump(frontiers[:1], header, skipped):
-            kinds[part.kind] += len(part.items)
-        return kinds, skipped.records
-
-    kinds, skipped = crawl.with_frontiers(read)
-    assert skipped == 6
-    assert all(kinds[each] for each in ("waiting", "returned", "delayed", "dead", "failed", "seen"))
-
-
-def test_a_list_that_begins_with_records_of_others_is_read_on(crawl_of: Callable[..., Crawl]) -> None:
-    """Also beside others of its partition, of which only the first elements are read at once."""
-    crawl = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
-    filled(crawl, 1)
-
-    async def read(frontiers: list[Frontier]) -> int:
-        header = await header_of(frontiers[:1])
-        parts = dump(frontiers[:1], header, Skipped(), ["waiting"])
-        return sum([len(part.items) async for part in parts])
-
-    before = crawl.with_frontiers(read)
-    for name in list(crawl.redis.scan_iter(keys.prefix(crawl.name) + "backlog:*", count=1000)):
-        crawl.redis.lpush(name, *["short"] * 20)
-    assert crawl.with_frontiers(read) == before > 100
-
-
-@pytest.mark.parametrize("number", ["?", "-1", "²", "9" * 5000], ids=["text", "negative", "digit", "long"])
-def test_numbers_of_others_in_the_header_count_as_none(crawl_of: Callable[..., Crawl], number: str) -> None:
-    crawl = crawl_of(Seen.EXACT, True)
-    filled(crawl, 1)
-    crawl.redis.hset(keys.meta(crawl.name), mapping=dict.fromkeys(("run", "seen_since", "gone"), number))
-    header = crawl.with_frontiers(lambda frontiers: header_of(frontiers[:1]))
-    assert (header.run, header.seen_since_ms, header.gone) == (0, 0, 0)
-
-
 def test_leases_of_workers_that_are_gone_travel_as_what_came_back(
     crawl_of: Callable[..., Crawl], crawl_name: str
 ) -> None:
@@ -387,6 +334,15 @@ def test_a_shard_that_is_a_run_behind_is_reported(
         FrontierRefused, match=r"shard 1 of crawl .* has not begun the run of home: start a wor"
     ):
         dumped(crawl, 2)
+
+
+def test_a_crawl_of_another_version_is_reported(crawl_of: Callable[..., Crawl]) -> None:
+    """Its records have other fields."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    crawl.redis.hset(keys.meta(crawl.name), "schema", "1")
+    with pytest.raises(FrontierRefused, match="was stored by another version"):
+        dumped(crawl, 1)
 
 
 def test_a_partition_of_many_priorities_is_read_in_parts(

@@ -255,48 +255,14 @@ FOREIGN = {
 def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, what: str) -> None:
     """Whatever somebody has written there: in the list, and, without its first two fields, in the hash."""
     foreign = FOREIGN[what]
-    worker.exchange(put(1), put(2), want=2)
-    worker.exchange(fail(1), bury(2))
     live.redis.lpush(live.key("failed"), foreign)
     live.redis.hset(live.key("dead"), b"stranger-id!", foreign)
-    found = retry_all(live)
-    assert (found.failed, found.dead) == (1, 1)
     sent = retry_records(
         live.redis, live.frontier.name, look(live), [(foreign, -1)], [b"stranger-id!", b"short"]
     )
     assert sent == (0, 0)
     assert live.redis.lrange(live.key("failed"), 0, -1) == [foreign]
-    assert worker.take(9) == [1, 2]
     live.redis.delete(live.key("failed"), live.key("dead"))
-
-
-def test_a_request_behind_another_one_with_its_id_is_left_and_counted(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Somebody else has written the newer one. Both would wait under one id, and one lease would be lost."""
-    worker.exchange(put(1), put(2), want=2)
-    worker.exchange(fail(1), fail(2))
-    live.redis.lpush(live.key("failed"), record(entry_id(1), payload=b"forged"))
-    assert len(failed(live.redis, live.crawl)) == 3
-    assert retry_all(live) == Retried(failed=2, left=1)
-    assert [lease.payload for lease in worker.exchange(want=2).leases] == [b"payload", b"forged"]
-    worker.exchange(ack(1), ack(2))
-    assert retry_all(live) == Retried(failed=1)
-    assert [lease.payload for lease in worker.exchange(want=2).leases] == [b"payload"]
-
-
-@pytest.mark.parametrize(
-    "what", ["of an earlier version", "a place of 3 bytes", "a partition with a zero byte"]
-)
-def test_a_record_that_is_never_moved_hides_no_other_one_with_its_id(
-    live: LiveFrontier, worker: HandWorker, what: str
-) -> None:
-    worker.exchange(put(9), want=1)
-    worker.exchange(fail(9))
-    live.redis.lpush(live.key("failed"), FOREIGN[what])
-    assert retry_all(live) == Retried(failed=1, left=1)
-    assert worker.take(1) == [9]
-    live.redis.delete(live.key("failed"))
 
 
 def test_of_two_failures_with_equal_id_and_time_both_are_shown(

@@ -12,7 +12,7 @@ import pytest
 from frontier.test_claim import Fed, claim, payloads
 from scrapy_dq.frontier import Frontier, forget, peek, retry
 from scrapy_dq.frontier.admin.drop import drop
-from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.parts import Part
@@ -265,7 +265,7 @@ def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, 
 
     async def moved() -> Loaded:
         header = await header_of(frontiers[:1])
-        parts = [part async for part in dump(frontiers[:1], header, Skipped())]
+        parts = [part async for part in dump(frontiers[:1], header)]
         roll_back(fed.redis, frontiers[0].name, {})
 
         async def given() -> AsyncIterator[Part]:

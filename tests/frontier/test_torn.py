@@ -16,7 +16,7 @@ from scrapy_dq.frontier import forget, keys, peek, scripts
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.retry import retry
-from scrapy_dq.frontier.archive.dump import Skipped, dump
+from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.parts import Part
@@ -343,7 +343,7 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
 
         async def read() -> Any:
             header = await header_of([old.frontier])
-            return header, [part async for part in dump([old.frontier], header, Skipped())]
+            return header, [part async for part in dump([old.frontier], header)]
 
         header, found = old.run(read())
 

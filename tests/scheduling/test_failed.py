@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgpack
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, dead, failed, keys
+from scrapy_dq.frontier import Overview, dead, failed
 from support.project import Project
 from support.scrapy_redis_crawl import run_dq_each
 from support.tree_site import TreeSite
@@ -310,8 +309,6 @@ def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) 
         assert len(newest) == 2
         assert failed(client, project.name, limit=1) == newest[:1]
         assert failed(client, project.name, limit=0) == []
-        client.lpush(keys.prefix(project.name) + "failed", b"\xc1", msgpack.packb([b"of", b"a stranger"]))
-        assert failed(client, project.name) == newest
 
 
 def test_a_run_that_keeps_what_was_seen_says_what_it_forgets(project: Project) -> None:

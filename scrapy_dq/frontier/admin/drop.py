@@ -31,8 +31,7 @@ def waiting_in(client: Any, crawl: str, partition: str) -> int:
     first, last = b"[%s\0" % name, b"(%s\1" % name
     bands = [member[len(name) + 1 :] for member in client.zrangebylex(prefix + b"more_bands", first, last)]
     bands += filter(None, [client.hget(prefix + b"bands", name)])
-    ranks = [rank for rank in map(keys.rank_of, bands) if rank is not None]
-    lists = sum(client.llen(b"%sbacklog:%d:%s" % (prefix, rank, name)) for rank in ranks)
+    lists = sum(client.llen(b"%sbacklog:%d:%s" % (prefix, rank, name)) for rank in map(keys.rank_of, bands))
     sets = sum(client.zlexcount(prefix + each, first, last) for each in (b"returned", b"quarantine"))
     return int(lists + sets)
 

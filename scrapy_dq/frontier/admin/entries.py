@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,7 +51,7 @@ class Looked:
     """How far a search has come."""
 
     entries: int = 0
-    """Number of entries that were read, readable or not."""
+    """Number of entries that were read."""
     complete: bool = True
     """All that there are, in the shards that answer."""
 
@@ -92,13 +90,13 @@ def look_at_entries(
     def look(client: Any, shard: keys.Shard) -> None:
         reader = _Reader(client, shard, partition)
         for each in where:
-            for entries, number in getattr(reader, each.replace(" ", "_"))():
-                if number and found.entries >= most:
+            for entries in getattr(reader, each.replace(" ", "_"))():
+                if entries and found.entries >= most:
                     raise _Enough
                 for entry in entries:
                     if partition in (None, entry.partition) and not see(entry):
                         raise _Enough
-                count(number)
+                count(len(entries))
 
     try:
         for _ in shards.each(look):
@@ -108,89 +106,69 @@ def look_at_entries(
     return found
 
 
-_Part = tuple[list[Entry], int]
-"""What could be read, and how many records there were."""
-
-
 class _Reader:
-    """Of one shard. What is not ours is left out: somebody else may have written it."""
+    """Of one shard."""
 
     def __init__(self, client: Any, shard: keys.Shard, partition: bytes | None) -> None:
         self._client, self._shard, self._prefix = client, shard.number, keys.prefix(shard)
         self._partition = partition
 
-    def in_flight(self) -> Iterator[_Part]:
+    def in_flight(self) -> Iterator[list[Entry]]:
         for worker_id in self._client.smembers(self._prefix + "members"):
             worker = worker_id.decode("utf-8", "replace")
             name = self._prefix.encode() + b"in-flight:" + worker_id
             for records in self._hash(name):
-                yield (
-                    [_leased(self._shard, worker, *each) for each in records if b"\0" in each[1][9:]],
-                    len(records),
-                )
+                yield [_leased(self._shard, worker, *each) for each in records]
 
-    def returned(self) -> Iterator[_Part]:
+    def returned(self) -> Iterator[list[Entry]]:
         return self._come_back(RETURNED)
 
-    def quarantine(self) -> Iterator[_Part]:
+    def quarantine(self) -> Iterator[list[Entry]]:
         return self._come_back(QUARANTINE)
 
-    def declined(self) -> Iterator[_Part]:
+    def declined(self) -> Iterator[list[Entry]]:
         return self._come_back(DECLINED)
 
-    def waiting(self) -> Iterator[_Part]:
+    def waiting(self) -> Iterator[list[Entry]]:
         for partition, band in self._lists():
-            if (rank := keys.rank_of(band)) is None:
-                continue
-            name = b"%sbacklog:%d:%s" % (self._prefix.encode(), rank, partition)
+            name = b"%sbacklog:%d:%s" % (self._prefix.encode(), keys.rank_of(band), partition)
             length = self._client.llen(name)
             at, pace = 0, ReadPace(_PART)
             while at < length and (elements := self._client.lrange(name, at, at + pace.count - 1)):
                 pace.saw(elements)
                 found = []
                 for i, each in enumerate(elements, at):
-                    if len(each) >= 20:
-                        entry = Entry(WAITING, self._shard, each[8:20], partition, each[20:])
-                        found.append(entry._replace(ahead=_ahead(each, i, length)))
-                yield found, len(elements)
+                    entry = Entry(WAITING, self._shard, each[8:20], partition, each[20:])
+                    found.append(entry._replace(ahead=_ahead(each, i, length)))
+                yield found
                 at += len(elements)
 
-    def delayed(self) -> Iterator[_Part]:
+    def delayed(self) -> Iterator[list[Entry]]:
         now_ms = self._now_ms()
         for members in self._scores(b"delayed"):
             found = []
             for member, due_ms in members:
-                partition, zero, payload = member[20:].partition(b"\0")
-                if zero:
-                    wait_s = max(0.0, min(due_ms, 2.0**53) - now_ms) / 1000
-                    found.append(Entry(DELAYED, self._shard, member[:12], partition, payload, wait_s=wait_s))
-            yield found, len(members)
+                partition, _, payload = member[20:].partition(b"\0")
+                wait_s = max(0.0, due_ms - now_ms) / 1000
+                found.append(Entry(DELAYED, self._shard, member[:12], partition, payload, wait_s=wait_s))
+            yield found
 
-    def failed(self) -> Iterator[_Part]:
+    def failed(self) -> Iterator[list[Entry]]:
         at, pace, name = 0, ReadPace(_PART), self._prefix + "failed"
         while records := self._client.lrange(name, at, at + pace.count - 1):
             pace.saw(records)
-            found = []
-            for record in records:
-                with suppress(Exception):
-                    of = parse_failed(record)
-                    found.append(self._ended(FAILED, of))
-            yield found, len(records)
+            yield [self._ended(FAILED, parse_failed(record)) for record in records]
             at += len(records)
 
-    def dead(self) -> Iterator[_Part]:
+    def dead(self) -> Iterator[list[Entry]]:
         for records in self._hash(self._prefix.encode() + b"dead"):
-            found = []
-            for entry_id, record in records:
-                with suppress(Exception):
-                    found.append(self._ended(DEAD, parse_dead(entry_id, record)))
-            yield found, len(records)
+            yield [self._ended(DEAD, parse_dead(*each)) for each in records]
 
     def _now_ms(self) -> float:
         """Return the time by which entries are due. Source: lua/lib/state.lua, now_ms"""
         seconds, micros = self._client.time()
         counts = (self._client.hget(self._prefix + "meta", "counts") or b"").split()
-        offset = int(counts[7]) if len(counts) == 12 and re.fullmatch(rb"\d{1,16}", counts[7]) else 0
+        offset = int(counts[7]) if counts else 0
         return seconds * 1000 + micros / 1000 + offset  # type: ignore[no-any-return]
 
     def _ended(self, where: str, of: Any) -> Entry:
@@ -199,14 +177,13 @@ class _Reader:
             worker_id=of.worker_id, reason=of.reason, at=of.at,
         )  # fmt: skip
 
-    def _come_back(self, where: str) -> Iterator[_Part]:
+    def _come_back(self, where: str) -> Iterator[list[Entry]]:
         for members in self._scores(where.encode()):
             found = []
             for member, _ in members:
-                partition, zero, rest = member.partition(b"\0")
-                if zero and len(rest) >= 29:
-                    found.append(Entry(where, self._shard, rest[16:28], partition, rest[29:], rest[28] % 128))
-            yield found, len(members)
+                partition, _, rest = member.partition(b"\0")
+                found.append(Entry(where, self._shard, rest[16:28], partition, rest[29:], rest[28] % 128))
+            yield found
 
     def _lists(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield partition and band of each list of the backlog."""

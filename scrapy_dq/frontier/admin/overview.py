@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -24,9 +22,6 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import number_of, parse_epoch, parse_members, parse_words, refuse
 
 R = TypeVar("R", "Failed", "Dead")
-MAX_AT_MS = 253_370_764_800_000
-"""The year 9999 in UTC: a time in it is one before the year 10000 in every time zone."""
-_NUMBER = re.compile(rb"-?\d{1,400}(\.\d{1,400})?(e[-+]?\d{1,4})?")
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,6 @@ class Failed:
 def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
     """Return the newest *limit* failed requests of the run, newest first; blocking.
 
-    Redis is shared: invalid records are skipped.
-
     Args:
         most_bytes: read about so many, and at least one record of each shard.
     Raises:
@@ -99,9 +92,8 @@ def _newest(parts: Iterable[list[R]], limit: int) -> list[R]:
 def _failed_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -> list[Failed]:
     found = dict[bytes, Failed]()
     for record in islice(_failed_records(client, shard, most_bytes), max(0, limit)):
-        with suppress(Exception):
-            # By record: new failures shift the list, so that some are read twice.
-            found[record] = parse_failed(record)
+        # By record: new failures shift the list, so that some are read twice.
+        found[record] = parse_failed(record)
     return list(found.values())
 
 
@@ -115,28 +107,11 @@ def _failed_records(client: Any, shard: Shard, most_bytes: float = math.inf) -> 
 
 
 def parse_failed(record: bytes) -> Failed:
-    """Decode a record of lua/moves/fail.lua; raise any exception if it is invalid."""
+    """Decode a record of lua/moves/fail.lua."""
     fields = msgpack.unpackb(record, raw=True)
-    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, *more = fields
-    _check(at_ms, attempts, entry_id, label, reason, worker_id, payload)
+    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, partition = fields
     texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
-    return Failed(
-        entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload, _partition(more)
-    )
-
-
-def _partition(fields: list[Any]) -> bytes:
-    """Return the partition: the last field of a record."""
-    return fields[-1] if fields and type(fields[-1]) is bytes else b""
-
-
-def _check(at_ms: Any, attempts: Any, *strings: Any) -> None:
-    """Raise ValueError for invalid values: bytes(10**10) would take memory, a date may be out of range."""
-    numbers = type(at_ms) in (int, float) and type(attempts) in (int, float)
-    if not (numbers and 0 <= at_ms < MAX_AT_MS and 0 <= attempts < 2**31):
-        raise ValueError("a number or a date is out of range")
-    if not all(type(string) is bytes for string in strings):
-        raise ValueError("bytes should stand where something else does")
+    return Failed(entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload, partition)
 
 
 def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
@@ -150,12 +125,8 @@ def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
 
 
 def _failed_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Failed | None:
-    for record in _failed_records(client, shard):
-        with suppress(Exception):
-            found = parse_failed(record)
-            if found.entry_id == entry_id:
-                return found
-    return None
+    found = map(parse_failed, _failed_records(client, shard))
+    return next((each for each in found if each.entry_id == entry_id), None)
 
 
 @dataclass(frozen=True)
@@ -176,8 +147,7 @@ class Dead:
 def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
     """Return *limit* dead letters of the run; blocking.
 
-    They are stored in no order. Those that are returned are sorted, newest first. What is no record of ours
-    is left out.
+    They are stored in no order. Those that are returned are sorted, newest first.
 
     Args:
         most_bytes: read about so many, and at least one part of them in each shard.
@@ -197,9 +167,7 @@ def _dead_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -> 
         cursor, part = client.hscan(name, cursor, count=pace.count)
         pace.saw(part.values())
         most_bytes -= sum(map(len, part.values()))
-        for entry_id, record in part.items():
-            with suppress(Exception):
-                found[entry_id] = parse_dead(entry_id, record)
+        found |= {entry_id: parse_dead(entry_id, record) for entry_id, record in part.items()}
         if not cursor:
             break
     return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
@@ -217,23 +185,18 @@ def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
 
 def _dead_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Dead | None:
     record = client.hget(keys.prefix(shard) + "dead", entry_id)
-    with suppress(Exception):
-        return None if record is None else parse_dead(entry_id, record)
-    return None
+    return None if record is None else parse_dead(entry_id, record)
 
 
 def parse_dead(entry_id: bytes, record: bytes) -> Dead:
-    """Decode a record of lua/moves/bury.lua or lua/moves/put.lua; raise any exception if it is invalid."""
-    reason, at_ms, worker_id, attempts, _, payload, *more = msgpack.unpackb(record, raw=True)
-    _check(at_ms, attempts, entry_id, reason, worker_id, payload)
+    """Decode a record of lua/moves/bury.lua or lua/moves/put.lua."""
+    reason, at_ms, worker_id, attempts, _, payload, partition = msgpack.unpackb(record, raw=True)
     texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
-    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload, _partition(more))
+    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload, partition)
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
     """Return the sums of `scrapy_dq.SharedStats` over all workers of this run; blocking.
-
-    Redis is shared: a value that is not a number is skipped.
 
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
@@ -242,11 +205,8 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
     stored = at_home(client, crawl, lambda client, home: client.hgetall(keys.prefix(home) + "stats"))
     for field, value in stored.items():
         kind, _, stat = field.decode("utf-8", "replace").partition(":")
-        if kind not in ("sum", "max", "min") or not _NUMBER.fullmatch(value):
-            continue
-        number = float(value)
-        if math.isfinite(number):
-            found[stat] = int(value) if value.lstrip(b"-").isdigit() else number
+        if kind in ("sum", "max", "min"):
+            found[stat] = int(value) if value.lstrip(b"-").isdigit() else float(value)
     return found
 
 
@@ -340,7 +300,7 @@ def peek_shard(
     words = parse_words(reply[5])
     members = parse_members(reply[4])
     name, *times = reply[6] or (None, None, None)
-    began_at, finished_at = (min(number_of(at or b""), MAX_AT_MS - 1) / 1000 for at in times)
+    began_at, finished_at = (number_of(at) / 1000 for at in times)
     return Overview(
         phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops,
         run_name=(name or b"").decode("utf-8", "replace"), began_at=began_at, finished_at=finished_at,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha1
 from typing import Any, TypeVar
 
 import msgpack
@@ -15,23 +13,15 @@ from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, parse_dead
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.model import (
-    ENTRY_ID_BYTES,
-    MAX_EXCHANGE_BYTES,
-    MAX_PARTITION_BYTES,
-    FrontierRefused,
-    Order,
-)
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
-T = TypeVar("T")
 R = TypeVar("R", Failed, Dead)
 _Move = Callable[[Sequence[tuple[bytes, int]], Sequence[bytes]], int]
 """Moves records as `retry_records` takes them; returns how many were moved."""
 MAX_RECORDS = 100
 """Most in one call: a script blocks Redis while it runs."""
-PLACE_BYTES = 16
 
 
 @dataclass
@@ -41,7 +31,7 @@ class Retried:
     failed: int = 0
     dead: int = 0
     left: int = 0
-    """Chosen, but not moved: gone meanwhile, stored in another format, or another one has the same id."""
+    """Chosen, but not moved: gone meanwhile."""
     unreachable: tuple[int, ...] = ()
     """The shards that did not answer: of what they have, some may be left."""
 
@@ -64,7 +54,7 @@ def retry(
     Args:
         client: a `redis` client that decodes nothing.
         overview: of this crawl, from `peek`.
-        failed, dead: return whether to retry a record; None: retry none. Invalid records are skipped.
+        failed, dead: return whether to retry a record; None: retry none.
         moved: called now and then with the number of further records that were examined.
         by: who retries them, for the journal of the crawl.
     Raises:
@@ -93,9 +83,9 @@ def retry(
             return sum(counts)
 
         if failed is not None:
-            _retry_failed(client, shard, _once(failed, found), move, moved)
+            _retry_failed(client, shard, _once(failed), move, moved)
         if dead is not None:
-            _retry_dead(client, shard, _once(dead, found), move, moved)
+            _retry_dead(client, shard, _once(dead), move, moved)
 
     for _ in shards.each(retry_shard, strict=False):
         pass
@@ -103,26 +93,18 @@ def retry(
     return found
 
 
-def _once(wanted: Callable[[R], bool], found: Retried) -> Callable[[R, bytes], bool]:
-    """Make *wanted* choose each entry only once; by id, not by time, as Redis's clock may be set back.
+def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
+    """Make *wanted* choose each entry only once, also if it fails again meanwhile.
 
-    Another request under the same id, which somebody else has written, counts as left: of two that wait
-    under one id, only one would be leased.
+    By id, not by time: Redis's clock may be set back.
     """
-    chosen: dict[bytes, bytes] = {}
-    others: set[tuple[bytes, bytes]] = set()
+    chosen: set[bytes] = set()
 
-    def choose(record: R, key: bytes) -> bool:
-        if not wanted(record):
+    def choose(record: R) -> bool:
+        if record.entry_id in chosen or not wanted(record):
             return False
-        content = sha1(record.payload).digest()
-        if key not in chosen:
-            chosen[key] = content
-            return True
-        if chosen[key] != content and (key, content) not in others:
-            others.add((key, content))
-            found.left += 1
-        return False
+        chosen.add(record.entry_id)
+        return True
 
     return choose
 
@@ -143,7 +125,7 @@ def kept(client: Any, crawl: str) -> tuple[int, int]:
 
 
 def _retry_failed(
-    client: Any, shard: keys.Shard, wanted: Callable[[Failed, bytes], bool], move: _Move,
+    client: Any, shard: keys.Shard, wanted: Callable[[Failed], bool], move: _Move,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
@@ -156,30 +138,27 @@ def _retry_failed(
         if not records:
             return
         pace.saw(records)
-        chosen: list[tuple[bytes, int]] = []
-        for index, record in enumerate(records):
-            read = _read(parse_failed, record)
-            # One that lua/transitions/retry.lua leaves hides no other one with its id.
-            if read is not None and wanted(read, read.entry_id if _is_movable(record) else record):
-                chosen.append((record, at + index - kept))
+        chosen = [
+            (record, index - kept) for index, record in enumerate(records, at) if wanted(parse_failed(record))
+        ]
         taken = sum(move(batch, ()) for batch in _batches(chosen, lambda each: len(each[0])))
         moved(len(records))
         at += len(records) - taken
 
 
 def _retry_dead(
-    client: Any, shard: keys.Shard, wanted: Callable[[Dead, bytes], bool], move: _Move,
+    client: Any, shard: keys.Shard, wanted: Callable[[Dead], bool], move: _Move,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
     name, cursor, pace = keys.prefix(shard) + "dead", 0, ReadPace()
     while True:
         cursor, part = client.hscan(name, cursor, count=pace.count)
         pace.saw(part.values())
-        chosen = []
-        for entry_id, record in part.items():
-            read = _read(parse_dead, entry_id, record)
-            if read is not None and wanted(read, entry_id):
-                chosen.append((entry_id, len(record)))
+        chosen = [
+            (entry_id, len(record))
+            for entry_id, record in part.items()
+            if wanted(parse_dead(entry_id, record))
+        ]
         for batch in _batches(chosen, lambda each: each[1]):
             move((), [entry_id for entry_id, _ in batch])
         moved(len(part))
@@ -216,24 +195,6 @@ def retry_records(
     if reply[0] != b"OK":
         raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
     return reply[1], reply[2]
-
-
-def _read(parse: Callable[..., T], *record: bytes) -> T | None:
-    with suppress(Exception):  # it is untrusted
-        return parse(*record)
-    return None
-
-
-def _is_movable(record: bytes) -> bool:
-    """Tell whether lua/transitions/retry.lua moves a record that can be read."""
-    fields = msgpack.unpackb(record, raw=True)
-    if len(fields) < 9:
-        return False
-    entry_id, place, partition = fields[0], fields[6], fields[8]
-    if not (type(place) is type(partition) is bytes):
-        return False
-    lengths_fit = len(entry_id) == ENTRY_ID_BYTES and len(place) == PLACE_BYTES
-    return lengths_fit and len(partition) <= MAX_PARTITION_BYTES and b"\0" not in partition
 
 
 def _batches(chosen: Sequence[Any], size: Callable[[Any], int]) -> Iterator[list[Any]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 
@@ -16,7 +14,6 @@ from scrapy_dq.frontier.archive.parts import TOKENS, Header, Part
 from scrapy_dq.frontier.archive.records import (
     Item,
     failed_item,
-    is_lease,
     is_quarantined,
     item_of,
     leased_item,
@@ -35,19 +32,12 @@ _HEAD = 8
 """Elements of a list that are read with those of others."""
 
 
-@dataclass
-class Skipped:
-    """What could not be read: somebody else has written it."""
-
-    records: int = 0
-
-
 async def dump(
-    frontiers: Sequence[Frontier], header: Header, skipped: Skipped, kinds: Sequence[str] = parts.KINDS
+    frontiers: Sequence[Frontier], header: Header, kinds: Sequence[str] = parts.KINDS
 ) -> AsyncIterator[Part]:
     """Yield all parts of a crawl: of each shard, in the order of *kinds*."""
     for number, frontier in enumerate(frontiers):
-        shard = _Shard(frontier, header, skipped, await offset_of(frontier))
+        shard = _Shard(frontier, header, await offset_of(frontier))
         for kind in kinds:
             async for items, partition in shard.read(kind):
                 for some in _sliced(items):
@@ -58,8 +48,8 @@ _Items = tuple[list[Item], bytes]
 
 
 class _Shard:
-    def __init__(self, frontier: Frontier, header: Header, skipped: Skipped, offset: int) -> None:
-        self._frontier, self._header, self._skipped, self._offset = frontier, header, skipped, offset
+    def __init__(self, frontier: Frontier, header: Header, offset: int) -> None:
+        self._frontier, self._header, self._offset = frontier, header, offset
         self._reader = ShardReader(frontier)
 
     def read(self, kind: str) -> AsyncIterator[_Items]:
@@ -82,12 +72,7 @@ class _Shard:
     async def _members(self, kind: str, key: str = "") -> AsyncIterator[_Items]:
         """Yield what is in a hash or a sorted set; *key*: its name, if it differs from the kind's."""
         async for found in self._reader.members(key or kind):
-            items = []
-            for member, stored in found:
-                with suppress(Exception):  # somebody else may have written it
-                    items.append(item_of(kind, member, stored, self._offset))
-            self._skipped.records += len(found) - len(items)
-            yield items, b""
+            yield [item_of(kind, member, stored, self._offset) for member, stored in found], b""
 
     async def _come_back(self, kind: str) -> AsyncIterator[_Items]:
         """Yield what has come back or was declined, and what workers hold that are dead, or on hold."""
@@ -105,19 +90,13 @@ class _Shard:
                     name = prefix + b"in-flight:" + worker_id
                     cursor, read = await self._frontier.client.hscan(name, max(0, cursor), count=pace.count)
                 pace.saw(read.values())
-                ours = [each for each in read.items() if is_lease(each[1])]
-                self._skipped.records += (len(read) - len(ours)) * (not quarantined)
-                yield [leased_item(*each) for each in ours if is_quarantined(each[1]) is quarantined], b""
+                leases = [each for each in read.items() if is_quarantined(each[1]) is quarantined]
+                yield [leased_item(*each) for each in leases], b""
 
     async def _failed(self) -> AsyncIterator[_Items]:
         (head,) = await self._reader.heads([chain := Chain(True)], _HEAD)
         async for records in self._pages(chain, head, _HEAD):
-            items = []
-            for record in records:
-                with suppress(Exception):
-                    items.append(failed_item(record))
-            self._skipped.records += len(records) - len(items)
-            yield items, b""
+            yield [failed_item(record) for record in records], b""
 
     async def _waiting(self) -> AsyncIterator[_Items]:
         """Yield the backlog partition by partition, the oldest entries first, whatever their rank."""
@@ -154,7 +133,7 @@ class _Shard:
         pages = [aiter(self._pages(*each, head, len(lists))) for each in lists]
         if len(lists) == 1:
             async for elements in pages[0]:
-                yield self._elements(lists[0][0].rank, elements)
+                yield [waiting_item(lists[0][0].rank, each) for each in elements]
             return
         heads = [await self._next(chain.rank, each) for (chain, _), each in zip(lists, pages, strict=True)]
         while any(heads):
@@ -169,15 +148,7 @@ class _Shard:
 
     async def _next(self, rank: int, pages: AsyncIterator[list[bytes]]) -> list[Item]:
         """Return the next ones of a list; empty: it has no more."""
-        async for elements in pages:
-            if items := self._elements(rank, elements):
-                return items
-        return []
-
-    def _elements(self, rank: int, elements: list[bytes]) -> list[Item]:
-        whole = [waiting_item(rank, each) for each in elements if len(each) >= 20]
-        self._skipped.records += len(elements) - len(whole)
-        return whole
+        return [waiting_item(rank, each) for each in await anext(pages, [])]
 
     async def _pages(
         self, chain: Chain, begun: list[bytes], head: int, beside: int = 1

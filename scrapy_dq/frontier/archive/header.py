@@ -9,7 +9,7 @@ from uuid import uuid4
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.parts import KEPT, Header
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.frontier import Frontier, schema_of
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
 from scrapy_dq.frontier.resharding.shard_change import counts_of, meta_of
@@ -19,8 +19,6 @@ _SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1
 """In the counts of a shard. Source: lua/lib/state.lua"""
 _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 """Counts that change whenever an entry or a token does."""
-_MOST_DIGITS = 15
-"""Of a number that Redis's Lua holds exactly."""
 
 
 async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
@@ -28,7 +26,7 @@ async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
     found: list[Any] = []
     for frontier in frontiers:
         meta = await meta_of(frontier)
-        counts = _all_counts(meta)
+        counts = counts_of(meta)
         found.append(
             [*(meta.get(name) for name in (b"epoch", b"run", b"phase")), *(counts[n] for n in _MARKED)]
         )
@@ -51,6 +49,8 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
     home, crawl = metas[HOME], frontiers[HOME].crawl
     if b"epoch" not in home:
         raise FrontierRefused(f"there is no crawl {crawl!r}")
+    if _text(home, "schema") not in (schema_of(1), schema_of(2)):
+        raise FrontierRefused(f"crawl {crawl!r} was stored by another version: export it with that one")
     for number, meta in enumerate(metas):
         if meta.get(b"epoch") != home[b"epoch"]:
             raise FrontierRefused(f"shard {number} of crawl {crawl!r} is gone, and with it what waited there")
@@ -65,14 +65,11 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
             raise FrontierRefused(half_moved(before, after))
         if b">" in meta.get(b"seen_kind", b""):
             raise FrontierRefused(f"the seen set of crawl {crawl!r} is half converted: finish that first")
-    try:
-        # A program that pushes requests has begun it, and no spider has joined since.
-        order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
-    except ValueError as error:
-        raise FrontierRefused(f"crawl {crawl!r} was not stored by this version: {error}") from None
+    # A program that pushes requests has begun it, and no spider has joined since.
+    order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
     with as_unavailable():
         seconds, micros = await frontiers[HOME].client.time()
-    counts = [_all_counts(meta) for meta in metas]
+    counts = [counts_of(meta) for meta in metas]
     since, gone = _number(home, "seen_since"), _number(home, "gone")
     entries = 0
     for frontier, each in zip(frontiers, counts, strict=True):
@@ -95,11 +92,7 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
 
 async def offset_of(frontier: Frontier) -> int:
     """Return what to subtract from a time in a shard for one since 1970, in ms."""
-    return _all_counts(await meta_of(frontier))[_OFFSET]
-
-
-def _all_counts(meta: dict[bytes, bytes]) -> list[int]:
-    return [*counts_of(meta), *[0] * 12][:12]
+    return counts_of(await meta_of(frontier))[_OFFSET]
 
 
 def _text(meta: dict[bytes, bytes], name: str) -> str:
@@ -107,5 +100,4 @@ def _text(meta: dict[bytes, bytes], name: str) -> str:
 
 
 def _number(meta: dict[bytes, bytes], name: str) -> int:
-    stored = meta.get(name.encode(), b"")
-    return int(stored) if stored.isdigit() and len(stored) <= _MOST_DIGITS else 0
+    return int(meta.get(name.encode(), 0))

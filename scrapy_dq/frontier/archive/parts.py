@@ -84,10 +84,6 @@ def sequence_of(turn: bytes) -> int:
     return max(0, _BIAS - number if number >= _NEWEST_FIRST else number)
 
 
-def rank_of(band: bytes) -> int:
-    return int.from_bytes(band, "big") - _BIAS
-
-
 def rank_bytes(rank: int) -> bytes:
     return (rank + _BIAS).to_bytes(8, "big")
 

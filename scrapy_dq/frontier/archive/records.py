@@ -7,9 +7,9 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.frontier.admin.overview import parse_dead, parse_failed
 from scrapy_dq.frontier.archive import parts
-from scrapy_dq.frontier.archive.parts import rank_bytes, rank_of, sequence_of, turn_bytes
+from scrapy_dq.frontier.archive.parts import rank_bytes, sequence_of, turn_bytes
+from scrapy_dq.frontier.keys import rank_of
 from scrapy_dq.frontier.model import Order, clamped
 
 _DEFERRED = b"\2"
@@ -27,8 +27,6 @@ def item_of(kind: str, member: bytes, stored: Any, offset: int) -> Item:
         kind: one that has a key of its own, without those of TOKENS.
         stored: as `ShardReader.members` yields it.
         offset: what to subtract from a time, in ms.
-    Raises:
-        Exception: somebody else has written it.
     """
     return _READERS[kind](member, stored, offset)
 
@@ -42,22 +40,17 @@ def _blocked(partition: bytes, stored: Any, offset: int) -> Item:
 
 
 def _come_back(member: bytes, stored: Any, offset: int) -> Item:
-    partition, zero, rest = member.partition(b"\0")
-    if not zero or len(rest) < 29:
-        raise ValueError("too short")
+    partition, _, rest = member.partition(b"\0")
     return partition, rank_of(rest[:8]), sequence_of(rest[8:16]), rest[16:28], rest[28] % 128, rest[29:]
 
 
 def _delayed(member: bytes, stored: Any, offset: int) -> Item:
-    partition, zero, payload = member[20:].partition(b"\0")
-    if not zero:
-        raise ValueError("too short")
+    partition, _, payload = member[20:].partition(b"\0")
     return stored[0] - offset, rank_of(member[12:20]), partition, member[:12], payload
 
 
 def _dead(entry_id: bytes, stored: Any, offset: int) -> Item:
-    parse_dead(entry_id, stored[1])
-    return (entry_id, *_unpacked(stored[1]))
+    return (entry_id, *failed_item(stored[1]))
 
 
 _READERS: dict[str, Callable[[bytes, Any, int], Item]] = {
@@ -67,12 +60,6 @@ _READERS: dict[str, Callable[[bytes, Any, int], Item]] = {
 
 
 def failed_item(record: bytes) -> Item:
-    """Return the item of a failed request; ValueError and others: somebody else has written it."""
-    parse_failed(record)
-    return _unpacked(record)
-
-
-def _unpacked(record: bytes) -> Item:
     """Return the fields of the record of a failed or dead entry, its place as rank and sequence."""
     *first, at, worker_id, attempts, place, payload, partition = msgpack.unpackb(record, raw=True)
     rank, sequence = rank_of(place[:8]), sequence_of(place[8:])
@@ -80,12 +67,8 @@ def _unpacked(record: bytes) -> Item:
 
 
 def waiting_item(rank: int, element: bytes) -> Item:
-    """Return the item of an element of a list: of at least 20 bytes."""
+    """Return the item of an element of a list."""
     return rank, sequence_of(element[:8]), element[8:20], element[20:]
-
-
-def is_lease(record: bytes) -> bool:
-    return len(record[9:].partition(b"\0")[2]) >= 20
 
 
 def is_quarantined(lease: bytes) -> bool:

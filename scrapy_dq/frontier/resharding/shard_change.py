@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
@@ -146,6 +145,4 @@ async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
 
 def counts_of(meta: dict[bytes, bytes]) -> list[int]:
     """Return the counts of a shard (lua/lib/state.lua): sequence, waiting, in flight, done, failed, ..."""
-    with suppress(ValueError):  # somebody else may have written them
-        return [*map(int, meta.get(b"counts", b"").split(b" ")), 0, 0, 0, 0, 0]
-    return [0] * 5
+    return [*map(int, meta[b"counts"].split())] if b"counts" in meta else [0] * 12

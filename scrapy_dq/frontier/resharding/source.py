@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -104,7 +103,7 @@ class Source:
         if label == "delayed":
             partition, entry_id = member[20:].partition(b"\0")[0], member[:12]
         elif label == "dead":
-            partition, entry_id = _field(items[1], 6), member
+            partition, entry_id = msgpack.unpackb(items[1], raw=True)[6], member
         else:
             partition, _, rest = member.partition(b"\0")
             entry_id = rest[_ENTRY_ID]
@@ -141,7 +140,8 @@ class Source:
             stay = []
             for position, element in enumerate(elements, 1):
                 if chain.is_failed:
-                    to = routes.of_entry(_field(element, 8), _field(element, 0))
+                    record = msgpack.unpackb(element, raw=True)
+                    to = routes.of_entry(record[8], record[0])
                 else:
                     to = routes.of_entry(chain.partition, element[8:20])
                 if to == self._number:
@@ -159,11 +159,3 @@ class Source:
                 sent=[number for to, items in parts.items() for number in (to, len(items))],
             ):  # fmt: skip
                 offset = 0  # those that were read have left, or are at the tail
-
-
-def _field(record: bytes, position: int) -> bytes:
-    with suppress(Exception):  # somebody else may have written it
-        field = msgpack.unpackb(record, raw=True)[position]
-        if isinstance(field, bytes):
-            return field
-    return b""

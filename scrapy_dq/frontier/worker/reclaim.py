@@ -18,10 +18,6 @@ from scrapy_dq.frontier.worker.log import ShardLog
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Most leases that one step moves: bounds how long it blocks Redis."""
-MOST_SHOWN = 200
-"""Characters of a worker's id."""
-MOST_LINES = 100
-"""About as many dead workers that had no requests: somebody else may have written ten thousands."""
 BELIEVED_S = 2 * LONGEST_INTERVAL_S
 """How long an observation counts: if this process was frozen, a worker that was dead then may be back."""
 
@@ -30,7 +26,7 @@ def names_of_arguments(starts: str) -> str:
     """Return, for a log, the names of the arguments that a start() was called with; see `Identity.starts`."""
     try:
         names = sorted(json.loads(starts.lstrip("*")))
-    except (ValueError, TypeError, RecursionError):
+    except ValueError:  # the record of the worker is gone: "?"
         names = []
     return ascii(", ".join(f"-a {name}" for name in names))[1:-1][:500] or "none"
 
@@ -66,7 +62,6 @@ class Reclaimer:
         self._observed_at = 0.0
         self._busy_with = ""
         self._cancelled = False
-        self._reclaims = 0
 
     async def reclaim(
         self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False, by: str = ""
@@ -91,18 +86,14 @@ class Reclaimer:
             )
             moved += step_moved
             buried += step_buried
-        shown = ascii(worker_id[:MOST_SHOWN])[1:-1]  # it may be untrusted data
-        self._reclaims += 1
-        level = logging.INFO if self._reclaims <= MOST_LINES or moved or buried else logging.DEBUG
-        self._logger.log(
-            level, "Worker %s is dead (%s): %d requests reclaimed, %d buried", shown, why, moved, buried
+        self._logger.info(
+            "Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried
         )
         if broken_start:
-            self._logger.log(
-                level,
+            self._logger.info(
                 "Worker %s died before its start() was complete: the run finishes when a worker with the "
                 "same arguments (%s) has completed its own",
-                shown,
+                worker_id,
                 names_of_arguments(broken_start),
             )
         self._reclaimed(moved)
