@@ -213,6 +213,6 @@ def _error(parser: argparse.ArgumentParser, error: Callable[[str], NoReturn], me
 
 
 def _say(subcommand: Subcommand, text: str) -> None:
-    # It may quote untrusted data from Redis.
+    # It may quote a URL of a page.
     with suppress(OSError):
         print(f"scrapy dq {subcommand.name}: {printable(text, LONGEST_LINE)}", file=sys.stderr)

@@ -12,7 +12,6 @@ from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.frontier.model import Seen
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.frontier import Frontier
@@ -65,7 +64,7 @@ class SeenOf(Subcommand):
                         f"worker can join. The same command continues"
                     ) from None
             after = place.overview().census.seen
-        from_ = printable(stored.partition(">")[0] or to.value, 40)  # somebody else may have written it
+        from_ = stored.partition(">")[0] or to.value
         if options.json:
             print_json(
                 {"crawl": place.crawl, "redis": place.target, "from": from_, "to": to.value, "seen": after}

@@ -16,8 +16,6 @@ from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.settings import Config
 from scrapy_dq.text import CREW_NAME
 
-LONGEST_RUN_NAME = 1_000
-
 
 @contextmanager
 def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
@@ -59,8 +57,7 @@ def run_name_for(client: Any, config: Config) -> str:
         seen = peek_shard(client, Shard(config.crawl, HOME))
         is_open = seen.phase == "open"
         name = seen.run_name if is_open else ""
-        # It becomes part of a command line, whose length is limited, and it is untrusted.
-        if name and name.isprintable() and len(name) <= LONGEST_RUN_NAME:
+        if name:
             return name
     number = seen.run if is_open else seen.run + 1
     return CREW_NAME + (f"{seen.epoch}-{number}" if seen.epoch else "first")

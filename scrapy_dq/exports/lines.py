@@ -1,4 +1,4 @@
-"""A header and parts of a crawl <-> lines of JSON. What is read is untrusted: it is checked, field by field.
+"""A header and parts of a crawl <-> lines of JSON. A file may have been edited: each field is checked.
 
 The first line is the header. Each further one is a part: its kind with its items; its shard, where that is
 not 0; and its partition, if it has one. Bytes are base64. Names of partitions and reasons are text, in which
@@ -58,8 +58,7 @@ def _of_text(value: str) -> bytes:
 
 def _partition(value: str) -> bytes:
     name = value.encode("utf-8", "surrogateescape")
-    # Redis is shared: the name of one that somebody else has made may be no text.
-    if name != _CLAIMED and not fits_a_partition(name.decode("utf-8", "replace")):
+    if name != _CLAIMED and not fits_a_partition(value):
         raise ValueError(f"{value[:100]!a} is not the name of a partition")
     return name
 

@@ -491,7 +491,7 @@ class Frontier:
             return Flushed(id_text(reply[1]), Census())
         left = False
         if reply[4]:
-            # Untrusted data says how much there is. The exchanges of the next run sweep what is left.
+            # There may be any number. The exchanges of the next run sweep what is left.
             left = await self.sweep(FLUSH_SWEEP_S)
         return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left, reply[5])
 

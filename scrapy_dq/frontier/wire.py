@@ -119,25 +119,22 @@ def pack_limits(limits: Limits) -> bytes:
 
 
 def unpack_limits(packed: bytes) -> Limits:
-    """Return what `pack_limits` has packed; no limits if another program has overwritten it."""
-    try:
-        delay_ms, concurrency, own, *more = msgpack.unpackb(packed, use_list=False)
-        budget, period, own_budgets = more or (0, 1, {})
-        pairs = ((name, delay, most) for name, delay, most in zip(*[iter(own)] * 3, strict=True))
-        return Limits(
-            delay_ms / 1000,
-            concurrency,
-            {
-                str(name): (None if delay is False else delay / 1000, None if most is False else most)
-                for name, delay, most in pairs
-                if delay is not False or most is not False  # else it has a budget only
-            },
-            budget,
-            period == 2,
-            {str(name): most for name, most in own_budgets.items()},
-        )
-    except (ValueError, TypeError, AttributeError):
-        return Limits()
+    """Return what `pack_limits` has packed."""
+    delay_ms, concurrency, own, *more = msgpack.unpackb(packed, use_list=False)
+    budget, period, own_budgets = more or (0, 1, {})
+    pairs = ((name, delay, most) for name, delay, most in zip(*[iter(own)] * 3, strict=True))
+    return Limits(
+        delay_ms / 1000,
+        concurrency,
+        {
+            str(name): (None if delay is False else delay / 1000, None if most is False else most)
+            for name, delay, most in pairs
+            if delay is not False or most is not False  # else it has a budget only
+        },
+        budget,
+        period == 2,
+        {str(name): most for name, most in own_budgets.items()},
+    )
 
 
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:

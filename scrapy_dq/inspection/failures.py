@@ -52,7 +52,7 @@ def summary_of(found: Failed | Dead, place: Place, longest: int = LONGEST_SHOWN)
 
     most = place.config.max_entry_bytes
     url = without_logins(getattr(found, "label", "")) or title_of(shown(found.payload, most))
-    # An earlier version, or another program, may have stored it with a login.
+    # An earlier version may have stored it with a login.
     reason = prose_without_logins(found.reason[:longest], url_of(found.payload, most), limit=longest)
     return {
         "id": found.entry_id.hex(),

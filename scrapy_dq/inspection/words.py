@@ -10,7 +10,7 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.text import count_of, named_run, printable
 
 LONGEST_NAME = 200
-"""Characters of a name that another program may have written."""
+"""Characters of a name that is shown: a host in a link may be long."""
 
 
 def when(at: float) -> str:

@@ -317,7 +317,7 @@ class Intake:
 
     def _keep_local(self, request: Request, classified: _Classified) -> bool:
         if classified.reason and self._work.was_fed(request):
-            # Its meta is untrusted: it must not leave its partition, or its time, in this way.
+            # Who feeds it decides about its meta: it must not leave its partition, or its time, in this way.
             self._refused_fed = classified.reason
             return False
         if classified.reason:

@@ -131,9 +131,7 @@ class TracedWorker(Worker):
         lease = super().take()
         if lease is not None:
             if lease.payload[:1] == _MARK:
-                found = _context_of(lease.payload)
-                if found.is_valid:
-                    self._begin(lease, NonRecordingSpan(found))
+                self._begin(lease, NonRecordingSpan(_context_of(lease.payload)))
             elif Payloads.is_fed(lease.payload) and self._tracing.begins():
                 self._begin(lease, None)
         return lease
@@ -310,7 +308,7 @@ def _ids(context: SpanContext) -> bytes:
 
 
 def _context_of(payload: bytes) -> SpanContext:
-    """Return the ids in front of a payload; they are untrusted, and may be invalid."""
+    """Return the ids in front of a payload."""
     ids = payload[1 : 1 + formats.TRACE_BYTES]
     trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))

@@ -243,7 +243,7 @@ class Looks:
             return replace(before, error=printable(str(outage)), found=True), is_answer(outage.__cause__)
         except (FrontierError, ConfigError) as refused:
             return replace(before, error=printable(str(refused)), found=True), self._place is not None
-        except Exception as unexpected:  # of what somebody else has written; the others are still looked at
+        except Exception as unexpected:  # of a record of another version; the others are still looked at
             logger.exception("a look at %s of a crawl failed", subject.kind)
             return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
         self._watches.pop(subject, None)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -49,17 +48,6 @@ def test_it_makes_what_the_settings_say(dq: Any, live: LiveFrontier, worker: Han
     assert (dq.found("status", "--no-rate")["seen"], dq.status) == (3, 0)
     with pytest.raises(FrontierRefused, match="it is compact, and cannot be converted"):
         dq.text("seen", "convert")
-
-
-def test_a_kind_that_somebody_else_has_written_is_printable(dq: Any, live: LiveFrontier) -> None:
-    """As all that comes from Redis; `text` finds escape sequences."""
-    HandWorker(live, "worker").leave()
-    live.redis.hset(live.key("meta"), "seen_kind", b"compact>\x1b[31mexact" + b"x" * 500)
-    with suppress(FrontierRefused):
-        dq.text("seen", "convert", **COMPACT)
-    live.redis.hset(live.key("meta"), "seen_kind", b"\x1b[31mexact" + b"x" * 500 + b">compact")
-    with suppress(FrontierRefused):
-        assert len(dq.text("seen", "convert", **COMPACT)) < 300
 
 
 def test_it_makes_what_is_requested(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:

@@ -69,7 +69,7 @@ class ProgressBar:
         if self._bar is None:
             print(line, file=sys.stderr, flush=True)
         else:
-            # Text, no markup: it may quote untrusted data.
+            # Text, no markup: it may quote a URL of a page.
             self._bar.console.print(Text(line))
 
 
@@ -100,7 +100,7 @@ def table_of(
             overflow="fold" if wrapped else "ellipsis",
         )  # fmt: skip
     for row in rows:
-        # Text, no markup: the data is untrusted.
+        # Text, no markup: URLs come from pages.
         table.add_row(*(Text(_cell(value)) for value in row))
     return table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -14,7 +13,6 @@ from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.worker.routing import shard_of
 
 T = TypeVar("T")
-_SHARDS = re.compile(rb"(\d{1,9})(?:>(\d{1,9}))?")
 _MOST_TRIES = 4
 """In a cluster: a node that does not answer, two that name another one, and that."""
 
@@ -114,11 +112,10 @@ def before_and_after(stored: bytes | None) -> tuple[int, int]:
     """Return the numbers of shards before and after a reshard; the same one twice: none is under way.
 
     Args:
-        stored: `meta.shards`; somebody else may have written it.
+        stored: `meta.shards`.
     """
-    found = _SHARDS.fullmatch(stored or b"1")
-    before, after = (int(n or 0) for n in found.groups()) if found else (1, 0)
-    return min(before, keys.MOST_SHARDS), min(after or before, keys.MOST_SHARDS)
+    before, _, after = (stored or b"1").partition(b">")
+    return int(before), int(after or before)
 
 
 def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:

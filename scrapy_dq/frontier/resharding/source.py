@@ -133,7 +133,7 @@ class Source:
         while left:
             elements = await self._reader.elements(chain, offset, min(left, pace.count))
             if not elements:
-                return  # somebody else has deleted some
+                return  # some were deleted, or evicted
             pace.saw(elements)
             self._progress(len(elements))
             parts: dict[int, list[Any]] = defaultdict(list)
