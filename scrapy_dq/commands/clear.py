@@ -190,15 +190,15 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
     from scrapy_dq.frontier import keys
     from scrapy_dq.frontier.admin.crawls import shards_left
-    from scrapy_dq.frontier.model import FrontierRefused
+    from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.frontier.model import Census, FrontierRefused
 
     try:
-        # Forced, it does not even read what somebody may have made costly to read.
-        return place.overview(anyhow=options.force)
+        return place.overview()
     except FrontierRefused as refusal:
-        found = place.overview(anyhow=True)
-        asking.say(f"Not everything can be counted, but all of it can be deleted: {refusal}.", options)
-        return found
+        if not options.force:
+            raise CommandError(f"{refusal}. --force deletes the crawl without reading it") from None
+        return Overview("open", "", 0, Census(), [])
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         orphans = shards_left(place.nodes(), place.crawl)

@@ -110,9 +110,9 @@ def meta(of: str | Shard) -> str:
     return prefix(of) + "meta"
 
 
-def rank_of(band: bytes) -> int | None:
-    """Return the rank of the list of the backlog that a band names; None: somebody else wrote it."""
-    return int.from_bytes(band, "big") - 2**52 if len(band) == 8 else None
+def rank_of(band: bytes) -> int:
+    """Return the rank of the list of the backlog that a band names."""
+    return int.from_bytes(band, "big") - 2**52
 
 
 def fixed(of: str | Shard) -> tuple[str, ...]:

@@ -96,8 +96,8 @@ def workers_of(
     return [
         {
             "id": member.worker_id,
-            "host": str(_identity(member).get("host", "?")),
-            "pid": _identity(member).get("pid"),
+            "host": member.identity.get("host", "?"),
+            "pid": member.identity.get("pid"),
             "since": member.since or None,
             "since_s": round(max(0.0, now - member.since), 1) if member.since else None,
             "beat": member.beat,
@@ -126,16 +126,11 @@ def _state(member: Member, before: Member | None, watched: bool, own: dict[str, 
 
     if member.fenced:
         return "fenced"
-    if certainly_dead(_identity(member), own):
+    if certainly_dead(member.identity, own):
         return "dead"
     if before is not None and member.beat != before.beat:
         return "alive"
-    here = on_this_machine(_identity(member), own)
+    here = on_this_machine(member.identity, own)
     if before is not None and watched:
         return "stalled" if here else "silent"
     return "running" if here else "unknown"
-
-
-def _identity(member: Member) -> dict[str, Any]:
-    # Untrusted: another program may have written it.
-    return member.identity if isinstance(member.identity, dict) else {}

@@ -49,7 +49,12 @@ def fault_crawl(
         project = make_project(
             options.pop("start_urls"),
             redis_url=through or url or None,
-            settings={"DQ_WORKER_TTL": 2, "DQ_MAX_ATTEMPTS": 100, **CONTENDERS[contender], **(settings or {})},
+            settings={
+                "DQ_WORKER_TTL": 2,
+                "DQ_MAX_ATTEMPTS": 100,
+                **CONTENDERS[contender],
+                **(settings or {}),
+            },
             **options,
         )
         return FaultCrawl(project, tree, url, contender)

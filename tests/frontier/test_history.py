@@ -507,15 +507,6 @@ def grow_older_than_a_day(live: LiveFrontier) -> None:
     grow_older(live, 90_000, "began")
 
 
-@pytest.mark.parametrize("stored", ["", "x", "-1 0 0 0 0 0 0", "9" * 400, "1 2 3", " ".join(["9" * 30] * 7)])
-def test_whatever_the_sums_are_a_sample_is_taken(live: LiveFrontier, spider: HandWorker, stored: str) -> None:
-    """They begin again, or stay where they cannot grow; a beat never fails over them."""
-    live.redis.hset(live.key("meta"), mapping={"sampled": stored, "began": stored})
-    for _ in range(2):
-        report(spider, Figures(1, 0.001, 1, 0.001))
-    assert len(samples(live)) == 1
-
-
 STRANGE = [
     b"", b"\xc1", b"x" * 1_000_000, b"[" * 300, b"\x91" * 400, msgpack.packb({}), msgpack.packb([]),
     msgpack.packb(7), msgpack.packb([float("nan")] * 16), msgpack.packb([float("inf")] * 16),
@@ -558,18 +549,6 @@ def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorke
             assert text.isprintable()
             assert len(text) < 200
     assert len(events(live)) == 5
-
-
-def test_much_that_somebody_wrote_is_not_read(live: LiveFrontier, spider: HandWorker) -> None:
-    """A few megabytes of it at most, and no more elements than we keep."""
-    report(spider)
-    live.redis.lpush(live.key("samples"), *[b"x" * 300_000] * 50)
-    joined = (msgpack.packb([0, 1, b"joined", b"%d" % n, 1, b""]) for n in range(900))
-    live.redis.rpush(live.key("journal"), *joined)
-    read = live.redis.info("stats")["total_net_output_bytes"]
-    assert len(samples(live)) == 1
-    assert live.redis.info("stats")["total_net_output_bytes"] - read < 10_000_000
-    assert len(events(live)) == MOST_EVENTS
 
 
 def test_a_read_that_is_overtaken_returns_each_once(live: LiveFrontier, spider: HandWorker) -> None:

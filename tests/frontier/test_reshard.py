@@ -12,9 +12,6 @@ import pytest
 
 from scrapy_dq.frontier import forget, keys, peek
 from scrapy_dq.frontier.admin.convert import convert_some
-from scrapy_dq.frontier.admin.drop import waiting_in
-from scrapy_dq.frontier.admin.entries import look_at_entries
-from scrapy_dq.frontier.admin.overview import peek_shard
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.admin.shards import before_and_after
 from scrapy_dq.frontier.frontier import Frontier
@@ -29,7 +26,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.resharding import shard_reader, transfer
+from scrapy_dq.frontier.resharding import transfer
 from scrapy_dq.frontier.resharding.reshard import reshard
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.scripts import Script
@@ -390,21 +387,6 @@ def test_a_late_copy_of_the_first_step_empties_no_shard(
 
 
 @pytest.mark.usefixtures("_quick_disks")
-def test_a_band_that_somebody_else_wrote_stops_nothing(crawl_of: Callable[..., Crawl]) -> None:
-    """Its number would be too long for Python, and for a key."""
-    crawl = crawl_of(Seen.EXACT, True)
-    filled(crawl, 1)
-    prefix = keys.prefix(crawl.name)
-    crawl.redis.hset(prefix + "bands", b"stranger", b"x" * 3000)
-    crawl.redis.zadd(prefix + "more_bands", {HOSTS[0] + b"\0" + b"y" * 3000: 0})
-    assert waiting_in(crawl.redis, crawl.name, HOSTS[0].decode()) > 0
-    assert look_at_entries(crawl.redis, crawl.name, lambda entry: True).complete
-    entries = crawl.entries()
-    crawl.reshard(3)
-    assert crawl.entries() == entries
-
-
-@pytest.mark.usefixtures("_quick_disks")
 def test_what_several_shards_have_seen_is_forgotten_once(crawl_of: Callable[..., Crawl]) -> None:
     """Each new shard has a copy of what the old one had seen."""
     crawl = crawl_of(Seen.EXACT, True)
@@ -413,21 +395,6 @@ def test_what_several_shards_have_seen_is_forgotten_once(crawl_of: Callable[...,
     crawl.leave()
     crawl.reshard(3)
     assert forget(crawl.redis, crawl.name, [(token, b"-"), (b"another", b"-")]) == 1
-
-
-@pytest.mark.usefixtures("_quick_disks")
-@pytest.mark.parametrize("buckets", [b"abc", b"3", b"99999999999999"])
-def test_a_number_of_buckets_that_somebody_else_wrote_is_read_as_the_scripts_do(
-    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, buckets: bytes
-) -> None:
-    monkeypatch.setattr(shard_reader, "MOST_BUCKETS", 2048)
-    crawl = crawl_of(Seen.COMPACT, True)
-    crawl.join(1)
-    tokens = [crawl.put(admission=Admission.SEEN)[1] for _ in range(9)]
-    crawl.leave()
-    crawl.redis.hset(keys.prefix(crawl.name) + "seen", "buckets", buckets)
-    crawl.reshard(2)
-    assert peek_shard(crawl.redis, Shard(crawl.name, 1)).census.seen == len(tokens)
 
 
 @pytest.mark.usefixtures("_quick_disks")

@@ -238,38 +238,6 @@ def record(
     return msgpack.packb(fields, use_bin_type=False)
 
 
-FOREIGN = {
-    "no msgpack": b"\xc1junk",
-    "no array": msgpack.packb("junk"),
-    "too short": msgpack.packb([b"id"], use_bin_type=False),
-    "of an earlier version": record(partition=()),
-    "a place of 3 bytes": record(place=b"ppp"),
-    "a partition with a zero byte": record(partition=(b"a\0",)),
-    "a partition that is too long": record(partition=(b"a" * 513,)),
-    "an id of 3 bytes": record(entry=b"iii"),
-    "a payload that is a number": record(payload=7),
-}
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, what: str) -> None:
-    """Whatever somebody has written there: in the list, and, without its first two fields, in the hash."""
-    foreign = FOREIGN[what]
-    worker.exchange(put(1), put(2), want=2)
-    worker.exchange(fail(1), bury(2))
-    live.redis.lpush(live.key("failed"), foreign)
-    live.redis.hset(live.key("dead"), b"stranger-id!", foreign)
-    found = retry_all(live)
-    assert (found.failed, found.dead) == (1, 1)
-    sent = retry_records(
-        live.redis, live.frontier.name, look(live), [(foreign, -1)], [b"stranger-id!", b"short"]
-    )
-    assert sent == (0, 0)
-    assert live.redis.lrange(live.key("failed"), 0, -1) == [foreign]
-    assert worker.take(9) == [1, 2]
-    live.redis.delete(live.key("failed"), live.key("dead"))
-
-
 def test_a_request_behind_another_one_with_its_id_is_left_and_counted(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
@@ -285,34 +253,11 @@ def test_a_request_behind_another_one_with_its_id_is_left_and_counted(
     assert [lease.payload for lease in worker.exchange(want=2).leases] == [b"payload"]
 
 
-@pytest.mark.parametrize(
-    "what", ["of an earlier version", "a place of 3 bytes", "a partition with a zero byte"]
-)
-def test_a_record_that_is_never_moved_hides_no_other_one_with_its_id(
-    live: LiveFrontier, worker: HandWorker, what: str
-) -> None:
-    worker.exchange(put(9), want=1)
-    worker.exchange(fail(9))
-    live.redis.lpush(live.key("failed"), FOREIGN[what])
-    assert retry_all(live) == Retried(failed=1, left=1)
-    assert worker.take(1) == [9]
-    live.redis.delete(live.key("failed"))
-
-
 def test_of_two_failures_with_equal_id_and_time_both_are_shown(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
     live.redis.rpush(live.key("failed"), record(payload=b"a"), record(payload=b"b"))
     assert [each.payload for each in failed(live.redis, live.crawl)] == [b"a", b"b"]
-
-
-def test_an_invalid_id_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
-    """Somebody has copied a dead letter to a name of their own."""
-    worker.exchange(put(1), want=1)
-    worker.exchange(bury(1))
-    live.redis.hset(live.key("dead"), b"copy", live.redis.hget(live.key("dead"), entry_id(1)))
-    assert retry_records(live.redis, live.frontier.name, look(live), (), [b"copy", entry_id(1)]) == (0, 1)
-    live.redis.hdel(live.key("dead"), b"copy")
 
 
 def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
@@ -332,23 +277,6 @@ def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: Ha
     for size, count in ((2**20, 4), (100, 16), (100, 64), (100, 200), (2**23, 1), (0, 4)):
         pace.saw([b"x" * size])
         assert pace.count == count
-
-
-@pytest.mark.parametrize("name", ["failed", "dead", "returned", "rotation", "seen"])
-def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandWorker, name: str) -> None:
-    """It is found before the first write."""
-    worker.exchange(put(1), put(2), want=2)
-    worker.exchange(fail(1), bury(2))
-    records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
-    kept = live.redis.dump(live.key(name))
-    live.redis.set(live.key(name), "foreign")
-    before, overview = live.dump(), Overview("open", worker.epoch, 0, Census(), [])
-    with pytest.raises(FrontierRefused, match="something else uses this name"):
-        retry_records(live.redis, live.frontier.name, overview, records, [entry_id(2)])
-    assert live.dump() == before
-    live.redis.delete(live.key(name))
-    if kept:
-        live.redis.restore(live.key(name), 0, kept)
 
 
 def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:

@@ -179,7 +179,7 @@ MUTATIONS = (
     ), test="frontier/test_late.py::test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run"),
     Mutation(GUARD, "partitions without entries hide those behind them", (
         (LUA + "moves/lease.lua", "until want <= 0 or fruitless == 0", "until true or fruitless == 0"),
-    ), test="frontier/test_strangers.py::test_partitions_without_entries_at_the_head_of_the_rotation"),
+    ), test="frontier/test_damage.py::test_partitions_without_entries_at_the_head_of_the_rotation"),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),

@@ -140,18 +140,15 @@ class _Reader:
 
     def waiting(self) -> Iterator[_Part]:
         for partition, band in self._lists():
-            if (rank := keys.rank_of(band)) is None:
-                continue
-            name = b"%sbacklog:%d:%s" % (self._prefix.encode(), rank, partition)
+            name = b"%sbacklog:%d:%s" % (self._prefix.encode(), keys.rank_of(band), partition)
             length = self._client.llen(name)
             at, pace = 0, ReadPace(_PART)
             while at < length and (elements := self._client.lrange(name, at, at + pace.count - 1)):
                 pace.saw(elements)
                 found = []
                 for i, each in enumerate(elements, at):
-                    if len(each) >= 20:
-                        entry = Entry(WAITING, self._shard, each[8:20], partition, each[20:])
-                        found.append(entry._replace(ahead=_ahead(each, i, length)))
+                    entry = Entry(WAITING, self._shard, each[8:20], partition, each[20:])
+                    found.append(entry._replace(ahead=_ahead(each, i, length)))
                 yield found, len(elements)
                 at += len(elements)
 

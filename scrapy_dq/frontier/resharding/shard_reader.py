@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -67,7 +66,7 @@ class ShardReader:
                 scan = self._client.zscan if kind is Seen.EXPIRING else self._client.sscan
                 cursor, members = await scan(self._prefix + label, max(0, cursor), count=PART)
             if kind is Seen.EXPIRING:
-                found = [(token, [_whole(at), token]) for token, at in members]
+                found = [(token, [int(at), token]) for token, at in members]
             else:
                 found = [(token, [token]) for token in members]
             for at in range(0, len(found), PART):
@@ -77,10 +76,8 @@ class ShardReader:
         with as_unavailable():
             name = self._prefix + "seen"
             generation, buckets = await self._client.hmget(name, "generation", "buckets")
-        # As the scripts read it (lua/seen/seen_compact.lua): somebody else may have written it.
-        count = int(buckets) if buckets and re.fullmatch(rb"\d{1,9}", buckets) else FIRST_BUCKETS
         found: Found = []
-        for n in range(min(max(FIRST_BUCKETS, count), MOST_BUCKETS) if generation else 0):
+        for n in range(int(buckets) if generation else 0):
             with as_unavailable():
                 members = await self._client.smembers(b"%s:%s:%d" % (name.encode(), generation, n))
             found += ((member, [n % FIRST_BUCKETS, member]) for member in members)
@@ -99,7 +96,7 @@ class ShardReader:
             if label in _HASHES:
                 found = [(each, [each, value]) for each, value in read.items()]
             elif label in TIMED:
-                found = [(each, [_whole(at), each]) for each, at in read]
+                found = [(each, [int(at), each]) for each, at in read]
             else:
                 found = [(each, [each]) for each, _ in read]
             pace.saw([items[-1] for _, items in found])
@@ -143,10 +140,4 @@ class ShardReader:
 
 
 def _chains(bands: Iterable[tuple[bytes, bytes]]) -> set[Chain]:
-    ranks = ((partition, keys.rank_of(band)) for partition, band in bands)
-    return {Chain(False, partition, rank) for partition, rank in ranks if rank is not None}
-
-
-def _whole(at: float) -> int:
-    """Return a time; somebody else may have written an infinite one."""
-    return int(max(-(2.0**53), min(at, 2.0**53)))
+    return {Chain(False, partition, keys.rank_of(band)) for partition, band in bands}
