@@ -52,16 +52,9 @@ def codec_of(config: Config, crawler: Crawler) -> Codec:
             schemes=config.url_schemes,
             max_bytes=config.max_entry_bytes,
             serializer=_serializer(config),
-            most_response_bytes=0 if config.signing_keys else _most_response_bytes(crawler),
         )
     except BadType as error:
         raise ConfigError(f"DQ_TYPES: {error}") from error
-
-
-def _most_response_bytes(crawler: Crawler) -> int:
-    # Source: scrapy/core/downloader/handlers/http11.py, which prefers the attribute of the spider.
-    of_spider = getattr(crawler.spider, "download_maxsize", None)
-    return crawler.settings.getint("DOWNLOAD_MAXSIZE") if of_spider is None else int(of_spider)
 
 
 def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None, shard: int = 0) -> Frontier:
@@ -69,7 +62,7 @@ def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None
     # Only home has start keys; what was claimed from them does not leave it.
     return Frontier(
         client, config.crawl, config.order, config.keep_failed, config.seen_kind,
-        None if shard else start_keys, config.signing_keys, config.wait_replicas, config.redis_timeout_s / 2,
+        None if shard else start_keys, config.wait_replicas, config.redis_timeout_s / 2,
         shard=shard,
     )  # fmt: skip
 

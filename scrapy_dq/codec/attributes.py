@@ -264,14 +264,13 @@ def plain_dict(value: Any) -> Any:
     return _exactly(value, dict)
 
 
-def meta_check(listed: Collection[str], own_method: Callable[[str], Any], most_bytes: int = 0) -> Check:
+def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Check:
     """Return the check of `meta`: none of it makes Scrapy or a plugin import, call or write what it names, or
     harms other requests of the worker.
 
     Args:
         listed: dotted names that DQ_TYPES lists.
         own_method: returns the spider's method of that name, or raises Unfit if no entry may name it.
-        most_bytes: of a response (DOWNLOAD_MAXSIZE), which no entry may raise; 0: without a limit.
     """
 
     def write_file(value: Any) -> None:
@@ -292,16 +291,8 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any], most_b
         if value is not None and (type(value) not in (int, float) or not 0 <= value <= LONGEST_DOWNLOAD_S):
             raise Unfit(f"download_timeout is a number of seconds, at most {LONGEST_DOWNLOAD_S:,}")
 
-    def download_maxsize(value: Any) -> None:
-        if value is not None and (type(value) is not int or (most_bytes and not 0 < value <= most_bytes)):
-            raise Unfit(
-                f"download_maxsize is a number of bytes; beyond DOWNLOAD_MAXSIZE ({most_bytes:,}) it is "
-                f"stored if DQ_SIGNING_KEYS is set"
-            )
-
     checks = {
         _WRITES_A_FILE: write_file,
-        "download_maxsize": download_maxsize,
         "referrer_policy": referrer_policy,
         "proxy": proxy,
         "download_timeout": download_timeout,

@@ -10,14 +10,10 @@ ITEM = 3
 """An item that a program put into a Queue, packed: `codec/items.py`."""
 SERIALIZED = 4
 """A request's attributes as SCHEDULER_SERIALIZER wrote them: `codec/serializer.py`."""
-SIGNED = 5
-"""A signature, then an entry of one of these formats: `frontier/signing.py`."""
-MOVED = 6
-"""The id under which an entry was signed, and that entry, SIGNED: the same file."""
 TRACED = 7
 """The ids of a trace (16 bytes) and a span (8), and an entry of format 1 or 4: `scheduling/tracing.py`."""
 FROM_STREAM = 8
-"""The message of a stream that it was made from, and an entry of any other format: `frontier/signing.py`."""
+"""The message of a stream that it was made from, and an entry of any other format: `frontier/messages.py`."""
 TRACE_BYTES = 24
 _TRACED_MARK = bytes((TRACED,))
 

@@ -27,14 +27,12 @@ class ForOthers(CannotDecode):
 class Items:
     """Encode and decode the items of a program. Any thread may do both."""
 
-    def __init__(self, types: Sequence[str], max_bytes: int, *, signed: bool = False) -> None:
+    def __init__(self, types: Sequence[str], max_bytes: int) -> None:
         """
         Args:
             types: dotted names of classes whose instances items may hold (DQ_TYPES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
-            signed: the entries of the crawl are signed (DQ_SIGNING_KEYS): a program gets no others.
         """
-        self._signed = signed
         self._values = Values(Classes(set(), types), max_bytes)
         self._max_bytes = max_bytes
         self._converting = threading.Lock()
@@ -59,7 +57,7 @@ class Items:
         bytes.
 
         Raises:
-            ForOthers: it needs a class, or a serializer, that this program does not have, or no signature.
+            ForOthers: it needs a class, or a serializer, that this program does not have.
         """
         try:
             payload = formats.untraced(payload)
@@ -74,8 +72,6 @@ class Items:
                     return self._attributes(lengthen(self._values.unpack(payload[1:])))
             if kind == formats.SERIALIZED:
                 raise ForOthers("its format is that of a SCHEDULER_SERIALIZER, which only spiders read")
-            if kind == formats.PAYLOAD and self._signed:
-                raise ForOthers("it is a start payload, which nobody signs (DQ_SIGNING_KEYS)")
             if kind == formats.PAYLOAD:
                 return payload[1:]
             raise Unfit(f"its format is {kind}, which this version does not read")

@@ -111,7 +111,6 @@ class Codec:
         schemes: Collection[str] = ("http", "https"),
         max_bytes: int = 1_048_576,
         serializer: Serializer | None = None,
-        most_response_bytes: int = 0,
     ) -> None:
         """Bind to *spider*, as its class is now.
 
@@ -121,7 +120,6 @@ class Codec:
             schemes: of the URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
             serializer: writes entries instead of msgpack, and reads what it wrote (SCHEDULER_SERIALIZER).
-            most_response_bytes: no entry may allow more (DOWNLOAD_MAXSIZE); 0: any.
         """
         packages = {name.partition(".")[0] for name in (*spider_modules, type(spider).__module__)}
         self._max_bytes = max_bytes
@@ -130,7 +128,7 @@ class Codec:
         self._plans: dict[type[Request], _Plan] = {}
         self.serializer = serializer
         callbacks = Callbacks(spider, packages)
-        self._check_meta = attributes.meta_check(types, callbacks.method_of, most_response_bytes)
+        self._check_meta = attributes.meta_check(types, callbacks.method_of)
         flat = {
             "url": attributes.url_check(schemes),
             "method": attributes.method,

@@ -14,7 +14,7 @@ from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.shapes import Shape
 from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.values import Values
-from scrapy_dq.frontier.signing import without_signature
+from scrapy_dq.frontier.messages import apart
 from scrapy_dq.text import printable
 
 _CLASS = 0
@@ -61,7 +61,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict. An
     item of a Queue is shown whole: it is the user's own data.
     """
-    payload = formats.untraced(without_signature(payload))
+    payload = formats.untraced(apart(payload)[1])
     try:
         return _shown(payload, max_bytes)
     except Exception as error:  # untrusted data; RecursionError included
@@ -74,7 +74,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
 
 def url_of(payload: bytes, max_bytes: int) -> str:
     """Return the URL of a stored request as it is, with a login; "" if *payload* is none."""
-    payload = formats.untraced(without_signature(payload))
+    payload = formats.untraced(apart(payload)[1])
     try:
         fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
         return str(_request(payload[1:], max_bytes)["url"]) if fits else ""
@@ -84,7 +84,7 @@ def url_of(payload: bytes, max_bytes: int) -> str:
 
 def priority_of(payload: bytes, max_bytes: int) -> int:
     """Return the priority of a stored request; 0 if *payload* is none."""
-    payload = formats.untraced(without_signature(payload))
+    payload = formats.untraced(apart(payload)[1])
     try:
         fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
         return int(_request(payload[1:], max_bytes)["priority"]) if fits else 0

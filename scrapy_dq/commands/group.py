@@ -193,11 +193,11 @@ def _log_file(settings: Settings) -> IO[str] | None:
     if not name or (settings.getpriority("LOG_FILE") or 0) < SETTINGS_PRIORITIES["cmdline"]:
         return None
     from scrapy_dq.crew.errors import CrewError
-    from scrapy_dq.crew.trusted_files import open_trusted
+    from scrapy_dq.crew.links import open_own
 
     mode = "a" if settings.getbool("LOG_FILE_APPEND") else "w"
     try:
-        return open(name, mode, encoding=settings.get("LOG_ENCODING"), opener=open_trusted)
+        return open(name, mode, encoding=settings.get("LOG_ENCODING"), opener=open_own)
     except (OSError, CrewError) as error:
         raise CommandError(f"the log cannot be written: {error}") from error
 

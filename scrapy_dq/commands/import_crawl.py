@@ -6,7 +6,6 @@ import argparse
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -113,19 +112,9 @@ def _refuse_other(header: Header, config: Config, fingerprinter: str, spider: st
 async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar: ProgressBar) -> Loaded:
     from scrapy_dq.codec.shown import priority_of
     from scrapy_dq.frontier.archive.load import Target, load
-    from scrapy_dq.frontier.keys import HOME
-    from scrapy_dq.frontier.signing import Signer
 
-    ids, header = frontiers[HOME].signer.ids, file.header
-    if header.signing and header.signing not in ids.split():
-        why = f"signed with the key {header.signing!r}: put it into DQ_SIGNING_KEYS"
-        if header.signing == "no":
-            why = "not signed, and DQ_SIGNING_KEYS is set: no worker would take them"
-        raise CommandError(f"the requests in the file are {why}. Nothing was imported")
-    signer, was = frontiers[HOME].signer, Signer(header.crawl, config.signing_keys)
-    target = Target(config.order, config.seen_kind, ids.split()[0])
     return await load(
-        frontiers, header, file.parts(), target, progress=bar.advance, signed=partial(signer.moved_from, was),
+        frontiers, file.header, file.parts(), Target(config.order, config.seen_kind), progress=bar.advance,
         priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
     )  # fmt: skip
 

@@ -55,10 +55,10 @@ class Report(Subcommand):
             return DONE
         output = output or report_file(place.crawl)
         from scrapy_dq.crew.errors import CrewError
-        from scrapy_dq.crew.trusted_files import open_trusted
+        from scrapy_dq.crew.links import open_own
 
         try:
-            with open(output, "wb", opener=open_trusted) as file:
+            with open(output, "wb", opener=open_own) as file:
                 file.write(page)
         except (OSError, CrewError) as error:
             raise CommandError(f"{output} cannot be written: {error}") from error

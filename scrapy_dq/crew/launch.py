@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from scrapy_dq.crew.errors import CrewError, NoLogs
+from scrapy_dq.crew.links import open_own
 from scrapy_dq.crew.private_folder import make_private
-from scrapy_dq.crew.trusted_files import open_trusted, resolved
 
 MOST_LOGS = 10_000
 """Of all crews that use one folder."""
@@ -71,8 +71,8 @@ def log_paths(
             named = Path(log_file).absolute()
             logs = [named.with_name(f"{named.stem}-{n}{named.suffix}") for n in range(1, count + 1)]
             for log in logs:
-                resolved(log).parent.mkdir(parents=True, exist_ok=True)
-                os.close(open_trusted(log, os.O_WRONLY | os.O_CREAT))
+                log.parent.mkdir(parents=True, exist_ok=True)
+                os.close(open_own(log, os.O_WRONLY | os.O_CREAT))
             return logs
         if home is not None:
             make_private(home, may_be_link=True)

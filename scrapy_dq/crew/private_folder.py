@@ -7,8 +7,6 @@ import stat
 from pathlib import Path
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.trusted_files import resolved
-from scrapy_dq.embedded.directory import stranger_above
 
 
 def make_private(folder: Path, *, may_be_link: bool = False) -> None:
@@ -20,23 +18,14 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     Args:
         may_be_link: it is the data directory, which somebody may have moved to another disk.
     Raises:
-        CrewError: the folder is a link, belongs to another user, or others can write to it; or what is on the
-            way to it is not trusted (`resolved`); or the folder above the data directory is another user's.
+        CrewError: the folder is a link, belongs to another user, or others can write to it.
         OSError: it cannot be created.
     """
     if not hasattr(os, "getuid"):  # Windows, where no folder is shared in this way
         folder.mkdir(parents=True, exist_ok=True)
         return
-    resolved(folder / "within")  # refuses what is on the way
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if may_be_link and (stranger := stranger_above(folder)) is not None:
-        raise CrewError(
-            f"{folder.parent}, or a link to it, belongs to another user (uid {stranger}), who could replace "
-            f"what is in it. Use a project folder of your own; or choose another folder for the logs with "
-            f"--log-dir"
-        )
     folder.mkdir(mode=0o700, exist_ok=True)
-    resolved(folder / "within")  # somebody may have made its parent meanwhile
     found = folder.stat() if may_be_link else folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise CrewError(

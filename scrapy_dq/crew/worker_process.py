@@ -16,7 +16,7 @@ from typing import IO
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.ipc import Reader
-from scrapy_dq.crew.trusted_files import open_trusted
+from scrapy_dq.crew.links import open_own
 
 TAIL_LINES = 8
 TAIL_BYTES = 8192
@@ -81,7 +81,7 @@ class WorkerProcess:
             with ExitStack() as stack:
                 output: int | IO[bytes] = STANDARD_ERROR
                 if log is not None:
-                    output = stack.enter_context(open(log, "ab", opener=open_trusted))
+                    output = stack.enter_context(open(log, "ab", opener=open_own))
                     self._log_begin = output.tell()
                 self._process = subprocess.Popen(
                     command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

@@ -35,21 +35,6 @@ POLL_S = 0.02
 LOG_LINES = 12
 
 
-def stranger_above(path: Path) -> int | None:
-    """Return the uid of another user who owns the folder above *path*, or a link on the way to it; else None.
-
-    They can put something else in place of *path* at any time, also if that folder has a sticky bit. None
-    also if the folder above that one is theirs, too: of a project, they have the code then. In a container,
-    root works in a project of a host's user.
-    """
-    for each in (path, *path.parents):
-        with suppress(OSError):  # it does not exist yet
-            if each.is_symlink() and each.lstat().st_uid not in (0, os.getuid(), each.parent.stat().st_uid):
-                return each.lstat().st_uid
-    owner = path.parent.stat().st_uid
-    return None if owner in (0, os.getuid(), path.parent.parent.stat().st_uid) else owner
-
-
 class RedisDirectory:
     """One user's view of the directory. Not thread-safe; an OSError means that it cannot be used at all."""
 
@@ -62,20 +47,11 @@ class RedisDirectory:
     def prepare(self) -> None:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
 
-        Anybody who can create files in it can put the socket of another server there. So can the owner of the
-        folder above it.
+        Anybody who can create files in it can put the socket of another server there.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
-        above = self.path.parent
-        above.mkdir(parents=True, exist_ok=True)
-        stranger = stranger_above(self.path)
-        if stranger is not None:  # before anything of ours is in it, which its owner could not use
-            raise EmbeddedError(
-                f"{above}, or a link to it, belongs to another user (uid {stranger}), who could put another "
-                f"redis-server in place of yours. Use a project folder of your own, or set REDIS_URL to a "
-                f"running Redis."
-            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.stat()
         if found.st_uid != os.getuid():

@@ -208,7 +208,7 @@ def header_of(line: Any) -> tuple[Header, str]:
         for name in ("at_ms", "run", "sequence", "done", "failed", "gone", "entries", "tokens"):
             _whole(0, 2**51)(said[name])
         _TIME[1](said["seen_since_ms"])
-        for name in ("id", "crawl", "partition_by", "fingerprinter", "spider", "signing"):
+        for name in ("id", "crawl", "partition_by", "fingerprinter", "spider"):
             if type(said[name]) is not str or len(said[name]) > _MOST_TEXT or not said[name].isprintable():
                 raise ValueError(f"{name} is not a text")
         if not re.fullmatch(r"[0-9a-f]{32}", said["id"]):

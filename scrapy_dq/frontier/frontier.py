@@ -42,7 +42,6 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import TRANSITIONS, Function, Script
-from scrapy_dq.frontier.signing import Signer
 from scrapy_dq.frontier.wire import (
     NO_TERMS,
     audit_args,
@@ -140,21 +139,13 @@ class Frontier:
         keep_failed: int = 10_000,
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
-        signing_keys: Sequence[str] = (),
         wait_replicas: int = 0,
         wait_s: float = 1.0,
-        unsigned: bytes = b"",
         shard: int = 0,
     ) -> None:
-        """
-        Args:
-            unsigned: as of `Signer`, without *start_keys*, whose mark it otherwise is.
-        """
         self.crawl = crawl
         self._wait_replicas, self._wait_s = wait_replicas, wait_s
         self.start_keys = start_keys
-        # Start payloads are not signed.
-        self.signer = Signer(crawl, signing_keys, start_keys.mark if start_keys else unsigned)
         self._keep_failed = keep_failed
         self.order = order
         self._seen = seen
@@ -264,7 +255,7 @@ class Frontier:
             self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, self.signer.ids, crawl.shards,
+            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, crawl.shards,
         )  # fmt: skip
 
     async def rejoin(
@@ -342,7 +333,7 @@ class Frontier:
             if reply[0] != b"KIND":
                 if self._wait_replicas:
                     await self._replicated(worker_id, epoch)
-                return parse_receipt(reply, self.signer, time.monotonic())
+                return parse_receipt(reply, time.monotonic())
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
             self._scripts["exchange"] = Function("exchange", self.order, Seen(reply[1].decode()))
 

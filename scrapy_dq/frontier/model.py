@@ -311,8 +311,6 @@ class Lease:
     """See `Put.message`."""
     was_declined: bool = False
     """The code of another worker could not serve it."""
-    genuine: bool = field(default=True, compare=False)
-    """False: its signature is missing or invalid; its payload is left out."""
 
 
 @dataclass(frozen=True, slots=True)

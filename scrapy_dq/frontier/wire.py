@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 
+from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     Again,
@@ -35,38 +36,33 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.moves import fields_of
 from scrapy_dq.frontier.rights import acl_of
-from scrapy_dq.frontier.signing import MARK, MOVED, TRUSTING, Signer, apart, joined
 
 MAX_BY_BYTES = 80
 _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
 
-def pack_moves(moves: Sequence[Move], signer: Signer = TRUSTING, now: float = 0.0) -> bytes:
+def pack_moves(moves: Sequence[Move], now: float = 0.0) -> bytes:
     """Return *moves* as transitions/exchange.lua reads them; a repeat sends the same bytes.
 
     Args:
         now: by the clock of `Put.due_at`; the same for all moves, so that their order does not depend on
             delays in between.
     """
-    return msgpack.packb([_packed(move, signer, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
+    return msgpack.packb([_packed(move, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
 
-def _packed(move: Move, signer: Signer, now: float) -> tuple[Any, ...]:
+def _packed(move: Move, now: float) -> tuple[Any, ...]:
     if not isinstance(move, Put):
         fields = fields_of(move)
         if not isinstance(move, Again):
             return fields
         kind, entry_id, next_id, payload, priority, start, due_at, never_sent = fields
-        if signer.signs:
-            payload = signer.signed(next_id, payload)
         return kind, entry_id, next_id, payload, priority, start, max(0, ms(due_at - now)), never_sent
     # Unpack all fields: collecting some in a list would add half of the time of the whole function.
     (
         kind, entry_id, admission, token, priority, start, payload, _parent, partition,
         due_at, not_before_s, reason, known_as, most, message, _once, _number, _fresh,
     ) = fields_of(move)  # fmt: skip
-    if signer.signs:
-        payload = signer.signed(entry_id, payload)
     payload = joined(message, payload)
     put = (kind, entry_id, admission, token, priority, start, payload, partition)
     if not (due_at or not_before_s or reason or known_as or most):
@@ -212,7 +208,7 @@ def whole_ms(seconds: float) -> int:
 NO_TERMS = pack_terms(Terms())
 
 
-def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
+def parse_receipt(reply: list[Any], now: float) -> Receipt:
     """Read lua/transitions/exchange.lua's answer, received at *now*; times are converted to that clock."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
@@ -227,7 +223,7 @@ def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
         Census(*counts),
         tuple(
             # Redis rounds ages down to whole ms: the previous lease may have been sent up to 1 ms later.
-            _lease(record, signer, None if wait_ms == b"" else now + (wait_ms + 1) / 1000, declined)
+            _lease(record, None if wait_ms == b"" else now + (wait_ms + 1) / 1000, declined)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,
@@ -239,20 +235,16 @@ def parse_receipt(reply: list[Any], signer: Signer, now: float) -> Receipt:
     )
 
 
-def _lease(record: bytes, signer: Signer, send_at: float | None, declined: Collection[bytes]) -> Lease:
+def _lease(record: bytes, send_at: float | None, declined: Collection[bytes]) -> Lease:
     # lua/lib/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
     end = record.index(0, 9)
     entry_id = record[end + 9 : end + 21]
-    message, stored = apart(record[end + 21 :])
-    payload: bytes | None = stored
-    if signer.signs or stored[:1] in (MARK, MOVED):
-        payload = signer.verified(entry_id, stored)
+    message, payload = apart(record[end + 21 :])
     attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
     suspect = record[8] >= 128
     return Lease(
-        entry_id, attempts, payload or b"", partition, send_at, place, suspect, message,
-        entry_id in declined, payload is not None,
-    )  # fmt: skip
+        entry_id, attempts, payload, partition, send_at, place, suspect, message, entry_id in declined
+    )
 
 
 def parse_words(packed: bytes) -> Words:
@@ -335,8 +327,6 @@ def refuse(reply: Any) -> None:
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part[:1000].decode("utf-8", "replace") for part in reply)
         way = "Run it as it was started, "
-        if field == "signing":
-            way = "Give all its workers the same DQ_SIGNING_KEYS, "
         if field == "shards" and ">" in stored:
             before, _, after = stored.partition(">")
             raise FrontierRefused(half_moved(before, after))
@@ -393,7 +383,6 @@ _FIELDS = {
     "spider": "spider class",
     "order": "DQ_ORDER",
     "partition_by": "DQ_PARTITION_BY",
-    "signing": "a signing key named",
     "shards": "DQ_SHARDS",
     "seen_kind": "kind of seen (DQ_SEEN; expiring: with DQ_SEEN_TTL)",
 }

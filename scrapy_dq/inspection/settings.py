@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.settings.config import SETTINGS
-from scrapy_dq.text import count_of, printable, prose_without_logins, without_login
+from scrapy_dq.text import printable, prose_without_logins, without_login
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
@@ -38,8 +38,6 @@ def _text(setting: Setting, value: Any) -> str:
         return f"{address}{query and '?...'}"
     if isinstance(value, dict) and setting.secret:  # any of their values may be
         return ", ".join(f"{name} = ..." for name in value)
-    if setting.field == "signing_keys":
-        return count_of(len(value), "key") if value else ""
     if setting.secret:
         return "..." if value else ""
     if isinstance(value, str):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.codec import Items, formats
+from scrapy_dq.codec import Items
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import options_of
 from scrapy_dq.frontier.admin.overview import order_of
@@ -154,8 +154,7 @@ class Member(Listener):
         self._frontiers = [
             Frontier(
                 await self._connection.client_of(shard), crawl, order, config.keep_failed,
-                signing_keys=config.signing_keys, wait_replicas=config.wait_replicas,
-                wait_s=config.redis_timeout_s / 2, unsigned=bytes((formats.PAYLOAD,)), shard=shard,
+                wait_replicas=config.wait_replicas, wait_s=config.redis_timeout_s / 2, shard=shard,
             )
             for shard in range(config.shards)
         ]  # fmt: skip

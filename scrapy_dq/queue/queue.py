@@ -232,8 +232,7 @@ class Queue:
         self._finalizer = None
         # New objects with new locks: a thread that does not exist any more may have held one.
         try:
-            signed = bool(self._config.signing_keys)
-            self._items = Items(self._config.types, self._config.max_entry_bytes, signed=signed)
+            self._items = Items(self._config.types, self._config.max_entry_bytes)
         except BadType as error:
             raise ConfigError(f"DQ_TYPES: {error}") from error
         # Reentrant: a signal handler may shut or close while its thread is about to join.

@@ -38,7 +38,6 @@ from scrapy_dq.settings.setting import (
     schemes,
     serializer,
     setting_field,
-    signing_keys,
     statuses,
     text,
     texts,
@@ -200,9 +199,6 @@ class Config:
         "DQ_LOCAL_SEEN", 100_000, integer, "Fingerprints in a worker's memory", "fingerprints", 0, 100_000_000
     )
     spill_dir: str = setting_field("DQ_SPILL_DIR", "", folder, "Where a long outbox is written to disk")
-    signing_keys: tuple[str, ...] = setting_field(
-        "DQ_SIGNING_KEYS", (), signing_keys, "Secret keys that sign stored requests", repr=False
-    )
     url_schemes: tuple[str, ...] = setting_field(
         "DQ_URL_SCHEMES", ("http", "https"), schemes, "The URL schemes that may be stored"
     )
@@ -400,6 +396,10 @@ REMOVED = {
     "DQ_START_HOSTS": (
         "set allowed_domains, and let make_request_from_data() return requests that Scrapy's offsite "
         "middleware checks (docs/from-scrapy-redis.md, 'Which hosts are fed')"
+    ),
+    "DQ_SIGNING_KEYS": (
+        "who may write to Redis can stop or change the crawl, whatever its entries look like. Give Redis a "
+        "password, ACLs and TLS (docs/security.md)"
     ),
 }
 """What replaces settings of earlier versions."""

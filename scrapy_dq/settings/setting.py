@@ -20,8 +20,6 @@ from scrapy_dq.settings.errors import ConfigError
 from scrapy_dq.settings.redis_url import check_url
 from scrapy_dq.text import has_login, prose_without_logins
 
-SHORTEST_KEY = 16
-"""Characters of a signing key: a guess is tried a million times a second."""
 _POLICY = "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path"
 _PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
@@ -30,7 +28,6 @@ _MAY_HOLD_A_PASSWORD = (
     "REDIS_PARAMS",
     "REDIS_HOST",
     "REDIS_PORT",
-    "DQ_SIGNING_KEYS",
     "DQ_NOTIFY_URL",
 )
 
@@ -53,7 +50,7 @@ class Setting:
     """Its value may hold a password or a key: it is not shown."""
 
     def wrong(self, value: Any, expected: str) -> ConfigError:
-        # A port of a command line is text. A key may be a number.
+        # A port of a command line is text. A secret may be a number.
         number = (isinstance(value, int) and not self.secret) or (
             self.parse is integer and str(value).isdigit()
         )
@@ -273,14 +270,6 @@ def statuses(setting: Setting, value: Any) -> tuple[int, ...]:
     return tuple(map(int, found))
 
 
-def signing_keys(setting: Setting, value: Any) -> tuple[str, ...]:
-    expected = f"a list of secret texts, each of at least {SHORTEST_KEY} characters"
-    found = texts(setting, value, expected)
-    if any(len(key) < SHORTEST_KEY for key in found):
-        raise setting.wrong(value, expected)
-    return found
-
-
 def serializer(setting: Setting, value: Any) -> Any:
     """Return the object with `dumps` and `loads` that *value* is or names; None: not set."""
     if value is None or value == "":
@@ -413,7 +402,6 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     revisit_policy: _POLICY,
     schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
-    signing_keys: "a list of secret texts",
     statuses: "a list of HTTP statuses",
     text: "a string",
     texts: "a list of strings",

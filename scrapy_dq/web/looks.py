@@ -1,4 +1,4 @@
-"""One look at Redis at a time, shared by all browsers; budget.py says when there is the next one."""
+"""One look at Redis at a time, shared by all browsers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
 from scrapy_dq.inspection.settings import read_stored
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
-from scrapy_dq.web.budget import Budget
 from scrapy_dq.web.shown import full
 
 logger = logging.getLogger(__name__)
@@ -31,6 +30,10 @@ OWN_PART = 0.75
 """Most of the time of a look that counts as Python's own: Redis may still send what is being read."""
 PATIENCE_S = 25.0
 """How long an answer waits for its turn."""
+PAUSE = 49
+"""After a look, its crawl is not looked at for so many times as long: looks take 2 % of Redis's time."""
+MOST_PAUSE_S = 2.0
+"""No crawl is looked at for as long, but at most for this: a costly one does not keep others waiting."""
 AFTER_NO_ANSWER_S = 2.0
 """The pause after a look that Redis did not answer."""
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
@@ -83,7 +86,8 @@ class Looks:
         self._pending: set[Subject] = set()
         """What is looked at once."""
         self._looked_at: dict[Subject, float] = {}
-        self._budget = Budget()
+        self._rests: dict[str, float] = {}
+        """By crawl: until when there is no look at it."""
         self._news = asyncio.Condition()
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -190,8 +194,14 @@ class Looks:
                 self._looked_at[subject] = time.monotonic()
                 self._news.notify_all()
             # Most of the time of a look without an answer was waiting for one.
-            pause_s = self._budget.charge(subject.crawl, took_s, time.monotonic()) if answered else 0.0
-            await asyncio.sleep(pause_s if answered else AFTER_NO_ANSWER_S)
+            pause_s = PAUSE * took_s if answered else AFTER_NO_ANSWER_S
+            await asyncio.sleep(self._rest(subject.crawl, pause_s, time.monotonic()))
+
+    def _rest(self, crawl: str, pause_s: float, now: float) -> float:
+        """Have no look at *crawl* for *pause_s*; return how long there is none at any crawl."""
+        self._rests = {each: until for each, until in self._rests.items() if until > now}
+        self._rests[crawl] = now + pause_s
+        return min(pause_s, MOST_PAUSE_S)
 
     def _next(self, now: float) -> tuple[Subject | None, float]:
         """Return what is to be looked at now, or None, and how long nothing is."""
@@ -203,7 +213,7 @@ class Looks:
         if not wanted:
             return None, WANTED_S
         due = {each: self._looked_at.get(each, 0.0) + EVERY_S for each in wanted}
-        left_s = {each: max(due[each] - now, self._budget.left_s(each.crawl, now)) for each in wanted}
+        left_s = {each: max(due[each], self._rests.get(each.crawl, 0.0)) - now for each in wanted}
         # Of those that are due, the one that has waited longest.
         first = min(wanted, key=lambda each: (max(0.0, left_s[each]), due[each]))
         return (first, 0.0) if left_s[first] <= 0 else (None, left_s[first])

@@ -57,7 +57,6 @@ from scrapy_dq.settings import SETTINGS, Config
         ("-o", "ftp://me:s3c@r3t@host/f.jsonl", "-o ftp://...@host/f.jsonl"),
         ("-o", "ftp://me:s3c/r3t@host/f.jsonl", "-o ftp://...@host/f.jsonl"),
         ("-o", "C:f.jsonl", "-o C:f.jsonl"),
-        ("-s", "DQ_SIGNING_KEYS=s3cr3t-0123456789abcdef,\ns3cr3t", "-s DQ_SIGNING_KEYS=..."),
     ],
 )
 def test_a_password_is_not_repeated(flag: str, value: str, shown: str) -> None:
@@ -74,7 +73,6 @@ def test_no_secret_setting_is_shown_anywhere(setting: Any) -> None:
     values = {
         "REDIS_URL": "redis://:s3cr3t-0123456789@host/0",
         "REDIS_PARAMS": {"password": "s3cr3t-0123456789"},
-        "DQ_SIGNING_KEYS": ["s3cr3t-0123456789"],
         "DQ_NOTIFY_URL": "https://hooks.example/services/s3cr3t-0123456789",
     }
     value = values[setting.name]

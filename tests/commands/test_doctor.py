@@ -11,7 +11,7 @@ import redis
 
 from scrapy_dq.backend import health
 from scrapy_dq.backend.connection import new_client
-from scrapy_dq.backend.exposure import exposure, patches
+from scrapy_dq.backend.exposure import exposure
 from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.frontier.model import Figures
 from support.live_frontier import HandWorker, LiveFrontier, puts
@@ -254,10 +254,10 @@ def test_repair_needs_a_crawl(dq: Any) -> None:
         dq.text("doctor", "--repair", "--crawl", "")
 
 
-def exposed(url: str, *, signed: bool = False, version: str = "8.4.0", **options: Any) -> list[str]:
+def exposed(url: str, **options: Any) -> list[str]:
     """Return the names of what doctor warns of, for a Redis at *url*."""
     client = new_client(redis.Redis, url, options)
-    found = list(exposure(client, {"redis_version": version}, signed=signed))
+    found = list(exposure(client))
     assert {finding.level for finding in found} <= {health.WARN}
     return [finding.what for finding in found]
 
@@ -273,8 +273,8 @@ def exposed(url: str, *, signed: bool = False, version: str = "8.4.0", **options
     ],
 )
 def test_nothing_is_exposed_on_this_machine(url: str) -> None:
-    """No password, no TLS, no signature, an old version: nothing is said of them."""
-    assert exposed(url, version="6.2.14") == []
+    """No password, no TLS: nothing is said of them."""
+    assert exposed(url) == []
 
 
 @pytest.mark.parametrize(
@@ -288,41 +288,13 @@ def test_nothing_is_exposed_on_this_machine(url: str) -> None:
 )
 def test_what_is_recommended_elsewhere(host: str) -> None:
     """By the scheme, the login and the settings."""
-    assert exposed(host) == ["TLS", "signing"]
-    assert exposed(host.replace(":p@", "")) == ["TLS", "password", "signing"]
+    assert exposed(host) == ["TLS"]
+    assert exposed(host.replace(":p@", "")) == ["TLS", "password"]
     tls = host.replace("redis", "rediss", 1)
-    assert exposed(tls, signed=True) == []
-    assert exposed(tls, signed=True, ssl_cert_reqs="none") == ["TLS"]
+    assert exposed(tls) == []
+    assert exposed(tls, ssl_cert_reqs="none") == ["TLS"]
     provider = redis.UsernamePasswordCredentialProvider(password="p")
-    assert exposed("rediss://a.com", signed=True, credential_provider=provider) == []
-
-
-@pytest.mark.parametrize(
-    ("info", "hole"),
-    [
-        ({"redis_version": version}, version in ("6.2.19", "7.0.15", "7.4.5", "8.0.3", "8.1.0", "8.2.1"))
-        for version in (
-            "6.2.19",
-            "6.2.20",
-            "7.0.15",
-            "7.2.11",
-            "7.4.5",
-            "8.0.3",
-            "8.1.0",
-            "8.2.1",
-            "8.2.2",
-            "8.10.0",
-        )
-    ]
-    + [
-        ({"redis_version": "7.2.4", "valkey_version": version}, version == "8.1.3")
-        for version in ("7.2.11", "8.1.3", "8.1.4", "9.0.0")
-    ]
-    + [({}, False), ({"redis_version": "unstable"}, False)],
-)
-def test_versions_with_a_known_hole(info: dict[str, str], hole: bool) -> None:
-    """For those who may run scripts, as every user of a crawl may."""
-    assert [finding.what for finding in patches(info)] == ["patches"] * hole
+    assert exposed("rediss://a.com", credential_provider=provider) == []
 
 
 def test_replicas_are_looked_at(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:

@@ -20,12 +20,10 @@ from commands.test_search import WHERE, by_place, everywhere, page  # noqa: F401
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.entries import Entry, look_at_entries
 from scrapy_dq.frontier.archive import dump
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused
-from scrapy_dq.frontier.signing import Signer
-from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put
+from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 from support.stored import roll_back
 
@@ -148,7 +146,6 @@ def test_what_was_seen_can_travel_alone(
     ("field", "value", "message"),
     [
         ("partition_by", "slot", "has DQ_PARTITION_BY 'slot', this project 'none': no worker could join"),
-        ("signing", "ab12", "signed with the key 'ab12': put it into DQ_SIGNING_KEYS"),
         ("scrapy_dq_export", 2, "this version reads format 1 only"),
     ],
 )
@@ -162,11 +159,6 @@ def test_an_export_that_no_worker_here_could_use_is_refused(
     with pytest.raises(CommandError, match=message):
         new.text("import", str(exported), DQ_PARTITION_BY="none")
     assert live.redis.exists(keys.meta(new.crawl)) == 0
-
-
-def test_what_is_not_signed_is_refused_where_keys_are_set(new: Dq, exported: Path) -> None:
-    with pytest.raises(CommandError, match="are not signed, and DQ_SIGNING_KEYS is set"):
-        new.text("import", str(exported), DQ_PARTITION_BY="none", DQ_SIGNING_KEYS=["k" * 32])
 
 
 def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, exported: Path) -> None:  # noqa: F811
@@ -204,29 +196,3 @@ def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_
     assert kills > 20
     assert places(new) == PLACES
     assert new.found("import", str(exported), **settings)["before"]
-
-
-@pytest.mark.parametrize("forged", [False, True])
-def test_signatures_are_made_anew_for_another_crawl(
-    dq: Any, new: Dq, live: LiveFrontier, worker: HandWorker, tmp_path: Path, forged: bool
-) -> None:
-    """They are valid in one crawl only. What nobody has signed stays so."""
-    key, path = "k" * 32, str(tmp_path / "x")
-    there, here = Signer(live.crawl, [key]), Signer(new.crawl, [key])
-    numbers_of = {"waiting": 1, "delayed": 2, "failed": 3, "dead": 4}
-    payload = {n: b"payload %d" % n for n in range(1, 5)}
-
-    def signed(n: int) -> bytes:
-        return b"\5" + b"x" * 16 + payload[n] if forged else there.signed(entry_id(n), payload[n])
-
-    worker.exchange(put(3, payload=signed(3)), put(4, payload=signed(4)), want=2)
-    worker.exchange(fail(3), bury(4), put(1, payload=signed(1)), put(2, payload=signed(2), due_in=99.0))
-    worker.leave()
-    live.redis.hset(live.key("meta"), "signing", there.ids)
-    dq.text("export", path)
-    new.text("import", path, DQ_PARTITION_BY="none", DQ_SIGNING_KEYS=[key])
-    found: dict[str, Entry] = {}
-    look_at_entries(live.redis, new.crawl, lambda entry: bool(found.setdefault(entry.where, entry)))
-    assert {where: here.verified(each.entry_id, each.payload) for where, each in found.items()} == {
-        where: None if forged else payload[n] for where, n in numbers_of.items()
-    }

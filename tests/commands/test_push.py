@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from scrapy_dq.pushing.lines import Splitter
 from scrapy_dq.pushing.pusher import Pushed
 from scrapy_dq.scrapy_redis import fingerprint
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
-from support.redis_server import RedisServer
 
 SPIDERS = {"SPIDER_MODULES": ["support.pushed_spider"]}
 OWN = replace(
@@ -76,19 +74,6 @@ class Push:
 @pytest.fixture
 def push(dq: Any, tmp_path: Path) -> Push:
     return Push(dq, tmp_path)
-
-
-def test_requests_are_signed_as_the_workers_do(push: Push, server: RedisServer, crawl_name: str) -> None:
-    """With their key; without it nothing is pushed."""
-    keys = ["a secret that only the workers have"]
-    with closing(LiveFrontier(server.url, crawl_name, signing_keys=keys)) as live:
-        worker = HandWorker(live, "worker", OWN)
-        assert push(f"{HOST}/1", DQ_SIGNING_KEYS=keys)["pushed"] == 1
-        assert push.urls() == {f"{HOST}/1"}
-        (lease,) = worker.exchange(want=1).leases
-        assert lease.genuine
-        with pytest.raises(FrontierRefused, match="DQ_SIGNING_KEYS"):
-            push(f"{HOST}/2")
 
 
 def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFrontier) -> None:

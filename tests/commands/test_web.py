@@ -350,7 +350,6 @@ def test_the_settings_in_force_are_shown_without_passwords(page: WebPage, live: 
     assert look(page, "stored", live.crawl)["spider"] == "spider"
     secrets = {
         "REDIS_PARAMS": {"password": PASSWORD, "host": "h"},
-        "DQ_SIGNING_KEYS": [f"{PASSWORD}-{PASSWORD}"],
     }
     config = Config.read({"DQ_CRAWL": "x", "REDIS_URL": "", **secrets}, {})
     config = replace(config, redis_url=f"redis://:{PASSWORD} / {PASSWORD}@redis.example/0")

@@ -354,17 +354,3 @@ def test_the_end_of_a_terminal_is_not_a_second_signal() -> None:
     finally:
         for number, what in before.items():
             signal.signal(number, what)
-
-
-def test_logs_below_a_folder_of_another_user_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its owner could put links to files of ours in place of it; --log-dir is the way out."""
-    monkeypatch.setattr("scrapy_dq.crew.private_folder.stranger_above", lambda path: 65534)
-    home = tmp_path / ".scrapy" / "dq"
-    with pytest.raises(
-        CrewError, match=r"\.scrapy, or a link to it, belongs to another user \(uid 65534\).*--log-dir"
-    ):
-        log_paths(1, home / "logs", None, "books", home=home)
-    assert not home.exists()
-    assert log_paths(1, tmp_path / "chosen", None, "books")[0].parent == tmp_path / "chosen" / "books"

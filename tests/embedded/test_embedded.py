@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -511,43 +510,6 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "getuid", lambda: directory.stat().st_uid + 1)
     with pytest.raises(EmbeddedError, match="belongs to another user"):
         RedisDirectory(directory).prepare()
-
-
-@pytest.mark.parametrize("owner", ["another", "root", "the project's"])
-def test_a_directory_below_one_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
-) -> None:
-    """Its owner could replace it at any time. /tmp is root's; the owner of the project has its code."""
-    directory, original = tmp_path / ".scrapy" / "dq", Path.stat
-    uid = 0 if owner == "root" else os.getuid() + 1
-
-    def stat(path: Path, **options: Any) -> os.stat_result:
-        found = original(path, **options)
-        theirs = path == directory.parent or (owner == "the project's" and path == tmp_path)
-        return os.stat_result((*found[:4], uid, *found[5:])) if theirs else found
-
-    monkeypatch.setattr(Path, "stat", stat)
-    if owner != "another":
-        RedisDirectory(directory).prepare()
-        return
-    with pytest.raises(
-        EmbeddedError, match=r"\.scrapy, or a link to it, belongs to another user .*own, or set REDIS_URL"
-    ):
-        RedisDirectory(directory).prepare()
-    assert not directory.exists()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of another user")
-def test_a_link_of_another_user_on_the_way_is_refused(tmp_path: Path) -> None:
-    """They could let it lead to a folder of ours first, and to theirs once the server starts."""
-    mine, shared = tmp_path / "mine", tmp_path / "shared"
-    mine.mkdir()
-    shared.mkdir(mode=0o777)
-    (shared / "data").symlink_to(mine)
-    RedisDirectory(shared / "data" / "dq").prepare()
-    os.chown(shared / "data", 65534, 65534, follow_symlinks=False)
-    with pytest.raises(EmbeddedError, match="or a link to it, belongs to another user"):
-        RedisDirectory(shared / "data" / "dq").prepare()
 
 
 @every_kind

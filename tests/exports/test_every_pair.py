@@ -77,7 +77,7 @@ def travel(old: Crawl, before: int, new: Crawl, after: int) -> None:
             for line in lines[1:]:
                 yield part_of(json.loads(line), header)
 
-        target = Target(new.order, new.seen, "no")
+        target = Target(new.order, new.seen)
         await load(frontiers[:after], header, parts(), target, priority_of=int)
 
     lines = old.with_frontiers(read)

@@ -19,7 +19,7 @@ from scrapy_dq.frontier.wire import pack_limits
 HEADER = Header(
     id="0123456789abcdef" * 2, crawl="books", at_ms=1_700_000_000_000, order=Order.LIFO, seen=Seen.EXACT,
     shards=3,
-    partition_by="slot", fingerprinter="scrapy.F", spider="books.S", signing="no", run=2, sequence=99, done=5,
+    partition_by="slot", fingerprinter="scrapy.F", spider="books.S", run=2, sequence=99, done=5,
     failed=4, gone=0, seen_since_ms=0, entries=7, tokens=8,
     kept={"starts": b"\x80", "limits_set": b"\x93\xcd\x03\xe8\x00\x93\xa1x\xc2\x05", "events": b"12"},
 )  # fmt: skip

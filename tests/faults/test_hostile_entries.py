@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import failed, keys
-from scrapy_dq.frontier.signing import NOT_SIGNED, Signer
+from scrapy_dq.frontier import failed
 from support import outages, unstorable_spider, watched_spider
 from support.fault_crawl import FaultCrawl
 from support.hostile import (
@@ -143,33 +142,6 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(
     assert reasons.total() == len(hostile)
     for part in hostile.values():
         assert any(part in reason for reason in reasons), part
-
-
-SIGNED = {"DQ_SIGNING_KEYS": ["a secret that only the workers have"]}
-
-
-def test_what_nobody_with_a_key_has_written_is_not_crawled(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
-) -> None:
-    """With DQ_SIGNING_KEYS: a forged entry is a dead letter that says so; two workers share the rest."""
-    crawl = fault_crawl(fault_redis, site={"pages": 60}, settings=SIGNED)
-    forged = good([crawl.site.url(f"/forged/{number}") for number in range(5)])
-    store(crawl, [*forged, b"\5" + bytes(16) + forged[0]])
-    with connect_url(crawl.redis_url) as client:
-        # Otherwise no worker would begin: anybody who can write there may delete it.
-        client.hset(keys.meta(crawl.project.name), "signing", Signer("", SIGNED["DQ_SIGNING_KEYS"]).ids)
-
-    workers = crawl.start(2)
-    verdict = crawl.end()
-
-    reasons = dead_letters(crawl)
-    figures(verdict, dead=reasons.total())
-    assert not verdict.lost
-    assert verdict.reasons == ("finished", "finished")
-    assert reasons == {NOT_SIGNED: 6}
-    assert "/forged" not in "".join(crawl.site.hits())
-    told = sum(worker.text.count("A stored entry becomes a dead letter") for worker in workers)
-    assert 1 <= told <= 2
 
 
 def test_a_request_that_cannot_be_sent_costs_itself_only(

@@ -61,7 +61,7 @@ def loaded(crawl: Crawl, shards: int, archive: Archive, priority_of: Callable[[b
             yield part
 
     async def store(frontiers: list[Frontier]) -> Loaded:
-        target = Target(crawl.order, crawl.seen, "no")
+        target = Target(crawl.order, crawl.seen)
         return await load(frontiers[:shards], header, given(), target, priority_of=priority_of)
 
     return crawl.with_frontiers(store)
@@ -213,7 +213,7 @@ def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
                 stored.roll_back(new.redis, there, before)
 
     async def store(frontiers: list[Frontier]) -> Loaded:
-        target = Target(new.order, new.seen, "no")
+        target = Target(new.order, new.seen)
         return await load(frontiers[:2], header, rolled_back(), target, priority_of=int)
 
     with pytest.raises(FrontierRefused, match="repeat the command"):

@@ -272,7 +272,7 @@ def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, 
             for part in parts:
                 yield part
 
-        target = Target(fed.order, Seen.EXACT, "no")
+        target = Target(fed.order, Seen.EXACT)
         return await load(frontiers, header, given(), target, priority_of=lambda payload: 0)
 
     try:

@@ -354,7 +354,7 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
     for live, stop in each_stop(transition, least=3):
 
         def store(live: LiveFrontier = live) -> Loaded:
-            target = Target(live.order, Seen.EXACT, "no")
+            target = Target(live.order, Seen.EXACT)
             return live.run(load([live.frontier], header, given(), target, priority_of=int))  # type: ignore[no-any-return]
 
         if stop(store) is None:

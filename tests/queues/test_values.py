@@ -17,7 +17,6 @@ from scrapy import FormRequest, Request, Spider
 from scrapy_dq import Queue
 from scrapy_dq.codec import FORMAT, CannotDecode, Codec, Items, formats
 from scrapy_dq.frontier.model import FrontierRefused, Order
-from scrapy_dq.frontier.signing import Signer
 from scrapy_dq.settings import ConfigError
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Event
@@ -117,8 +116,8 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
 
 def test_the_formats_of_entries(items: Items) -> None:
     """A number keeps its meaning: requests, payloads of start keys, items; others are refused."""
-    known = formats.PAYLOAD, formats.ITEM, formats.SERIALIZED, formats.SIGNED, formats.MOVED
-    assert (FORMAT, *known) == (1, 2, 3, 4, 5, 6)
+    known = formats.PAYLOAD, formats.ITEM, formats.SERIALIZED, formats.TRACED, formats.FROM_STREAM
+    assert (FORMAT, *known) == (1, 2, 3, 4, 7, 8)
     assert items.decode(b"\x02http://localhost/") == b"http://localhost/"
     assert items.encode("a") == b"\x03\xa1a"
     for payload in (b"", b"\x04a", b"\xffa"):
@@ -164,23 +163,17 @@ EVENT = {"DQ_TYPES": ["support.project.Event"]}
     [
         (b"\x04{}", "SCHEDULER_SERIALIZER"),
         (Items(EVENT["DQ_TYPES"], LIMIT).encode(Event("start", 1, "/")), "support.project.Event"),
-        (b"\2http://localhost/", "start payload"),
     ],
-    ids=["serialized", "class", "start payload of a signed crawl"],
+    ids=["serialized", "class"],
 )
 def test_what_others_can_read_is_given_back(
     make: Make, redis_server: RedisServer, crawl_name: str, payload: bytes, reason: str
 ) -> None:
     """get says what it needs; nothing is a dead letter, and a spider's worker gets the entry."""
-    keys = ["a secret of the programs"] if "start" in reason else []
-    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO, signing_keys=keys)
-    live.frontier.signer = Signer(crawl_name, keys, b"\2")
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     worker = HandWorker(live, "another")
     worker.exchange(put(1, payload=payload))
-    if keys:  # as the script that takes it from a start key stores it
-        (element,) = live.redis.lrange(live.key("backlog:0:"), 0, -1)
-        live.redis.lset(live.key("backlog:0:"), 0, element[:20] + payload)
-    q = make(settings={"DQ_SIGNING_KEYS": keys})
+    q = make()
     for _ in range(2):
         with pytest.raises(FrontierRefused, match=reason):
             q.get(timeout=20)
@@ -202,18 +195,6 @@ def test_types_of_the_program(make: Make) -> None:
     q.put(event)
     got = q.get()
     assert (type(got), got) == (Event, event)
-
-
-SIGNED = {"DQ_SIGNING_KEYS": "a secret that only the programs have"}
-
-
-def test_items_are_signed(make: Callable[..., Queue]) -> None:
-    """With the keys of the settings; a program without them is refused, and told of the setting."""
-    queue = make(settings=SIGNED)
-    queue.put({"a": 1})
-    assert make(settings=SIGNED).get() == {"a": 1}
-    with pytest.raises(FrontierRefused, match="DQ_SIGNING_KEYS"):
-        make().put(2)
 
 
 @pytest.mark.parametrize("given", [{"url": "redi://here"}, {"settings": {"REDIS_URL": "redi://here"}}])

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from scrapy_dq.frontier.admin import producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
+from scrapy_dq.frontier.messages import apart
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     Admission,
@@ -23,7 +24,6 @@ from scrapy_dq.frontier.model import (
     Status,
     Words,
 )
-from scrapy_dq.frontier.signing import apart
 from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat

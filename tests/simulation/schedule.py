@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.signing import apart
+from scrapy_dq.frontier.messages import apart
 from simulation import checks, commands, faults, virtual
 from simulation.checks import Identity, Violation
 from simulation.crawler import FEED, Crawler, Visit, parts, size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -200,7 +200,6 @@ class LiveFrontier:
         order: Order = Order.PRIORITY_LIFO,
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
-        signing_keys: Sequence[str] = (),
     ) -> None:
         self.crawl = crawl
         self.order = order
@@ -209,9 +208,7 @@ class LiveFrontier:
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        self.frontier = Frontier(
-            self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys, signing_keys
-        )
+        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys)
         self.redis = redis.Redis.from_url(url)
         """To read the keys without the frontier."""
 
@@ -320,7 +317,7 @@ class HandWorker:
         self.last = {
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
             "seeding": seeding, "held": len(self.held),
-            "moves": pack_moves(moves, self.live.frontier.signer, now), "terms": pack_terms(terms, now),
+            "moves": pack_moves(moves, now), "terms": pack_terms(terms, now),
             "nonce": os.urandom(NONCE_BYTES), "registered": self.registered,
         } | other  # fmt: skip
         receipt = self.send(self.last)

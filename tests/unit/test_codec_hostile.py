@@ -1169,21 +1169,6 @@ def test_no_meta_harms_other_requests(codec: Codec, meta: dict[str, Any]) -> Non
     )
 
 
-@pytest.mark.parametrize("size", [0, -1, 10_001, 1e3, True, math.nan, "1"])
-def test_no_meta_allows_a_larger_response_than_the_project(size: Any) -> None:
-    """0.6 MB of gzip took 692 MB of a worker whose limit was 10 MB. With a signature, or no limit, it may."""
-    codec, payload = (
-        Codec(BookSpider(), most_response_bytes=10_000),
-        pack({1: URL, META: {"download_maxsize": size}}),
-    )
-    with pytest.raises(CannotEncode, match=r"beyond DOWNLOAD_MAXSIZE \(10,000\)"):
-        codec.encode(Request(URL, meta={"download_maxsize": size}))
-    assert "DOWNLOAD_MAXSIZE" in reason(payload, codec)
-    assert codec.decode(pack({1: URL, META: {"download_maxsize": 10_000}})).meta["download_maxsize"] == 10_000
-    if type(size) is int:
-        assert Codec(BookSpider()).decode(payload).meta["download_maxsize"] == size
-
-
 WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
     **{f"meta: {name}": {"meta": meta} for name, meta in (META_THAT_RUNS | META_THAT_HARMS_OTHERS).items()},
     "a header of two lines": {"headers": {"A": "b\r\nC: d"}},

@@ -151,42 +151,6 @@ def test_a_link_of_another_user_is_not_followed(
     assert ours.read_text() == "precious"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
-@pytest.mark.parametrize("kind", ["file", "pipe", "hard link"])
-@pytest.mark.parametrize("overwrite", [True, False])
-def test_what_others_have_put_in_its_place_is_not_written_to(feed: Feed, kind: str, overwrite: bool) -> None:
-    """In a folder as /tmp they may be there first, also after the spider has begun the feed."""
-    begun = feed.worker(1, new=True, overwrite=overwrite)
-    feed.path.unlink()
-    ours = feed.path.with_name("ours")
-    ours.write_text("precious")
-    if kind == "hard link":
-        os.link(ours, feed.path)
-    else:
-        os.mkfifo(feed.path) if kind == "pipe" else feed.path.write_text("theirs")
-        os.chown(feed.path, 65534, 65534)
-        feed.path.chmod(0o666)
-    feed.path.parent.chmod(0o1777)
-    options = {"overwrite": overwrite, "format": "jsonlines"}
-    with pytest.raises(CrewError, match="may have been put there by another user"):
-        UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options=options)
-    with pytest.raises(CloseSpider):
-        feed.worker(1, new=True, overwrite=overwrite)
-    with pytest.raises(CrewError):
-        feed.write(begun, "a")
-    assert ours.read_text() == "precious"
-    assert kind == "pipe" or feed.text in ("theirs", "precious")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
-def test_a_folder_that_a_team_shares_is_as_it_was(feed: Feed) -> None:
-    """Without a sticky bit: its members may replace what is in it anyway."""
-    os.chown(feed.path, 65534, 65534)
-    feed.path.parent.chmod(0o775)
-    feed.write(feed.worker(0, new=False, overwrite=False), "a")
-    assert feed.text == "0a"
-
-
 def test_a_link_of_ones_own_is_followed(feed: Feed) -> None:
     """And what it leads to is emptied."""
     theirs = feed.path.rename(feed.path.with_name("real"))

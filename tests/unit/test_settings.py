@@ -31,7 +31,6 @@ KINDS = {
     "url": "a string", "host": "a string",
     "folder": "an existing folder that can be written to", "path": "the path of a folder",
     "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
-    "signing_keys": "a list of secret texts",
     "web_address": "a URL of http or https in ASCII, without a login, or empty",
     "schemes": "a list of URL schemes", "statuses": "a list of HTTP statuses",
     "program": "an existing program, by its path or its name", "template": "a string",
@@ -119,8 +118,6 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_URL_SCHEMES", ["http", "s3"], ("http", "s3")),
     ("DQ_URL_SCHEMES", "http, s3,", ("http", "s3")),
     ("DQ_URL_SCHEMES", ["view-source", "svn+ssh"], ("view-source", "svn+ssh")),
-    ("DQ_SIGNING_KEYS", ["0123456789abcdef", "x" * 64], ("0123456789abcdef", "x" * 64)),
-    ("DQ_SIGNING_KEYS", "", ()),
     ("DQ_TYPES", ("a.B",), ("a.B",)),
     ("DQ_LOG_INTERVAL", 0, 0.0),
     ("DQ_NOTIFY_URL", "https://chat.example/hook?token=x", "https://chat.example/hook?token=x"),
@@ -250,8 +247,6 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_URL_SCHEMES", 5),
     ("DQ_URL_SCHEMES", "5"),
     ("DQ_URL_SCHEMES", ["http:"]),
-    ("DQ_SIGNING_KEYS", "0123456789abcde"),
-    ("DQ_SIGNING_KEYS", [b"0123456789abcdef"]),
     ("DQ_TYPES", 3),
     ("DQ_LOG_INTERVAL", -1),
     ("DQ_NOTIFY_URL", "chat.example/hook"),
@@ -300,7 +295,7 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
     assert message.startswith(name)
     assert allowed(BY_NAME[name]) in message
     if name not in ("REDIS_URL", "REDIS_PARAMS"):
-        assert (f"= {value!r}:" in message) == (name not in ("DQ_SIGNING_KEYS", "DQ_NOTIFY_URL"))
+        assert (f"= {value!r}:" in message) == (name != "DQ_NOTIFY_URL")
 
 
 @pytest.mark.parametrize("value", ["zz%s", "%(zz)s", "%"])
@@ -433,7 +428,12 @@ def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("DQ_START_META", "any meta"), ("DQ_START_HOSTS", "set allowed_domains")]
+    ("name", "instead"),
+    [
+        ("DQ_START_META", "any meta"),
+        ("DQ_START_HOSTS", "set allowed_domains"),
+        ("DQ_SIGNING_KEYS", "password, ACLs and TLS"),
+    ],
 )
 def test_a_removed_setting_names_what_replaces_it(name: str, instead: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} was removed: .*{instead}") as refusal:
@@ -848,9 +848,9 @@ def test_no_password_is_shown(settings: dict[str, Any]) -> None:
     assert "s3cr3t" not in shown
 
 
-def test_a_key_that_is_a_number_is_not_shown() -> None:
+def test_a_secret_that_is_a_number_is_not_shown() -> None:
     """Only a port is, which is a number by right."""
-    assert "1234" not in said_of("DQ_SIGNING_KEYS", 1234567890123456)
+    assert "1234" not in said_of("DQ_NOTIFY_URL", 1234567890123456)
     assert "70000" in said_of("REDIS_PORT", 70000)
 
 

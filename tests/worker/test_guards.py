@@ -27,7 +27,6 @@ from scrapy_dq.frontier.model import (
     Status,
     Words,
 )
-from scrapy_dq.frontier.signing import TRUSTING
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker import driver as module
 from scrapy_dq.frontier.worker.driver import Driver
@@ -47,7 +46,6 @@ class Talk:
         self.crawl = "crawl"
         self.name = Shard("crawl", HOME)
         self.start_keys = None
-        self.signer = TRUSTING
         self.numbers: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens while an exchange is under way."""

@@ -21,8 +21,8 @@ from typing import IO
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse
 from scrapy_dq.crew.feeds.records import POLL_S, Record, Run, flock, read_json, record_of, write_json
+from scrapy_dq.crew.links import real_path
 from scrapy_dq.crew.private_folder import make_private
-from scrapy_dq.crew.trusted_files import need_trusted, resolved
 from scrapy_dq.filesystem import sync_folder
 
 try:
@@ -70,8 +70,7 @@ class PartsFolder:
             CrewError: *target* is a link of another user.
         """
         self._home = home
-        self.target = resolved(target)
-        self._before = _found(self.target)
+        self.target = real_path(target)
         self.path = self.target.with_name(self.target.name + SUFFIX)
         self.joined = self.path / "joined"
         self._marker = self.path / "joined.json"
@@ -157,15 +156,14 @@ class PartsFolder:
         """Tell whether there is a feed to be joined to.
 
         Raises:
-            CrewError: it is no file, or another user has put it there since the crawl has begun.
+            CrewError: it is no file: another user may have put it there since the crawl has begun.
         """
-        found = _found(self.target)
-        if found is None:
-            return False
-        need_trusted(self.target, found)
-        known = self._before is not None and os.path.samestat(found, self._before)
-        if not stat.S_ISREG(found.st_mode) or not (known or found.st_uid == os.geteuid()):
-            raise CrewError(f"{self.target} is not the file that it was, nor one of yours: remove it")
+        try:
+            found = self.target.lstat()
+        except OSError:
+            return False  # there is none yet, or opening it will say why not
+        if not stat.S_ISREG(found.st_mode):
+            raise CrewError(f"{self.target} is not a file any more: remove it")
         return True
 
     def open_joined(self) -> IO[bytes]:
@@ -240,13 +238,6 @@ def write_lock(folder: Path) -> int:
     lock = _open(folder / "workers.lock")
     fcntl.flock(lock, fcntl.LOCK_SH)  # it is held exclusively only for a moment
     return lock
-
-
-def _found(target: Path) -> os.stat_result | None:
-    try:
-        return target.lstat()
-    except OSError:
-        return None  # there is none yet, or opening it will say why not
 
 
 def _open(path: Path) -> int:

@@ -21,7 +21,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.formats import unjoinable, unreadable
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
-from scrapy_dq.crew.trusted_files import resolved
+from scrapy_dq.crew.links import real_path
 from scrapy_dq.text import without_login
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def plan_feeds(crawler: Crawler) -> list[JoinedFeed]:
     for feed in feeds:
         if sum(other.target == feed.target for other in feeds) > 1:
             raise CrewError(f"two feeds are written to {feed.target}")
-        resolved(feed.target)  # before anything follows the link
+        real_path(feed.target)  # before anything follows the link
         if feed.target.exists() and not feed.target.is_file():
             raise CrewError(_refusal(feed.uri, "it is not a regular file"))
         if feed.target.exists() and _kept_by_its_folder(feed.target):

@@ -24,7 +24,7 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.parts import PartsFolder, mark_lost, part_path, write_lock
 from scrapy_dq.crew.feeds.records import Run
-from scrapy_dq.crew.trusted_files import need_trusted, open_trusted, resolved
+from scrapy_dq.crew.links import open_own, real_path
 from scrapy_dq.environment import data_dir
 from scrapy_dq.refusal import refuse
 from scrapy_dq.signals import crawl_joined
@@ -125,7 +125,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            CrewError: Scrapy tests it, and what is there is another user's: the crawl does not start.
+            CrewError: Scrapy tests it, and it is a link of another user: the crawl does not start.
             CloseSpider: the same, of a feed that the spider begins.
         """
         storage = cls(uri, feed_options=feed_options)
@@ -139,9 +139,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             write_lock(part.parent)
             return storage
         try:
-            place = resolved(Path(storage.path))
-            with suppress(FileNotFoundError):
-                need_trusted(place, place.lstat())
+            real_path(Path(storage.path))
         except CrewError as error:
             if crawler not in _runs:
                 if crawler.crawling:  # the parent of a crew tries its feeds, too, and reports this itself
@@ -192,7 +190,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             if not overwrite:
                 return
             if not held and (known or run.new):
-                with suppress(FileNotFoundError), open(path, "r+b", opener=open_trusted) as file:
+                with suppress(FileNotFoundError), open(path, "r+b", opener=open_own) as file:
                     file.truncate()
             elif path.exists() and path.stat().st_size:
                 logger.warning(
@@ -215,10 +213,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending, without a buffer; each write is complete or has no effect."""
         path, mode = Path(self.path), self.write_mode
-        resolved(path).parent.mkdir(parents=True, exist_ok=True)
+        real_path(path).parent.mkdir(parents=True, exist_ok=True)
         if mode == "wb":
-            open(path, "wb", opener=open_trusted).close()
-        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=open_trusted)
+            open(path, "wb", opener=open_own).close()
+        unbuffered: Any = _Whole(path, "ab" if mode == "wb" else mode, opener=open_own)
         unbuffered.is_part, unbuffered.failed = self._is_part, self._write_failed
         known = self._is_part or self._is_warned or self._form not in _WITH_BEGINNING
         if not known and path.is_file() and path.stat().st_size:

@@ -84,7 +84,7 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
         id=uuid4().hex, crawl=crawl, at_ms=seconds * 1000 + micros // 1000, order=order, seen=seen,
         shards=len(frontiers), partition_by=_text(home, "partition_by"),
         fingerprinter=_text(home, "fingerprinter"), spider=_text(home, "spider"),
-        signing=_text(home, "signing"), run=_number(home, "run"),
+        run=_number(home, "run"),
         sequence=max(each[_SEQUENCE] for each in counts), done=sum(each[_DONE] for each in counts),
         failed=sum(each[_FAILED] for each in counts), gone=gone,
         seen_since_ms=since and since - counts[HOME][_OFFSET], entries=entries,

@@ -18,11 +18,11 @@ from scrapy_dq.frontier.archive.parts import TOKENS, Header, Part
 from scrapy_dq.frontier.archive.records import Item, Writer
 from scrapy_dq.frontier.frontier import Frontier, schema_of
 from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.messages import apart
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
 from scrapy_dq.frontier.resharding.routes import Routes
 from scrapy_dq.frontier.resharding.shard_change import ShardChange, end_again, meta_of
 from scrapy_dq.frontier.resharding.transfer import Transfer
-from scrapy_dq.frontier.signing import apart
 from scrapy_dq.frontier.worker.routing import shard_of
 
 _PART, _PART_BYTES = 500, 1_048_576
@@ -31,7 +31,7 @@ _FILE = 0
 """The old shard of all that arrives."""
 _OF_ALL = (
     b"epoch", b"run", b"phase", b"schema", b"order", b"seen_kind", b"fingerprinter", b"spider",
-    b"partition_by", b"signing", b"seen_since", b"spider_args", b"run_name", b"keep_seen", b"limits_set",
+    b"partition_by", b"seen_since", b"spider_args", b"run_name", b"keep_seen", b"limits_set",
     b"began",
 )  # fmt: skip
 """What is in the meta of each shard; the rest is in that of home."""
@@ -43,7 +43,6 @@ class Target:
 
     order: Order
     seen: Seen
-    signing: str
 
 
 @dataclass
@@ -68,7 +67,6 @@ async def load(
     target: Target,
     *,
     priority_of: Callable[[bytes], int],
-    signed: Callable[[bytes, bytes], bytes] = lambda entry_id, payload: payload,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Loaded:
     """Store a crawl that does not exist; the next call continues one that was interrupted.
@@ -77,7 +75,6 @@ async def load(
         frontiers: of all shards that it will have, home first.
         given: all its parts, always in the same order.
         priority_of: returns the priority of a payload, if the order of the old crawl knew none.
-        signed: returns what is stored of an id and a payload: a signature is valid in one crawl only.
         progress: called with the number of further entries and fingerprints.
     Raises:
         FrontierUnavailable: a shard does not answer: repeat the call.
@@ -98,16 +95,16 @@ async def load(
         return done
     _refuse_if_there_is_one(frontiers, metas, done.continued, id_)
     meta = _meta_of_new(header, target, count, home.get(b"epoch") or uuid4().hex.encode())
-    if done.continued and any(home.get(each) != meta[each] for each in (b"order", b"seen_kind", b"signing")):
+    if done.continued and any(home.get(each) != meta[each] for each in (b"order", b"seen_kind")):
         raise FrontierRefused(
-            f"crawl {frontiers[HOME].crawl!r} is half imported with another DQ_ORDER, DQ_SEEN or "
-            f"DQ_SIGNING_KEYS: continue with those. Nothing was changed"
+            f"crawl {frontiers[HOME].crawl!r} is half imported with another DQ_ORDER or DQ_SEEN: "
+            f"continue with those. Nothing was changed"
         )
     at_home = [name for name in meta if name not in _OF_ALL]
     shards = ShardChange(frontiers, 0, count, meta, _OF_ALL, at_home, header.id)
     await shards.begin(metas, header.sequence)
     loading = _Loading(
-        shards.transfer, header, target, count, Writer(header.order, target.order, priority_of, signed)
+        shards.transfer, header, target, count, Writer(header.order, target.order, priority_of)
     )
     await loading.begin(frontiers)
     async for part in given:
@@ -149,7 +146,7 @@ def _meta_of_new(header: Header, target: Target, shards: int, epoch: bytes) -> d
     said = {
         "epoch": epoch.decode(), "run": str(header.run), "phase": "open", "schema": schema_of(shards),
         "order": target.order.value, "seen_kind": target.seen.value, "fingerprinter": header.fingerprinter,
-        "spider": header.spider, "partition_by": header.partition_by, "signing": target.signing,
+        "spider": header.spider, "partition_by": header.partition_by,
         "seen_since": str(header.seen_since_ms if target.seen is Seen.EXPIRING else 0), "imported": header.id,
     }  # fmt: skip
     kept = {name.encode(): value for name, value in header.kept.items()}

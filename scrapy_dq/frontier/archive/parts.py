@@ -62,7 +62,6 @@ class Header:
     partition_by: str
     fingerprinter: str
     spider: str
-    signing: str
     run: int
     sequence: int
     done: int

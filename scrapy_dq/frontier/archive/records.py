@@ -102,19 +102,15 @@ def leased_item(entry_id: bytes, lease: bytes) -> Item:
 
 
 class Writer:
-    """Makes the records of a new crawl, in its order and with its signatures."""
+    """Makes the records of a new crawl, in its order."""
 
-    def __init__(
-        self, before: Order, order: Order, priority_of: Callable[[bytes], int],
-        signed: Callable[[bytes, bytes], bytes],
-    ) -> None:  # fmt: skip
+    def __init__(self, before: Order, order: Order, priority_of: Callable[[bytes], int]) -> None:
         """
         Args:
             before: the order of the old crawl.
             priority_of: returns the priority of a payload, if that order knew none.
-            signed: returns what is stored of an id and a payload.
         """
-        self._before, self._order, self._priority_of, self._signed = before, order, priority_of, signed
+        self._before, self._order, self._priority_of = before, order, priority_of
         self._writers: dict[str, Callable[..., list[Any]]] = {
             parts.LIMITS: self._limits, parts.BLOCKED: self._blocked, parts.RETURNED: self._come_back,
             parts.QUARANTINE: self._come_back, parts.DELAYED: self._delayed, parts.DEAD: self._dead,
@@ -129,7 +125,7 @@ class Writer:
     ) -> tuple[int, bytes]:  # fmt: skip
         """Return the rank of the list in which an entry waits, and the element there."""
         rank = self._rank(rank, payload)
-        return rank, turn_bytes(self._order, rank, sequence) + entry_id + self._signed(entry_id, payload)
+        return rank, turn_bytes(self._order, rank, sequence) + entry_id + payload
 
     def failed(self, entry_id: bytes, label: bytes, *rest: Any) -> bytes:
         """Return the record of a failed request."""
@@ -154,17 +150,17 @@ class Writer:
         self, partition: bytes, rank: int, sequence: int, entry_id: bytes, attempts: int, payload: bytes
     ) -> list[Any]:
         place = self._place(rank, sequence, payload)
-        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + self._signed(entry_id, payload)]
+        return [partition + b"\0" + place + entry_id + bytes((attempts,)) + payload]
 
     def _delayed(self, due: int, rank: int, partition: bytes, entry_id: bytes, payload: bytes) -> list[Any]:
         rank_and_partition = rank_bytes(self._rank(rank, payload)) + partition
-        return [due, entry_id + rank_and_partition + b"\0" + self._signed(entry_id, payload)]
+        return [due, entry_id + rank_and_partition + b"\0" + payload]
 
     def _dead(self, entry_id: bytes, *rest: Any) -> list[Any]:
         return [entry_id, self._packed(entry_id, [], *rest)]
 
     def _packed(self, entry_id: bytes, first: list[bytes], *rest: Any) -> bytes:
         *middle, rank, sequence, payload, partition = rest
-        place, payload = self._place(rank, sequence, payload), self._signed(entry_id, payload)
+        place = self._place(rank, sequence, payload)
         packed: bytes = msgpack.packb([*first, *middle, place, payload, partition], use_bin_type=False)
         return packed

@@ -28,7 +28,7 @@ from scrapy_dq.frontier.worker.audit import audit
 
 _OF_HOME = (
     b"epoch", b"run", b"order", b"seen_kind", b"fingerprinter", b"spider", b"partition_by", b"spider_args",
-    b"run_name", b"signing", b"schema", b"keep_seen", b"seen_since", b"seen_for", b"limits_set", b"began",
+    b"run_name", b"schema", b"keep_seen", b"seen_since", b"seen_for", b"limits_set", b"began",
 )  # fmt: skip
 """What a new shard takes from home's meta."""
 

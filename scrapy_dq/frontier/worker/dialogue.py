@@ -26,7 +26,6 @@ from scrapy_dq.frontier.model import (
     Sent,
     Status,
 )
-from scrapy_dq.frontier.signing import NOT_SIGNED
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.audit import Auditor
@@ -104,7 +103,6 @@ class Dialogue:
         self._ceased_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reported_forgery = False
         self._reclaimer = Reclaimer(
             frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n), label
         )
@@ -163,8 +161,7 @@ class Dialogue:
         """Return the next lease of this shard to run; None if there is none at the moment."""
         if self.leases.has_buffered:  # of many shards, most have nothing
             now = time.monotonic()
-            while (lease := self.leases.take(now)) is not None and not lease.genuine:
-                self._refuse(lease)
+            lease = self.leases.take(now)
             if lease is not None:
                 self.pace.taken()
                 if not self.leases.has_buffered:
@@ -240,15 +237,6 @@ class Dialogue:
     def kick(self) -> None:
         """Recompute when the next exchange is due."""
         self._alarm.ring()
-
-    def _refuse(self, lease: Lease) -> None:
-        if not self._reported_forgery:
-            self._reported_forgery = True
-            self._logger.error(
-                "A stored entry becomes a dead letter: %s. No more of these are shown", NOT_SIGNED
-            )
-        if (move := self.settled(Bury(lease.entry_id, NOT_SIGNED))) is not None:
-            self.append(move)
 
     def _wake_at(self, pause_s: float) -> None:
         loop = asyncio.get_running_loop()

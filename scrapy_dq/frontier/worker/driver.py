@@ -39,7 +39,7 @@ class Driver:
         self.protocol = WorkerProtocol(
             frontier.name, listener, Outbox(spill_dir), rollback_horizon_s,
             new_id=lambda: new_worker_id(identity), random_bytes=os.urandom, limit=limit,
-            signer=frontier.signer, start_keys=frontier.start_keys, has_start=bool(crawl.starts),
+            start_keys=frontier.start_keys, has_start=bool(crawl.starts),
             label=self.label,
         )  # fmt: skip
         self._crawl = crawl

@@ -45,7 +45,6 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
-from scrapy_dq.frontier.signing import TRUSTING, Signer
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -196,7 +195,6 @@ class WorkerProtocol:
         new_id: Callable[[], str],
         random_bytes: Callable[[int], bytes],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
-        signer: Signer = TRUSTING,
         start_keys: StartKeys | None = None,
         has_start: bool = False,
         label: str = "",
@@ -213,7 +211,6 @@ class WorkerProtocol:
         self._listener = listener
         self._new_id = new_id
         self._random_bytes = random_bytes
-        self._signer = signer
         self._start_keys = start_keys
         self._has_start = has_start
         self._logger = ShardLog(logger, label)
@@ -533,7 +530,7 @@ class WorkerProtocol:
         self.composed = self.together.compose()
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
-            pack_moves(prefix, self._signer, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
+            pack_moves(prefix, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
             self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 

@@ -2,28 +2,19 @@
 -- Arguments: schema, order, seen_kind, fingerprinter, spider, partition_by (each must be equal in all workers; empty:
 -- accept the stored value), spider_args, run_name, keep_seen (empty: keep the stored value), seen_ttl_ms (0: never
 -- expires), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty:
--- unchanged), starts (the name of its start(): starts.lua), signing (the ids of its signing keys, of which the first
--- one signs; "no": none), shards (how many the crawl has; stored if it is not 1)
+-- unchanged), starts (the name of its start(): starts.lua), shards (how many the crawl has; stored if it is not 1)
 -- USES     keys.key, limits.set_limits, member.seen_stays, shared.stored_field, state, state.now_ms
 local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
-  'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'signing', 'shards' }
+  'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'shards' }
 local function described(first)
   local ours = {}
   for i, field in ipairs(SAID) do ours[field] = ARGV[first + i - 1] end
-  ours.verifies, ours.signing = ours.signing, string.match(ours.signing, '^%S*')
   return ours
-end
-local DEFAULTS = { signing = 'no', shards = '1' } -- what a crawl has for which this field is not stored
--- Whether a worker described by *ours* can take part in a run with the value *stored* of this field.
-local function agrees(ours, field, stored)
-  -- Empty: this worker accepts any value; or no worker has set one yet.
-  if stored == '' or ours[field] == '' or stored == ours[field] then return true end
-  return field == 'signing' and string.find(' ' .. ours.verifies .. ' ', ' ' .. stored .. ' ', 1, true)
 end
 -- Returns the fields that must equal the stored ones, and if one does not: DIFFERS, field, stored, ours. These are all
 -- in an open run; after it, only those on which the meaning and the place of kept keys depend.
 local function agreement(ours, over)
-  local fields = { 'shards', 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind', 'signing' }
+  local fields = { 'shards', 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
   if over then
     local kept = redis.call('EXISTS', key.seen) == 1 and seen_stays()
     fields = kept and { 'shards', 'schema', 'fingerprinter', 'seen_kind' } or { 'shards', 'schema' }
@@ -32,9 +23,12 @@ local function agreement(ours, over)
     local stored = stored_field(field)
     -- A crawl that a program (without a fingerprinter) started without an order is served oldest first.
     if stored == '' and state.epoch then
-      stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or DEFAULTS[field] or ''
+      stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or field == 'shards' and '1' or ''
     end
-    if not agrees(ours, field, stored) then return fields, { 'DIFFERS', field, stored, ours[field] } end
+    -- Empty: this worker accepts any value; or no worker has set one yet.
+    if stored ~= '' and ours[field] ~= '' and stored ~= ours[field] then
+      return fields, { 'DIFFERS', field, stored, ours[field] }
+    end
   end
   return fields
 end
@@ -52,6 +46,5 @@ local function describe(ours)
   redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase, 'run_name', ours.run_name,
     'schema', ours.schema, 'order', ours.order, 'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter,
     'spider', ours.spider, 'partition_by', ours.partition_by, 'spider_args', ours.spider_args,
-    'signing', ours.signing,
     'seen_since', seen_ttl_ms > 0 and now_ms() - seen_ttl_ms or 0, 'cleared', 0)
 end

@@ -66,9 +66,7 @@ else
   resumed = 1
   if of_run >= 0 then state.phase = 'open' end -- the last worker left it; the run goes on at home
   for _, field in ipairs(agree) do
-    -- The signing key ids are replaced: workers that join from now on need the newest key.
-    local unsaid = stored_field(field) == '' and field ~= 'shards'
-    if unsaid or field == 'signing' then redis.call('HSET', key.meta, field, ours[field]) end
+    if stored_field(field) == '' and field ~= 'shards' then redis.call('HSET', key.meta, field, ours[field]) end
   end
   -- A run without a name takes the name of the first worker that has one: a later worker with that name then finds
   -- this run finished and does not start the next one.

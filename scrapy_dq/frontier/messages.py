@@ -1,0 +1,19 @@
+"""The message of a stream that an entry was made from, in its stored payload. Source: lua/lib/messages.lua"""
+
+from __future__ import annotations
+
+FROM_STREAM = b"\x08"
+"""The first byte of such a payload; the length of the message (2 bytes), the message and the rest follow."""
+
+
+def apart(stored: bytes) -> tuple[bytes, bytes]:
+    """Return the message that a *stored* payload was made from, and the rest; see `Put.message`."""
+    if not stored.startswith(FROM_STREAM):
+        return b"", stored
+    begin = len(FROM_STREAM) + 2 + int.from_bytes(stored[1:3], "big")
+    return stored[3:begin], stored[begin:]
+
+
+def joined(message: bytes, payload: bytes) -> bytes:
+    """Return the stored form of what `apart` returns."""
+    return FROM_STREAM + len(message).to_bytes(2, "big") + message + payload if message else payload
