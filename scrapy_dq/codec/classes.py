@@ -7,7 +7,6 @@ A name in an entry is untrusted. It is looked up only in imported modules of all
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Collection
 from datetime import date, datetime, time, timedelta
@@ -172,8 +171,6 @@ def _listed(dotted: str) -> Shape | None:
         raise BadType(f"{dotted!r} is not the dotted name of a class")
     if found in CARRIED or arrays.shape_of(found) is not None:
         return None
-    if found is re.Pattern:
-        return standard.PATTERN
     name = f"{found.__module__}:{found.__qualname__}"
     try:
         return _shape(name, found, listed=True)

@@ -46,10 +46,9 @@ class Dicts:
             if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
                 values[name] = self._name_of(getattr(request, name))
         values["encoding"] = attributes.stored_encoding(values["encoding"])
-        cls, arguments = self.arguments_of(values)
+        cls, _ = self.arguments_of(values)
         if cls is not type(request):
             raise Unfit(f"{values[CLASS]} is not the name of its class")
-        attributes.check_cookies(arguments.get("cookies", ()), request.url)
         return values
 
     def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:

@@ -40,7 +40,6 @@ FORMAT = formats.REQUEST
 _MARK = bytes((FORMAT,))
 _TRACED = formats.TRACED
 _CLASS = 0
-_COOKIES = KEYS["cookies"]
 _CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
@@ -324,8 +323,6 @@ class Codec:
         except Unfit as unfit:
             unfit.path.append(name)
             raise
-        if _COOKIES in entry:
-            attributes.check_cookies(request.cookies, request.url)
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
@@ -399,8 +396,6 @@ class Codec:
     def _built(self, cls: type[Request], kwargs: dict[str, Any]) -> Request:
         if "url" not in kwargs:
             raise Unfit("it has no url")
-        if cookies := kwargs.get("cookies"):
-            attributes.check_cookies(cookies, kwargs["url"])
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
