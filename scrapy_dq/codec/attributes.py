@@ -184,7 +184,7 @@ def encoding(value: Any) -> str:
     if type(value) is not str:
         raise Unfit("an encoding is a str")
     if value not in _USUAL_ENCODINGS:
-        # Not codecs.lookup(): it caches every name, so that untrusted input could fill the memory.
+        # Not codecs.lookup(): it caches every name, and web pages name encodings as they like.
         name = _NON_WORD.sub("_", value.lower()).strip("_") if len(value) <= MAX_ENCODING else ""
         if name not in _encodings():
             raise Unfit(f"{value!a:.50} is not a text encoding that Python knows")

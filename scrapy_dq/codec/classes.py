@@ -1,7 +1,7 @@
 """The classes that an entry may contain: the project's own, the classes in DQ_TYPES, and some of the standard
 library, numpy and pandas.
 
-A name in an entry is untrusted. It is looked up only in imported modules of allowed packages.
+A name in an entry must not run code: it is looked up only in imported modules of allowed packages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Classes:
                 raise UnknownClass(f"a {f'{module}.{qualname}'!a:.200} is not stored")
             if method := _method_that_runs(cls):
                 raise UnknownClass(
-                    f"{module}.{qualname} has its own {method}, which would run on untrusted data"
+                    f"{module}.{qualname} has its own {method}, which would run on data from Redis"
                 )
             shape = self._by_name[name] = _shape(name, cls)
         return shape

@@ -1,6 +1,6 @@
 """Requests <-> the dicts of `Request.to_dict()`: what a project's own serializer, or scrapy-redis, stores.
 
-A dict that is read back is untrusted. Its parts go through the checks of our own entries, and
+A dict that is read back must not run code. Its parts go through the checks of our own entries, and
 `scrapy.utils.request.request_from_dict`, which imports whatever module the dict names, is not used.
 """
 

@@ -2,8 +2,8 @@
 
 An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
 output of the project's own serializer (dicts.py, serializer.py).
-Redis is shared, so `decode` treats its bytes as untrusted: of the names in them, it uses only callbacks of
-this spider, Request classes already imported, and the classes that `classes.py` allows.
+Bytes from Redis run no code and choose no path: of the names in them, `decode` uses only callbacks of this
+spider, Request classes already imported, and the classes that `classes.py` allows.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Codec:
             )
 
     def check_made(self, request: Request) -> None:
-        """Check what untrusted data may have set in *request*, which the spider's own code made from it.
+        """Check what a start payload may have set in *request*, which the spider's own code made from it.
 
         Its callbacks and values may be of kinds that cannot be stored.
 
@@ -537,7 +537,7 @@ def _made(cls: type[Request], kwargs: dict[str, Any]) -> Request:
 
 
 def _copied(value: Any) -> Any:
-    # Not copy.deepcopy: it would run methods of untrusted instances.
+    # Not copy.deepcopy: it would run methods of the instances in an entry.
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if type(value) is list else value

@@ -2,7 +2,7 @@
 
 Strings, numbers, None, bytes, lists and dicts are msgpack's own. Everything else is an extension whose data
 is msgpack again. Values are converted before msgpack packs or after it unpacks, never in its callbacks: each
-of its frames takes 40 kB of C stack, and untrusted data may nest extensions.
+of its frames takes 40 kB of C stack, and extensions may be nested.
 """
 
 from __future__ import annotations

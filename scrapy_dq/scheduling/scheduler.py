@@ -425,5 +425,5 @@ class Scheduler(BaseScheduler):
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of a start payload, for a log: it is untrusted, and may be long."""
+    """Return the beginning of a start payload, for a log: it may be long, and may be no text."""
     return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")

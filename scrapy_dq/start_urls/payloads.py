@@ -27,7 +27,7 @@ class NotMadeHere(NoRequest):
 
 
 class Payloads:
-    """Makes requests from start payloads. A payload is untrusted: it runs no code but the spider's own."""
+    """Makes requests from start payloads. A payload runs no code but the spider's own."""
 
     def __init__(self, spider: Spider, codec: Codec) -> None:
         self._spider = spider
@@ -57,7 +57,7 @@ class Payloads:
             requests = list(_each(made))
             for request in requests:
                 self._codec.check_made(request)
-        except Exception as error:  # untrusted bytes and the spider's own method may raise anything
+        except Exception as error:  # any bytes, and the spider's own method, may raise anything
             clear = isinstance(error, (NoRequest, CannotDecode))
             reason = str(error) if clear else url_error(error) or f"{type(error).__name__}: {error}"
             kind = NotMadeHere if isinstance(error, CannotServe) else NoRequest
