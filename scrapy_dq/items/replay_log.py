@@ -14,11 +14,9 @@ LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
 """A killed process does not delete its mark. An expired mark counts as rolled back: what is in the log then,
 usually nothing, is written again."""
-# A value that is not the number of a trip was written by another program: NaN would never be replaced.
 # Not set if the last one is missing: else, if the reply is lost, the rollback would go unnoticed.
 _MARK = """
-local was = redis.call('GET', KEYS[1]) or '0'
-was = #was < 16 and tonumber(string.match(was, '^%d+$')) or 0
+local was = tonumber(redis.call('GET', KEYS[1]) or 0)
 if was >= tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
 return was
 """

@@ -310,7 +310,7 @@ def _ids(context: SpanContext) -> bytes:
 
 
 def _context_of(payload: bytes) -> SpanContext:
-    """Return the ids in front of a payload; they are untrusted, and may be invalid."""
+    """Return the ids in front of a payload."""
     ids = payload[1 : 1 + formats.TRACE_BYTES]
     trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
