@@ -134,37 +134,36 @@ def _canonical(value: object) -> str:
 
 
 def told_apart(args: dict[str, str]) -> bool:
-    """Tell whether other arguments of the same names would look different; else they may be anybody's."""
+    """Tell whether other arguments of the same names would look different."""
     return not any(digest.startswith(UNNAMED) for digest in args.values())
 
 
 def differing(stored: str, ours: str) -> list[str]:
-    """Return the names of the spider arguments that are not the same; anybody may have written *stored*."""
+    """Return the names of the spider arguments that are not the same; *stored* may be lost, and empty."""
     try:
         first, second = json.loads(stored), json.loads(ours)
-    except (ValueError, RecursionError):
-        return ["unknown"]
-    if not isinstance(first, dict):
+    except ValueError:
         return ["unknown"]
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
 def compared(starts: str, ours: str) -> str:
-    """Return, for a log, which arguments a start() had, and whether they are *ours*; see `Identity.starts`.
+    """Return, for a log, which arguments a start() had, and whether they are *ours*.
 
-    Only names and digests are stored, and anybody may have written them.
+    Args:
+        starts: as `Frontier.interrupted_starts` returns it.
     """
     try:
         theirs, own = json.loads(starts.removeprefix("*")), json.loads(ours)
-        named = [f"-a {name} ({_beside(own.get(name), each)} here)" for name, each in sorted(theirs.items())]
-    except (ValueError, AttributeError, RecursionError):
+    except ValueError:
         return "unknown arguments"
+    named = [f"-a {name} ({_beside(own.get(name), each)} here)" for name, each in sorted(theirs.items())]
     return (
         ", ".join(named + [f"no -a {name}" for name in sorted(own.keys() - theirs.keys())]) or "no arguments"
     )
 
 
-def _beside(own: str | None, theirs: object) -> str:
+def _beside(own: str | None, theirs: str) -> str:
     return "not given" if own is None else "the same" if own == theirs else "another value"
 
 

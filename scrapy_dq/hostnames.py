@@ -1,14 +1,13 @@
-"""The spelling of hosts: a page can link to one address under names without number."""
+"""The spelling of hosts: a page can link to one address under names without number, and to endless names."""
 
 from __future__ import annotations
 
 import re
 import socket
-import sys
-import urllib.parse
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from encodings import idna, punycode
+from encodings import punycode
+from functools import wraps
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -18,49 +17,32 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 LONGEST_LABEL = 63
 """Characters between two dots of a host name."""
-LONGEST_HOST = 255
-"""Characters of a host name, with some room; of a URL's host with user and password, if it is not ASCII."""
+LONGEST_HOST = 1_000
+"""Characters of a URL's host with its port; a real one has at most 259."""
 
 
-def bound_host_names() -> None:
-    """Have no host in this process take longer than a real one: call it before URLs of others are read.
+def bound_punycode() -> None:
+    """Let this process convert no text to or from punycode that is longer than a label can be.
 
-    Python and w3lib need the square of its length to write a host beyond ASCII as punycode (a minute for
-    20,000 letters), to read such a text (hours, for a page that claims to be written in it) and to normalize
-    it (ten minutes for 1 MB of accents, without letting go of the GIL). Not each link is checked instead:
-    Scrapy encodes those of pages before this package sees them. What is too long is left as it is, or raises
-    UnicodeError, so that w3lib leaves it: `check_host` (codec/attributes.py) then refuses it.
+    Python needs the square of its length: a minute for a link to a host of 20,000 Chinese letters, and hours
+    for a page whose charset is "punycode". Scrapy converts both before this package sees them, so that only
+    Python itself can refuse them. It raises UnicodeError: w3lib leaves such a host as it is, `check_host`
+    (codec/attributes.py) then refuses the URL, and Scrapy reports the page as one that it cannot decode.
     """
-    for module, name, longest, instead in (
-        (punycode, "punycode_encode", LONGEST_LABEL, _refuse),
-        (punycode, "punycode_decode", LONGEST_LABEL, _refuse),
-        (idna, "nameprep", LONGEST_HOST, _refuse),
-        (urllib.parse, "_checknetloc", LONGEST_HOST, _accept),
-        (sys.modules.get("w3lib._url"), "_nfkc_netloc", LONGEST_HOST, _leave),  # since 2.5
-    ):
-        convert = getattr(module, name, None)
-        if convert is not None and not getattr(convert, "is_bounded", False):
-            setattr(module, name, _bounded(convert, longest, instead))
+    for name in ("punycode_encode", "punycode_decode"):
+        convert = getattr(punycode, name)
+        if not hasattr(convert, "__wrapped__"):
+            setattr(punycode, name, _bounded(convert))
 
 
-def _bounded(convert: Callable[..., Any], longest: int, instead: Callable[[Any], Any]) -> Callable[..., Any]:
+def _bounded(convert: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(convert)
     def bounded(text: Any, *args: Any) -> Any:
-        return convert(text, *args) if len(text) <= longest else instead(text)
+        if len(text) > LONGEST_LABEL:
+            raise UnicodeError(f"{len(text):,} characters are too many for a part of a host name")
+        return convert(text, *args)
 
-    bounded.is_bounded = True  # type: ignore[attr-defined]
     return bounded
-
-
-def _refuse(text: Any) -> None:
-    raise UnicodeError(f"{len(text):,} characters are too many for a host name")
-
-
-def _accept(netloc: str) -> None:
-    """As `_checknetloc` does with what changes nothing when it is normalized."""
-
-
-def _leave(netloc: str) -> tuple[str, str]:
-    return netloc, netloc
 
 
 def one_spelling(host: str) -> str:

@@ -1,4 +1,4 @@
-"""Text for logs and reasons, made from what anybody may have written; and text without logins."""
+"""Text for logs and reasons, made from URLs and texts of web pages; and text without logins."""
 
 from __future__ import annotations
 

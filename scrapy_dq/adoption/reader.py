@@ -1,4 +1,4 @@
-"""A member of another scheduler's queue -> a put: untrusted, so it is checked, and stored as our own."""
+"""A member of another scheduler's queue -> a put: it runs no code, is checked, and is stored as our own."""
 
 from __future__ import annotations
 

@@ -81,16 +81,6 @@ _NOT_TEXT_ENCODINGS = {
     # Of host names, no pages. They encode in the square of a text's length: 71 s for 60 kB.
     "idna", "punycode",
 }  # fmt: skip
-MAX_NETLOC = 1_000
-"""Characters of a URL's host with its port, if it is ASCII; else LONGEST_HOST, with user and password."""
-LONGEST_METHOD = 100
-"""Scrapy keeps a stat for each method name."""
-MOST_COOKIE_CHARACTERS = 5_000_000
-"""Of the URL and COOKIE_COSTS, once for each cookie: half a second of a worker. A browser keeps 180 cookies
-of a site."""
-COOKIE_COSTS = 1_000
-"""Scrapy needs 100 µs for each cookie, however short the URL is."""
-MOST_JSON_VALUES = 1_000
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
@@ -100,21 +90,16 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
 def check_host(url: str) -> None:
-    """Raise Unfit if the host part of *url* is longer than a real one can be.
+    """Raise Unfit if the host of *url* is longer than a real one can be.
 
-    Call it before a Request is made, or Python splits the URL. Both take a time that grows with the square of
-    a host beyond ASCII (see `bound_host_names`), and Scrapy looks for cookies of each domain above a host:
-    for one of 50 kB it takes 1.3 GB.
+    A web page may link to such a host. Call this before Python splits the URL, which takes the square of the
+    length of a host beyond ASCII. Scrapy looks for cookies of each domain above a host: for a host of 50 kB
+    it takes 1.3 GB.
     """
-    if len(url) <= LONGEST_HOST:
-        return
-    found = _netloc_of(url)
-    netloc = found[1] if found else ""
-    # A password in ASCII may be long and costs nothing.
-    is_ascii = netloc.isascii()
-    longest = MAX_NETLOC if is_ascii else LONGEST_HOST
-    if len(netloc.rpartition("@")[2] if is_ascii else netloc) > longest:
-        raise Unfit(f"its host has more than {longest:,} characters")
+    found = _netloc_of(url) if len(url) > LONGEST_HOST else None
+    # A password may be long: it is often a token.
+    if found and len(found[1].rpartition("@")[2]) > LONGEST_HOST:
+        raise Unfit(f"its host has more than {LONGEST_HOST:,} characters")
 
 
 def check_parses(url: str) -> None:
@@ -124,7 +109,7 @@ def check_parses(url: str) -> None:
     it makes `http://[`.
     """
     if url.isascii() and "[" not in url and "]" not in url:  # Python refuses none of these
-        if len(url) > LONGEST_HOST:
+        if len(url) > LONGEST_HOST:  # the call takes its time with each request
             check_host(url)
         return
     check_host(url)
@@ -153,10 +138,8 @@ def url_check(schemes: Collection[str]) -> Check:
 
 
 def method(value: Any) -> str:
-    if type(value) is not str or len(value) > LONGEST_METHOD or not _TOKEN(value):
-        raise Unfit(
-            f"a method consists of at most {LONGEST_METHOD} ASCII letters, digits and !#$%&'*+.^_`|~-"
-        )
+    if type(value) is not str or not _TOKEN(value):
+        raise Unfit("a method consists of ASCII letters, digits and !#$%&'*+.^_`|~-")
     return value
 
 
@@ -201,7 +184,7 @@ def encoding(value: Any) -> str:
     if type(value) is not str:
         raise Unfit("an encoding is a str")
     if value not in _USUAL_ENCODINGS:
-        # Not codecs.lookup(): it caches every name, so that untrusted input could fill the memory.
+        # Not codecs.lookup(): it caches every name, and web pages name encodings as they like.
         name = _NON_WORD.sub("_", value.lower()).strip("_") if len(value) <= MAX_ENCODING else ""
         if name not in _encodings():
             raise Unfit(f"{value!a:.50} is not a text encoding that Python knows")
@@ -225,12 +208,6 @@ def _encodings() -> frozenset[str]:
     modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
     names = {alias for alias, module in aliases.items() if module not in _NOT_TEXT_ENCODINGS}
     return frozenset(names | modules - _NOT_TEXT_ENCODINGS)
-
-
-def check_cookies(cookies: Any, url: str) -> None:
-    """Raise Unfit if *cookies* are too many for a request to *url*: Python copies its path for each."""
-    if len(cookies) * (len(url) + COOKIE_COSTS) > MOST_COOKIE_CHARACTERS:
-        raise Unfit(f"{len(cookies):,} cookies are too many with a URL of {len(url):,} characters")
 
 
 def body(value: Any) -> Any:
@@ -283,10 +260,6 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
                 "referrer_policy names what Scrapy would import and call: it is stored if DQ_TYPES lists it"
             )
 
-    def proxy(value: Any) -> None:
-        if isinstance(value, str):
-            check_host(value)
-
     def download_timeout(value: Any) -> None:
         if value is not None and (type(value) not in (int, float) or not 0 <= value <= LONGEST_DOWNLOAD_S):
             raise Unfit(f"download_timeout is a number of seconds, at most {LONGEST_DOWNLOAD_S:,}")
@@ -294,7 +267,6 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
     checks = {
         _WRITES_A_FILE: write_file,
         "referrer_policy": referrer_policy,
-        "proxy": proxy,
         "download_timeout": download_timeout,
     }
     checks |= playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}
@@ -315,15 +287,11 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
 
 def json_data(value: Any) -> Any:
     """Check what JsonRequest copies in depth: an instance would have methods called."""
-    waiting, seen = [value], 0
-    while waiting:
-        one, seen = waiting.pop(), seen + 1
-        if seen > MOST_JSON_VALUES or type(one) not in _JSON_TYPES:
-            raise Unfit(f"expected at most {MOST_JSON_VALUES:,} values, of the types that JSON has")
-        if type(one) is dict:
-            waiting += [*one, *one.values()]
-        elif type(one) in (list, tuple):
-            waiting += one
+    if type(value) not in _JSON_TYPES:
+        raise Unfit("expected values of the types that JSON has")
+    if type(value) in (dict, list, tuple):
+        for part in (*value, *value.values()) if type(value) is dict else value:
+            json_data(part)
     return value
 
 

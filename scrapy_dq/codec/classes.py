@@ -1,13 +1,12 @@
 """The classes that an entry may contain: the project's own, the classes in DQ_TYPES, and some of the standard
 library, numpy and pandas.
 
-A name in an entry is untrusted. It is looked up only in imported modules of allowed packages.
+A name in an entry must not run code: it is looked up only in imported modules of allowed packages.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Collection
 from datetime import date, datetime, time, timedelta
@@ -80,7 +79,7 @@ class Classes:
                 raise UnknownClass(f"a {f'{module}.{qualname}'!a:.200} is not stored")
             if method := _method_that_runs(cls):
                 raise UnknownClass(
-                    f"{module}.{qualname} has its own {method}, which would run on untrusted data"
+                    f"{module}.{qualname} has its own {method}, which would run on data from Redis"
                 )
             shape = self._by_name[name] = _shape(name, cls)
         return shape
@@ -172,8 +171,6 @@ def _listed(dotted: str) -> Shape | None:
         raise BadType(f"{dotted!r} is not the dotted name of a class")
     if found in CARRIED or arrays.shape_of(found) is not None:
         return None
-    if found is re.Pattern:
-        return standard.PATTERN
     name = f"{found.__module__}:{found.__qualname__}"
     try:
         return _shape(name, found, listed=True)

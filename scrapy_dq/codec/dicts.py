@@ -1,6 +1,6 @@
 """Requests <-> the dicts of `Request.to_dict()`: what a project's own serializer, or scrapy-redis, stores.
 
-A dict that is read back is untrusted. Its parts go through the checks of our own entries, and
+A dict that is read back must not run code. Its parts go through the checks of our own entries, and
 `scrapy.utils.request.request_from_dict`, which imports whatever module the dict names, is not used.
 """
 
@@ -46,10 +46,9 @@ class Dicts:
             if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
                 values[name] = self._name_of(getattr(request, name))
         values["encoding"] = attributes.stored_encoding(values["encoding"])
-        cls, arguments = self.arguments_of(values)
+        cls, _ = self.arguments_of(values)
         if cls is not type(request):
             raise Unfit(f"{values[CLASS]} is not the name of its class")
-        attributes.check_cookies(arguments.get("cookies", ()), request.url)
         return values
 
     def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:

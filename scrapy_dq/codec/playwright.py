@@ -1,4 +1,4 @@
-"""scrapy-playwright: what an untrusted request may make the browser do."""
+"""scrapy-playwright: what a stored request may make the browser do. Bytes from Redis choose no path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTEXT_KWARGS = frozenset((
 
 
 def meta_checks(own_method: Callable[[str], Any]) -> dict[str, Callable[[Any], None]]:
-    """Return, by the key of `meta`, a check that raises Unfit for what an untrusted request may not have.
+    """Return, by the key of `meta`, a check that raises Unfit for what a stored request may not have.
 
     Args:
         own_method: returns the spider's method of that name, or raises Unfit.

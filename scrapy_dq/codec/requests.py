@@ -2,8 +2,8 @@
 
 An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
 output of the project's own serializer (dicts.py, serializer.py).
-Redis is shared, so `decode` treats its bytes as untrusted: of the names in them, it uses only callbacks of
-this spider, Request classes already imported, and the classes that `classes.py` allows.
+Bytes from Redis run no code and choose no path: of the names in them, `decode` uses only callbacks of this
+spider, Request classes already imported, and the classes that `classes.py` allows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ FORMAT = formats.REQUEST
 _MARK = bytes((FORMAT,))
 _TRACED = formats.TRACED
 _CLASS = 0
-_COOKIES = KEYS["cookies"]
 _CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
@@ -267,7 +266,7 @@ class Codec:
             )
 
     def check_made(self, request: Request) -> None:
-        """Check what untrusted data may have set in *request*, which the spider's own code made from it.
+        """Check what a start payload may have set in *request*, which the spider's own code made from it.
 
         Its callbacks and values may be of kinds that cannot be stored.
 
@@ -322,8 +321,6 @@ class Codec:
         except Unfit as unfit:
             unfit.path.append(name)
             raise
-        if _COOKIES in entry:
-            attributes.check_cookies(request.cookies, request.url)
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
@@ -397,8 +394,6 @@ class Codec:
     def _built(self, cls: type[Request], kwargs: dict[str, Any]) -> Request:
         if "url" not in kwargs:
             raise Unfit("it has no url")
-        if cookies := kwargs.get("cookies"):
-            attributes.check_cookies(cookies, kwargs["url"])
         meta = kwargs.get("meta")
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
@@ -540,7 +535,7 @@ def _made(cls: type[Request], kwargs: dict[str, Any]) -> Request:
 
 
 def _copied(value: Any) -> Any:
-    # Not copy.deepcopy: it would run methods of untrusted instances.
+    # Not copy.deepcopy: it would run methods of the instances in an entry.
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if type(value) is list else value

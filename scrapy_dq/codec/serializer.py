@@ -51,7 +51,7 @@ class Serializer:
         return bytes(dumped)
 
     def loads(self, dumped: bytes) -> Any:
-        """Return the dict that was dumped, or whatever else the untrusted bytes hold."""
+        """Return the dict that was dumped, or whatever else the bytes hold."""
         return self._loads(dumped)
 
     @property

@@ -183,7 +183,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
 
 
 def _item(name: str, cls: type[Item]) -> Shape:
-    # Item's own methods, not those of cls: an override would run with untrusted values.
+    # Item's own methods, not those of cls: an override would run with values from Redis.
     def read(item: Item) -> dict[str, Any]:
         for attribute in vars(item):
             if attribute != "_values":

@@ -64,7 +64,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     payload = formats.untraced(apart(payload)[1])
     try:
         return _shown(payload, max_bytes)
-    except Exception as error:  # untrusted data; RecursionError included
+    except Exception as error:  # a dead letter may be one that cannot be decoded
         return {
             "kind": "unreadable",
             "reason": printable(str(error) or type(error).__name__),
@@ -78,7 +78,7 @@ def url_of(payload: bytes, max_bytes: int) -> str:
     try:
         fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
         return str(_request(payload[1:], max_bytes)["url"]) if fits else ""
-    except Exception:  # untrusted data
+    except Exception:  # as in `shown`
         return ""
 
 
@@ -88,7 +88,7 @@ def priority_of(payload: bytes, max_bytes: int) -> int:
     try:
         fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
         return int(_request(payload[1:], max_bytes)["priority"]) if fits else 0
-    except Exception:  # untrusted data
+    except Exception:  # as in `shown`
         return 0
 
 

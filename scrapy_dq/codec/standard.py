@@ -20,8 +20,6 @@ _FACTORIES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple, Counter, OrderedDict, deque)
 }
-LONGEST_PATTERN = 10_000
-"""Characters of a regular expression: Python compiles some thousand in a millisecond."""
 _FLAGS = re.ASCII | re.IGNORECASE | re.LOCALE | re.MULTILINE | re.DOTALL | re.UNICODE | re.VERBOSE
 
 
@@ -94,17 +92,14 @@ def _array(state: Any) -> array[Any]:
 
 def _pattern(state: Any) -> re.Pattern[Any]:
     pattern, flags = _parts((str, bytes), int)(state)
-    if len(pattern) > LONGEST_PATTERN or flags & ~_FLAGS:
-        raise Unfit(f"a pattern has at most {LONGEST_PATTERN:,} characters, and no flags of the module's own")
+    if flags & ~_FLAGS:
+        raise Unfit("a pattern has no flags of the module's own")
     return re.compile(pattern, flags)
 
 
 def _address(cls: type) -> Shape:
     return Shape(f"ipaddress:{cls.__name__}", cls, str, lambda state: cls(exactly(str, state)))
 
-
-PATTERN = Shape("re:Pattern", re.Pattern, lambda value: [value.pattern, value.flags], _pattern)
-"""Only if DQ_TYPES lists it: another program that writes to Redis could make a search endless."""
 
 SHAPES = (
     _shape(
@@ -124,6 +119,7 @@ SHAPES = (
     _shape(deque, lambda value: [value.maxlen, list(value)], _deque),
     _shape(array, lambda value: [value.typecode, value.tolist()], _array),
     _shape(MappingProxyType, dict, lambda state: MappingProxyType(exactly(dict, state))),
+    Shape("re:Pattern", re.Pattern, lambda value: [value.pattern, value.flags], _pattern),
     Shape("types:SimpleNamespace", SimpleNamespace, lambda value: dict(vars(value)), _namespace),
     *[plain_shape(f"collections:{cls.__qualname__}", cls) for cls in (ChainMap, UserDict, UserList)],
     *map(

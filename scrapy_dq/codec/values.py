@@ -2,13 +2,13 @@
 
 Strings, numbers, None, bytes, lists and dicts are msgpack's own. Everything else is an extension whose data
 is msgpack again. Values are converted before msgpack packs or after it unpacks, never in its callbacks: each
-of its frames takes 40 kB of C stack, and untrusted data may nest extensions.
+of its frames takes 40 kB of C stack, and extensions may be nested.
 """
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -19,14 +19,10 @@ import msgpack
 from msgpack import ExtType
 
 from scrapy_dq.codec.classes import Classes, Listing
-from scrapy_dq.codec.hashes import MAX_ALIKE, MAX_CHOSEN, MAX_SHARING, Hashes, sharing
 from scrapy_dq.codec.unfit import Unfit
 
 MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
-
-MAX_DIGITS, MAX_BITS = 4_300, 14_280
-"""Of a number: Python does not print a longer int, and a short Decimal may stand for 10^999999."""
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -41,8 +37,6 @@ _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWin
 _PARSERS = ("lxml", "bs4")
 """Packages whose strings refer to their page, as CrawlSpider's meta["link_text"]: they come back as str."""
 _MICROSECOND = timedelta(microseconds=1)
-_MAY_HOLD_MANY = 2 * MAX_CHOSEN
-"""Bytes of more than MAX_CHOSEN pairs: each has at least two."""
 
 
 class Values:
@@ -53,7 +47,6 @@ class Values:
         self._classes = classes
         self._max_bytes = max_bytes
         self._left = max_bytes
-        self._sharing = 0
         self._advice: dict[type, str] = {}
         self._reset_packers()
 
@@ -76,23 +69,17 @@ class Values:
     def unpack(self, packed: bytes) -> Any:
         """Unpack what `lift` takes; raise ValueError and others on invalid msgpack.
 
-        msgpack bounds every claimed length by the length of *packed*. Its own timestamps become datetimes,
-        which `lift` refuses.
+        msgpack bounds every claimed length by the length of *packed*. `lift` refuses its own timestamps.
         """
-        hook = _bounded_dict if len(packed) > _MAY_HOLD_MANY else None
-        return msgpack.unpackb(
-            packed, strict_map_key=False, unicode_errors="surrogatepass", timestamp=3, object_pairs_hook=hook
-        )
+        return msgpack.unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
 
     def lower(self, value: Any) -> Any:
         """Return *value* itself if msgpack can pack it exactly, or else a converted copy; raise Unfit."""
         self._left = self._max_bytes
-        self._sharing = 0
         return self._lower(value, MAX_DEPTH)
 
     def lift(self, value: Any) -> Any:
         """Return the value that *value*, just unpacked, stands for; raise Unfit and others."""
-        self._sharing = 0
         return self._lift(value, MAX_DEPTH)
 
     def _lower(self, value: Any, depth: int) -> Any:
@@ -103,8 +90,6 @@ class Values:
             raise Unfit(f"nested deeper than {MAX_DEPTH} levels, or contains itself")
         if kind is dict:
             self._count(len(value))
-            if len(value) > MAX_ALIKE:
-                _bound(value)
             if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
                 return value
             return self._lower_dict(value, depth - 1)
@@ -116,8 +101,6 @@ class Values:
             self._count(len(value))
             lowered = self._lower_each(value, depth - 1)
             if kind is not tuple:
-                _bound(value)
-                self._share(value)
                 lowered.sort(key=self.pack)  # the order of a set differs between processes
             return ExtType(code, self.pack(lowered))
         simple = _SIMPLE.get(kind)
@@ -154,14 +137,7 @@ class Values:
         if self._left < 0:
             raise Unfit(f"larger than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,} bytes")
 
-    def _share(self, members: Collection[Any]) -> None:
-        self._sharing += sharing(members)
-        if self._sharing > MAX_SHARING:
-            raise Unfit(f"more than {MAX_SHARING:,} members of its sets share their hash with another one")
-
     def _lower_dict(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
-        if not SCALARS.issuperset(map(type, value)):
-            self._share(value)
         lowered = {}
         for key, item in value.items():
             try:
@@ -188,8 +164,6 @@ class Values:
         if kind in SCALARS:
             return value
         if kind is ExtType and value.code == WIDE_INT:
-            if len(value.data) > MAX_BITS // 8 + 1:
-                raise Unfit(f"an int has at most {MAX_DIGITS:,} digits")
             return int.from_bytes(value.data, "big", signed=True)
         if not depth:
             raise Unfit(f"nested deeper than {MAX_DEPTH} levels")
@@ -197,9 +171,6 @@ class Values:
             if SCALARS.issuperset(map(type, value.values())) and SCALARS.issuperset(map(type, value)):
                 return value
             keys = self._lift_each(value, depth - 1)
-            _bound(keys)
-            if not SCALARS.issuperset(map(type, keys)):
-                self._share(keys)
             return dict(zip(keys, self._lift_each(value.values(), depth - 1), strict=True))
         if kind is list:
             return value if SCALARS.issuperset(map(type, value)) else self._lift_each(value, depth - 1)
@@ -215,11 +186,7 @@ class Values:
         if build is not None:
             if type(plain) is not list:
                 raise Unfit(f"the extension {code} is not a list")
-            members = self._lift_each(plain, depth)
-            if code != TUPLE:
-                _bound(members)
-                self._share(members)
-            return build(members)
+            return build(self._lift_each(plain, depth))
         if code == OBJECT:
             name, state = plain
             return self._classes.find(name).build(self._lift(state, depth))
@@ -229,22 +196,10 @@ class Values:
         return simple(plain)
 
 
-def _bound(members: Collection[Any]) -> None:
-    if len(members) > MAX_ALIKE:
-        Hashes().add(members)
-
-
-def _bounded_dict(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    _bound([key for key, _ in pairs])
-    return dict(pairs)
-
-
 def _wide_int(value: Any) -> Any:
     """Extend msgpack beyond 64 bits; msgpack calls it for what it cannot pack."""
     if type(value) is not int:
         raise Unfit(f"a {type(value).__name__} is not stored")
-    if value.bit_length() > MAX_BITS:
-        raise Unfit(f"an int has at most {MAX_DIGITS:,} digits")
     return ExtType(WIDE_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
@@ -292,13 +247,6 @@ def _lift_time(plain: Any) -> time:
     return time(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
 
 
-def _short_decimal(number: Decimal) -> Decimal:
-    """Raise Unfit for a number that takes seconds to become an int, as when it is logged with %d."""
-    if number.is_finite() and max(abs(number.adjusted()), len(number.as_tuple().digits)) > MAX_DIGITS:
-        raise Unfit(f"a Decimal has at most {MAX_DIGITS:,} digits and zeros")
-    return number
-
-
 def _lift_path(plain: Any) -> Any:
     tag, text = _checked(list, plain)
     return _PATHS[tag](_checked(str, text))
@@ -311,7 +259,7 @@ _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
     date: (DATE, lambda d: [d.year, d.month, d.day]),
     time: (TIME, _lower_time),
     timedelta: (TIMEDELTA, lambda d: [d.days, d.seconds, d.microseconds]),
-    Decimal: (DECIMAL, lambda number: str(_short_decimal(number))),
+    Decimal: (DECIMAL, str),
     UUID: (UUID_, lambda u: u.bytes),
     **{kind: (PATH, lambda path: [_PATH_TAGS[type(path)], str(path)]) for kind in _PATH_TAGS},
 }
@@ -321,7 +269,7 @@ _SIMPLE_BY_CODE: dict[int, Callable[[Any], Any]] = {
     DATE: lambda plain: date(*_ints(plain)),
     TIME: _lift_time,
     TIMEDELTA: lambda plain: timedelta(*_ints(plain)),
-    DECIMAL: lambda plain: _short_decimal(Decimal(_checked(str, plain))),
+    DECIMAL: lambda plain: Decimal(_checked(str, plain)),
     UUID_: lambda plain: UUID(bytes=plain),
     PATH: _lift_path,
 }

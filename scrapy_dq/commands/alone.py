@@ -70,7 +70,7 @@ async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
     from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
     own = own_identity()
-    unsure = [m.worker_id for m in await frontier.members(anyhow=True) if not certainly_dead(m.identity, own)]
+    unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if unsure:
         names, be = printable(", ".join(unsure[:5])), "is" if len(unsure) == 1 else "are"
         print(f"Watching for up to {ttl_s:g} s whether {names} {be} alive", file=sys.stderr)

@@ -166,7 +166,7 @@ def _clear_old(settings: Settings, options: argparse.Namespace) -> int:
 def _partly(place: Place) -> str:
     return (
         f"crawl {place.crawl!r} is deleted but for a part of its seen set, which is in Redis still: "
-        f"run this again to delete it, or the next run does it. {_if_it_does_not_end(place)}"
+        f"run this again to delete it, or the next run does it"
     )
 
 
@@ -179,26 +179,19 @@ def _age(text: str) -> float:
     return int(found[1]) * {"d": 86_400.0, "h": 3_600.0}[found[2]]
 
 
-def _if_it_does_not_end(place: Place) -> str:
-    from scrapy_dq.frontier import keys
-
-    name = f"{keys.prefix(place.crawl)}discarded"
-    return f"If it does not end, somebody else wrote to the key {name}: delete it"
-
-
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
     from scrapy_dq.frontier import keys
     from scrapy_dq.frontier.admin.crawls import shards_left
-    from scrapy_dq.frontier.model import FrontierRefused
+    from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.frontier.model import Census, FrontierRefused
 
     try:
-        # Forced, it does not even read what somebody may have made costly to read.
-        return place.overview(anyhow=options.force)
+        return place.overview()
     except FrontierRefused as refusal:
-        found = place.overview(anyhow=True)
-        asking.say(f"Not everything can be counted, but all of it can be deleted: {refusal}.", options)
-        return found
+        if not options.force:
+            raise CommandError(f"{refusal}. --force deletes the crawl without reading it") from None
+        return Overview("open", "", 0, Census(), [])
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         orphans = shards_left(place.nodes(), place.crawl)
@@ -218,7 +211,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         if left:
             raise CommandError(
                 f"of what an earlier clear left of crawl {place.crawl!r}, some is left after {SWEEP_S:g} s: "
-                f"run this again. {_if_it_does_not_end(place)}"
+                f"run this again"
             ) from None
         return None
 

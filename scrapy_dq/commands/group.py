@@ -47,7 +47,6 @@ from scrapy_dq.commands.url import UrlOf
 from scrapy_dq.commands.web import Web
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.hostnames import bound_host_names
 from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
@@ -142,7 +141,6 @@ class Command(ScrapyCommand):
                 + ("" if subcommand.needs_project else other),
             )
             return
-        bound_host_names()
         with lasting_streams() as errors:
             self._run(subcommand, opts)
         for error in errors:

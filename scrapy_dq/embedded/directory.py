@@ -145,7 +145,7 @@ class RedisDirectory:
                 continue
             with suppress(FileExistsError):
                 link.symlink_to(target)
-            # In a folder that all can write, somebody else may have made it first.
+            # In a folder that all can write, another user may have made it first.
             if _is_our_link(link, target):
                 return link / SOCKET
         raise EmbeddedError(

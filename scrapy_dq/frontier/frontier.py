@@ -62,6 +62,7 @@ from scrapy_dq.frontier.wire import (
     refuse,
     report_args,
     unpack_limits,
+    wrong_type_in,
 )
 
 SWEEP_STEP = 1_000
@@ -332,11 +333,7 @@ class Frontier:
             if reply[0] != b"KIND":
                 if self._wait_replicas:
                     await self._replicated(worker_id, epoch)
-                try:
-                    return parse_receipt(reply, time.monotonic())
-                except (ValueError, IndexError):
-                    # A stored answer, or a lease, was overwritten. A repeat would bring the same.
-                    return Receipt(Status.RESYNC, unreadable=True)
+                return parse_receipt(reply, time.monotonic())
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
             self._scripts["exchange"] = Function("exchange", self.order, Seen(reply[1].decode()))
 
@@ -491,7 +488,7 @@ class Frontier:
             return Flushed(id_text(reply[1]), Census())
         left = False
         if reply[4]:
-            # There may be any number. The exchanges of the next run sweep what is left.
+            # The exchanges of the next run sweep what is left.
             left = await self.sweep(FLUSH_SWEEP_S)
         return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left, reply[5])
 
@@ -567,7 +564,7 @@ class Frontier:
 
     async def census(self) -> Census:
         """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
-        return Census(*(await self._call("overview", 0, ""))[3])
+        return Census(*(await self._call("overview", ""))[3])
 
     async def interrupted_starts(self) -> list[str]:
         """Return the name (`Identity.starts`) of each start() that is interrupted; "?": it is not known."""
@@ -576,14 +573,9 @@ class Frontier:
         starts = msgpack.unpackb(stored, raw=True) if stored else {}
         return [name.decode("utf-8", "replace") for name, was in starts.items() if isinstance(was, list)]
 
-    async def members(self, anyhow: bool = False) -> list[Member]:
-        """Return the registered workers.
-
-        Args:
-            anyhow: what can be read, also if a key of the crawl has another type: before a flush.
-        Source: transitions/overview.lua
-        """
-        return parse_members((await self._call("overview", int(anyhow), ""))[4])
+    async def members(self) -> list[Member]:
+        """Return the registered workers. Source: transitions/overview.lua"""
+        return parse_members((await self._call("overview", ""))[4])
 
     def on(self, client: Any) -> Frontier:
         """Return a copy of this frontier behind another client."""
@@ -652,6 +644,8 @@ class Frontier:
                     login = "Check the user and password in REDIS_URL or REDIS_PARAMS"
                     raise FrontierRefused(f"Redis denies access: {describe(error)}. {login}") from error
                 raise FrontierRefused(denied(describe(error), self._start_keys)) from error
+            if "WRONGTYPE" in str(error):
+                raise FrontierRefused(wrong_type_in(self.crawl)) from error
             raise unavailable(error) from error
         refuse(reply)
         return reply

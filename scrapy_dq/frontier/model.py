@@ -541,19 +541,13 @@ class Receipt:
     blocked: tuple[bytes, ...] = ()
     """Those partitions of `Terms.here` that are blocked."""
     wrong_key: str = field(default="", compare=False)
-    """A message about a key of the wrong type, from which nothing is served; empty: none."""
+    """A message about a start key of another type, from which nothing is read; empty: none."""
     refused: tuple[int, ...] = ()
     """Positions of puts that were refused because too many entries wait (`Put.most`)."""
     words: Words | None = None
     """None: not read."""
     damage: str = ""
     """Which keys contradict the counts: some were deleted or evicted, and an audit is due; empty: none."""
-    unreadable: bool = False
-    """With RESYNC: what is stored of the last exchange is not what a worker wrote."""
-
-    def fits(self, moves: int) -> bool:
-        """Tell whether all positions are those of *moves* moves."""
-        return all(0 <= position < moves for position in (*self.dropped, *self.refused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -672,4 +666,4 @@ class Member:
     waits_since: float = 0.0
     """Since when it has had no usable answer to its exchanges, as `since`; 0: it has."""
     waits_for: str = ""
-    """Why; untrusted."""
+    """Why."""

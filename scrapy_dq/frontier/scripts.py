@@ -20,7 +20,7 @@ from scrapy_dq.frontier.keys import FIXED
 from scrapy_dq.frontier.model import Order, Seen
 
 _BASE = (
-    "keys", "midway", "order_{order}", "held", "digits", "state", "types", "discarded", "kinds", "words",
+    "keys", "midway", "order_{order}", "held", "state", "types", "discarded", "kinds", "words",
 )  # fmt: skip
 _COMMON = ("politeness", "budgets", "entry", "bands", "partition")
 _SEEN = {
@@ -68,7 +68,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _LEAN = {
     "beat": ("keys", "beats"),
-    "report": ("keys", "held", "digits", "state", "beats", "journal", "samples"),
+    "report": ("keys", "state", "beats", "journal", "samples"),
 }
 """All parts of these: to create the functions of the others takes longer than a beat does itself."""
 LOOKS = ("sizes", "upcoming", "present")

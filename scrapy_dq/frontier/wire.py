@@ -10,7 +10,6 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
@@ -38,9 +37,6 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.moves import fields_of
 from scrapy_dq.frontier.rights import acl_of
 
-MAX_IDENTITY_BYTES = 4096
-MAX_WAITS_BYTES = 300
-MAX_PID = 2**31 - 1
 MAX_BY_BYTES = 80
 _EPOCH = re.compile(rb"[0-9A-Za-z-]{1,64}")
 
@@ -122,18 +118,17 @@ def unpack_limits(packed: bytes) -> Limits:
     """Return what `pack_limits` has packed."""
     delay_ms, concurrency, own, *more = msgpack.unpackb(packed, use_list=False)
     budget, period, own_budgets = more or (0, 1, {})
-    pairs = ((name, delay, most) for name, delay, most in zip(*[iter(own)] * 3, strict=True))
     return Limits(
         delay_ms / 1000,
         concurrency,
         {
-            str(name): (None if delay is False else delay / 1000, None if most is False else most)
-            for name, delay, most in pairs
+            name: (None if delay is False else delay / 1000, None if most is False else most)
+            for name, delay, most in zip(*[iter(own)] * 3, strict=True)
             if delay is not False or most is not False  # else it has a budget only
         },
         budget,
         period == 2,
-        {str(name): most for name, most in own_budgets.items()},
+        own_budgets,
     )
 
 
@@ -233,7 +228,7 @@ def parse_receipt(reply: list[Any], now: float) -> Receipt:
         ),
         next_due_ms / 1000 if next_due_ms >= 0 else None,
         tuple(blocked),
-        _wrong_type(wrong) if wrong else "",
+        wrong_type(*(part.decode("utf-8", "replace") for part in wrong)) if wrong else "",
         tuple(int(i[1:]) for i in dropped if i[:1] == b"~"),
         parse_words(words),
         damage.decode(),
@@ -256,9 +251,8 @@ def parse_words(packed: bytes) -> Words:
     """Read the result of lua/lib/words.lua."""
     if not packed:
         return Words()
-    *counts, hold = packed.decode("utf-8", "replace").split(" ", 4)
+    *counts, hold = packed.decode().split(" ", 4)
     count, stops, forgets, limitings = map(int, counts)
-    # With an invalid hold nothing is leased either; `scrapy dq resume` removes it.
     return Words(count, stops, forgets, limitings, Hold(hold))
 
 
@@ -267,24 +261,10 @@ def parse_members(flat: list[Any]) -> list[Member]:
     found = []
     for id_, said, fenced, in_flight, beat, since, done, waits in zip(*[iter(flat)] * 8, strict=True):
         counts = (in_flight, beat, number_of(since) / 1000, number_of(done))
-        waits_since, _, why = waits[:MAX_WAITS_BYTES].partition(b" ")
+        waits_since, _, why = waits.partition(b" ")
         wait = (number_of(waits_since) / 1000, why.decode("utf-8", "replace"))
-        found.append(Member(id_text(id_), _identity(said), fenced == b"1", *counts, *wait))
+        found.append(Member(id_text(id_), json.loads(said), fenced == b"1", *counts, *wait))
     return found
-
-
-def _identity(said: bytes) -> dict[str, Any]:
-    """Read an identity as identity.py writes it; empty: it is invalid, and the worker is unknown."""
-    try:
-        found = json.loads(said) if len(said) <= MAX_IDENTITY_BYTES else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        return {}
-    texts = ("host", "boot", "pid_namespace", "pid_start")
-    pid = found.get("pid", 1)
-    fits = type(pid) is int and 0 < pid <= MAX_PID and all(type(found.get(name, "")) is str for name in texts)
-    return found if fits else {}
 
 
 def parse_epoch(stored: bytes) -> str:
@@ -298,7 +278,7 @@ def id_text(stored: bytes) -> str:
 
 
 def number_of(text: bytes | None) -> int:
-    """Return a stored number; 0: none is stored."""
+    """Return a stored number; 0: the field is missing."""
     return int(text or 0)
 
 
@@ -330,20 +310,10 @@ def refuse(reply: Any) -> None:
     """Raise FrontierRefused if *reply* says that stored data cannot be used."""
     if reply[0] == b"DENIED":
         raise FrontierRefused(denied(refused_commands(reply)))
-    if reply[0] == b"WRONG_TYPE":
-        raise FrontierRefused(_wrong_type(reply))
     if reply[0] == b"TOO_MANY":
         name = reply[1].decode("utf-8", "replace")
         raise FrontierRefused(
-            f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl. If they are not "
-            f"yours, find out who else writes to this Redis, and delete that key (DEL): live workers "
-            f"register again, and an audit finds what others had in flight. `scrapy dq clear --force` "
-            f"deletes the whole crawl"
-        )
-    if reply[0] == b"STRANGE":
-        raise FrontierRefused(
-            f"the stored crawl has an epoch that no worker wrote ({reply[1][:40]!r}). Find out who else "
-            f"writes to this Redis; `scrapy dq clear` deletes the crawl, DQ_CRAWL selects another one"
+            f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl"
         )
     if reply[0] == b"MOVING":
         before, _, after = reply[1].decode("utf-8", "replace").partition(">")
@@ -385,21 +355,19 @@ def half_moved(before: str, after: str) -> str:
     )
 
 
-def _wrong_type(reply: Any) -> str:
-    return wrong_type(*(part[:1000].decode("utf-8", "replace") for part in reply[1:]))
-
-
 def wrong_type(key: str, actual: str, expected: str) -> str:
-    """Return a message about a key of another type, with what to change."""
-    if not key.startswith(keys.PREFIX):
-        return (
-            f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET, _AS_ZSET and "
-            f"_AS_STREAM set the type of start keys. Correct these, or the key"
-        )
+    """Return a message about a start key of another type, with what to change."""
     return (
-        f"the key {key!r} is a {actual}, not a {expected}: something else uses this name. "
-        f"Rename or delete that key, choose another crawl name with DQ_CRAWL, or delete the whole crawl with "
-        f"`scrapy dq clear`"
+        f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET, _AS_ZSET and "
+        f"_AS_STREAM set the type of start keys. Correct these, or the key"
+    )
+
+
+def wrong_type_in(crawl: str) -> str:
+    """Return a message about a key of the crawl that has another type than the crawl gave it."""
+    return (
+        f"a key of crawl {crawl!r} has another type: something else uses its name. Choose another crawl "
+        f"name with DQ_CRAWL, or delete the whole crawl with `scrapy dq clear --force`"
     )
 
 

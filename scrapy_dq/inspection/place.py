@@ -59,13 +59,10 @@ class Place:
             del self.__dict__["shards"]
         self.shards.ask_all()
 
-    def overview(
-        self, *, anyhow: bool = False, hint: bool = True, most_members: int | None = None
-    ) -> Overview:
+    def overview(self, *, hint: bool = True, most_members: int | None = None) -> Overview:
         """Return the crawl's state now.
 
         Args:
-            anyhow: what can be read of it, also if a key has a foreign type.
             hint: search Redis for a name that may be meant, if there is no such crawl.
             most_members: read the records of so many workers; all are counted.
         Raises:
@@ -73,7 +70,7 @@ class Place:
             FrontierRefused: a key has a foreign type.
         """
         self.ask_all()
-        found = peek(self.shards, self.crawl, anyhow=anyhow, most_members=most_members)
+        found = peek(self.shards, self.crawl, most_members=most_members)
         if found.phase == "absent":
             absent = f"there is no crawl {self.crawl!r} at {self.target}"
             raise NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)

@@ -96,7 +96,7 @@ def workers_of(
     return [
         {
             "id": member.worker_id,
-            "host": str(member.identity.get("host", "?")),
+            "host": member.identity.get("host", "?"),
             "pid": member.identity.get("pid"),
             "since": member.since or None,
             "since_s": round(max(0.0, now - member.since), 1) if member.since else None,

@@ -34,7 +34,7 @@ class Visit(NamedTuple):
     def taken_from(cls, request: Request) -> Visit | None:
         """Remove what is kept from a request that is served, and return it; None: nothing is.
 
-        What a start payload has brought, and cannot be one, counts as no visit yet.
+        A start payload may bring any value under this key: what cannot be a visit counts as none.
         """
         kept = request.meta.pop(KEY, None)
         if kept is None:

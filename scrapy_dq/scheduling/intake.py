@@ -317,7 +317,8 @@ class Intake:
 
     def _keep_local(self, request: Request, classified: _Classified) -> bool:
         if classified.reason and self._work.was_fed(request):
-            # Who feeds it decides about its meta: it must not leave its partition, or its time, in this way.
+            # It becomes a dead letter. If it stayed here, the mistake of a program that feeds the crawl would
+            # take it out of its partition, or crawl it before its time.
             self._refused_fed = classified.reason
             return False
         if classified.reason:

@@ -17,7 +17,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy_dq.codec import CannotDecode, CannotServe
 from scrapy_dq.codec.shown import url_of
 from scrapy_dq.frontier.model import Admission, Lease, Put
-from scrapy_dq.hostnames import bound_host_names
+from scrapy_dq.hostnames import bound_punycode
 from scrapy_dq.revisits.visit import KEY as VISIT
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.declined import Declined
@@ -83,7 +83,7 @@ class Scheduler(BaseScheduler):
 
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None
-        bound_host_names()
+        bound_punycode()
         self._crawler = crawler
         self._count = Tally(crawler.stats.inc_value)
         self._opened = False
@@ -425,5 +425,5 @@ class Scheduler(BaseScheduler):
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of a start payload, for a log: it is untrusted, and may be long."""
+    """Return the beginning of a start payload, for a log: it may be long, and may be no text."""
     return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")

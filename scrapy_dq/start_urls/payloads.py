@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Any, NoReturn
 
 from scrapy import FormRequest, Request, Spider
@@ -16,9 +15,7 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable, prose_without_logins, url_error
 
 LONGEST_FED_S = 2_592_000
-"""30 days: a payload that is due later would keep the whole crawl open for that time."""
-MOST_FIELDS = 10_000
-"""Of a form: Scrapy needs about 10 µs for each."""
+"""30 days: a payload that is due later, milliseconds in place of seconds, would keep the whole crawl open."""
 
 
 class NoRequest(ValueError):
@@ -30,7 +27,7 @@ class NotMadeHere(NoRequest):
 
 
 class Payloads:
-    """Makes requests from start payloads. A payload is untrusted: it runs no code but the spider's own."""
+    """Makes requests from start payloads. A payload runs no code but the spider's own."""
 
     def __init__(self, spider: Spider, codec: Codec) -> None:
         self._spider = spider
@@ -60,7 +57,7 @@ class Payloads:
             requests = list(_each(made))
             for request in requests:
                 self._codec.check_made(request)
-        except Exception as error:  # untrusted bytes and the spider's own method may raise anything
+        except Exception as error:  # any bytes, and the spider's own method, may raise anything
             clear = isinstance(error, (NoRequest, CannotDecode))
             reason = str(error) if clear else url_error(error) or f"{type(error).__name__}: {error}"
             kind = NotMadeHere if isinstance(error, CannotServe) else NoRequest
@@ -109,10 +106,7 @@ def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
     _check_meta(meta)
     if not asked:
         return Request(url, method=method, meta=meta, dont_filter=True)
-    fields = ((name, value) for name, values in asked.items() for value in _form_values(name, values))
-    form = list(islice(fields, MOST_FIELDS + 1))
-    if len(form) > MOST_FIELDS:
-        raise NoRequest(f"its JSON has more than {MOST_FIELDS:,} form fields")
+    form = [(name, value) for name, values in asked.items() for value in _form_values(name, values)]
     return FormRequest(url, method=method, meta=meta, formdata=form, dont_filter=True)
 
 

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
-from scrapy_dq.hostnames import bound_host_names
 from scrapy_dq.inspection.metrics import CONTENT_TYPE, Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.inspection.settings import settings_of
@@ -46,7 +45,6 @@ LONGEST_CRAWL = 1_000
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Looks]:
     """Return the app, and what looks at Redis for it: close that to end all feeds."""
-    bound_host_names()
     looks = Looks(config)
 
     @asynccontextmanager

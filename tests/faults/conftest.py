@@ -30,7 +30,8 @@ def fault_crawl(
 
     Its arguments: the RedisServer (or None: embedded), `through` (a proxy's URL), `contender`, `site`
     (a dict for Tree), and what Project takes. The pages are
-    at four hosts, and each takes 30 ms, unless *site* says otherwise.
+    at four hosts, and each takes 30 ms, unless *site* says otherwise. No request is taken for the cause of
+    several deaths: workers that are killed at random may meet the same suspect more than three times.
     """
 
     def make(
@@ -48,7 +49,12 @@ def fault_crawl(
         project = make_project(
             options.pop("start_urls"),
             redis_url=through or url or None,
-            settings={"DQ_WORKER_TTL": 2, **CONTENDERS[contender], **(settings or {})},
+            settings={
+                "DQ_WORKER_TTL": 2,
+                "DQ_MAX_ATTEMPTS": 100,
+                **CONTENDERS[contender],
+                **(settings or {}),
+            },
             **options,
         )
         return FaultCrawl(project, tree, url, contender)

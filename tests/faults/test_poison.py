@@ -112,7 +112,7 @@ def test_a_page_that_kills_its_worker_is_buried_and_no_other(
         fault_redis,
         site={"pages": pages},
         # A supervisor's worker may come when the others have just finished: it must not begin again.
-        settings={"POISON": path, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
+        settings={"POISON": path, "DQ_MAX_ATTEMPTS": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
         spider=POISON,
     )
     supervisor = Supervisor(crawl)

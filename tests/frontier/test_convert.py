@@ -13,7 +13,6 @@ from scrapy_dq.frontier import forget, peek
 from scrapy_dq.frontier.admin.convert import STEP, convert, convert_some
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Seen, Status
-from support.compact import bucket_of, stored_as
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 OpenFrontier = Callable[..., LiveFrontier]
@@ -255,41 +254,6 @@ def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     with pytest.raises(FrontierRefused, match="there is no crawl"):
         convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
     assert live.dump() == {}
-
-
-@pytest.mark.parametrize("begun_already", [False, True])
-def test_a_key_of_this_name_that_is_not_ours(open_frontier: OpenFrontier, begun_already: bool) -> None:
-    """It is not overwritten; one that has replaced ours is reported."""
-    live = begun(open_frontier, Seen.EXACT)
-    if begun_already:
-        convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
-        live.redis.delete(live.key("converting"))
-    live.redis.set(live.key("converting"), "a stranger's")
-    before = live.dump()
-    with pytest.raises(FrontierRefused, match="converting' is a string"):
-        convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
-    assert live.dump() == before
-
-
-def test_a_bucket_that_is_not_ours_loses_nothing(open_frontier: OpenFrontier) -> None:
-    """What would be in there stays where it was, until the way is free."""
-    live = begun(open_frontier, Seen.EXACT)
-    convert_some(live.redis, live.frontier.name, Seen.COMPACT, [])
-    directory = live.redis.hgetall(live.key("seen"))
-    token = live.redis.srandmember(live.key("converting"))
-    n = bucket_of(*stored_as(token), int(directory[b"buckets"]))
-    spoilt = live.key(f"seen:{directory[b'generation'].decode()}:{n}")
-    ours = live.redis.smembers(spoilt)
-    live.redis.delete(spoilt)
-    live.redis.set(spoilt, "a stranger's")
-    for _ in range(3):
-        with pytest.raises(FrontierRefused, match="is a string, not a set"):
-            list(convert(live.redis, live.frontier.name, Seen.COMPACT, []))
-    live.redis.delete(spoilt)
-    if ours:
-        live.redis.sadd(spoilt, *ours)
-    list(convert(live.redis, live.frontier.name, Seen.COMPACT, []))
-    assert known(open_frontier, live, Seen.COMPACT) == PAGES
 
 
 @pytest.mark.parametrize("to", [Seen.COMPACT, Seen.EXPIRING])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import redis
 
 from scrapy_dq.frontier.admin import drop as drop_module
 from scrapy_dq.frontier.admin.drop import drop, waiting_in
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Order
+from scrapy_dq.frontier.model import Admission, Order
 from support.live_frontier import (
     HandWorker,
     LiveFrontier,
@@ -106,22 +105,3 @@ def test_a_delayed_entry_of_a_partition_whose_name_begins_alike_stays(live: Live
 
 def test_there_may_be_no_such_crawl(live: LiveFrontier) -> None:
     assert drop(live.redis, live.crawl, TRAP.decode()) is None
-
-
-def test_a_foreign_list_is_reported(live: LiveFrontier) -> None:
-    HandWorker(live, "worker").exchange(put(1, partition=TRAP))
-    name = next(live.redis.scan_iter(live.key("backlog:*").replace("{", "\\{"), count=1000))
-    live.redis.delete(name)
-    live.redis.set(name, "mine")
-    with pytest.raises((FrontierRefused, redis.ResponseError), match=r"is a string, not a list|WRONGTYPE"):
-        drop(live.redis, live.crawl, TRAP.decode())
-    live.redis.delete(name)
-    assert drop(live.redis, live.crawl, TRAP.decode()) == 0
-    live.change_count("waiting", -1)  # as an audit would
-
-
-def test_a_band_that_is_not_ours_ends_it_nevertheless(live: LiveFrontier) -> None:
-    HandWorker(live, "worker").exchange(put(1, partition=TRAP))
-    live.redis.hset(live.key("bands"), "evil.example", "xx")
-    assert drop(live.redis, live.crawl, "evil.example") == 0
-    assert drop(live.redis, live.crawl, TRAP.decode()) == 1

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from scrapy_dq.crew.redis_access import run_name_for
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Census, Parentless, Receipt, Seeding, Status, Words
+from scrapy_dq.settings import Config
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -217,102 +219,7 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
     assert live.dump() == before
 
 
-# A phase that somebody else wrote
-
-
-@pytest.mark.parametrize("where", ["backlog", "returned", "quarantine", "delayed", "in-flight"])
-@pytest.mark.parametrize("next_call", ["exchange", "leave", "join", "rejoin", "overview"])
-def test_a_run_in_which_something_waits_is_not_finished_whatever_its_phase_says(
-    live: LiveFrontier, worker: HandWorker, where: str, next_call: str
-) -> None:
-    """It is served, and the next worker continues it; believed, the phase would have it deleted."""
-    worker.exchange(put(1, due_in=1000 if where == "delayed" else 0))
-    if where in ("returned", "quarantine", "in-flight"):
-        holder = HandWorker(live, "holder")
-        holder.exchange(want=1)
-        if where == "returned":
-            holder.leave()
-        elif where == "quarantine":
-            worker.reclaim("holder")
-    live.redis.hset(live.key("meta"), "phase", "finished")
-    if next_call == "exchange":
-        receipt = worker.exchange()
-        assert (receipt.status, receipt.damage) == (Status.OK, "phase")
-        assert worker.exchange().damage == ""
-    elif next_call == "leave":
-        worker.leave()
-    elif next_call == "rejoin":
-        worker.rejoin("again")
-    elif next_call == "overview":
-        assert peek(live.redis, live.crawl).phase == "open"
-    new = HandWorker(live, "new")
-    assert (new.joined.resumed, new.run) == (True, 0)
-    if where == "in-flight":
-        new.reclaim("holder")
-    live.advance(1000)
-    new.exchange()
-    assert new.take(1) == [1]
-    new.exchange(ack(1))
-    for name in live.members() - {"new"}:
-        new.reclaim(name)
-    assert new.exchange().status is FINISHED
-
-
-def test_a_phase_is_not_believed_though_the_counts_agree_with_it(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    worker.exchange(put(1))
-    live.change_count("waiting", -1)
-    live.redis.hset(live.key("meta"), "phase", "finished")
-    receipt = worker.exchange(want=1)
-    assert (receipt.status, numbers(receipt)) == (Status.OK, [1])
-
-
-COUNTS_OF_NOTHING = " ".join("0" * 12)
-
-
-def pretend_the_end(live: LiveFrontier) -> None:
-    """Write that the run is finished, and that nothing is waiting, in flight or delayed."""
-    live.redis.hset(live.key("meta"), mapping={"phase": "finished", "counts": COUNTS_OF_NOTHING})
-
-
-@pytest.mark.parametrize("next_call", ["exchange", "leave", "join", "rejoin", "fence", "another's exchange"])
-def test_a_run_with_leases_is_not_finished_though_phase_and_counts_say_so(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker, next_call: str
-) -> None:
-    """Believed, its last worker would have deleted what it holds, and the children of that."""
-    worker.exchange(put(1), want=1)
-    if next_call == "leave":
-        other.leave()
-    pretend_the_end(live)
-    if next_call in ("exchange", "another's exchange"):
-        receipt = (worker if next_call == "exchange" else other).exchange()
-        assert (receipt.status, receipt.applied, receipt.damage) == (Status.OK, True, "phase")
-    elif next_call == "leave":
-        assert worker.leave() == (1, True)
-    elif next_call == "rejoin":
-        worker.rejoin("again")
-    elif next_call == "fence":
-        other.reclaim("worker")
-    new = HandWorker(live, "new")
-    assert (new.joined.resumed, new.run) == (True, 0)
-    for name in sorted(live.members() - {"new"}):
-        new.reclaim(name)
-    live.call("audit", new.epoch, new.run, [], [])
-    assert new.take(1) == [1]
-    new.exchange(put(2), ack(1))
-    assert new.take(1) == [2]
-    assert new.exchange(ack(2)).status is FINISHED
-
-
-def test_who_leaves_with_leases_of_nobody_ends_no_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Somebody has removed it from the members, too."""
-    worker.exchange(put(1), want=1)
-    pretend_the_end(live)
-    live.redis.delete(live.key("members"))
-    assert worker.leave() == (1, True)
-    new = HandWorker(live, "new")
-    assert (new.joined.resumed, new.run, new.take(1)) == (True, 0, [1])
+# Who comes back
 
 
 def test_who_was_drained_finds_the_run_finished_whatever_it_holds(
@@ -659,3 +566,18 @@ def test_the_next_run_does_not_use_what_was_kept_for_a_returning_worker(live: Li
     again = HandWorker(live, "again")
     assert (again.run, live.key_names()) == (1, {"meta", "members", "beats", "worker:again"})
     assert again.exchange(put(1, admission=Admission.SEEN)).dropped == ()
+
+
+def test_crews_that_begin_at_once_have_one_name_for_their_run(live: LiveFrontier) -> None:
+    """A worker of the second, restarted as the run ends, finds it finished; a later crew begins the next."""
+    config = Config(live.crawl)
+    for number in range(3):
+        first, second = run_name_for(live.redis, config), run_name_for(live.redis, config)
+        named = replace(IDENTITY, run_name=second)
+        worker = HandWorker(live, f"first-{number}", replace(IDENTITY, run_name=first))
+        assert worker.run == number
+        assert worker.exchange().status is Status.FINISHED
+        late = live.call("join", f"second-{number}", {"host": "h"}, "epoch", named)
+        assert (late.status, late.run) == (Status.FINISHED, number)
+    HandWorker(live, "unnamed")
+    assert run_name_for(live.redis, config) == run_name_for(live.redis, config)

@@ -258,3 +258,18 @@ def test_a_run_that_was_forgotten_is_out_of_step(live: LiveFrontier, worker: Han
     before = live.dump()
     assert worker.exchange(put(1), run=1) == RESYNC
     assert live.dump() == before
+
+
+def test_a_repeat_brings_all_that_a_large_exchange_has_brought(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Its limits are those of the exchange itself."""
+    worker.exchange(*(put(n, payload=b"x" * 300_000) for n in range(14)))
+    worker.exchange(*(put(n) for n in range(14, 1_014)))
+    first = worker.exchange(want=1_000)
+    assert 10 < len(first.leases) < 20
+    assert worker.send(worker.last).leases == first.leases
+    worker.exchange(*(ack(n) for n in numbers(first)))
+    rest = worker.exchange(want=1_000)
+    assert len(rest.leases) == 1_000
+    assert worker.send(worker.last).leases == rest.leases

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scrapy_dq.frontier import forget
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Put, Seen
+from scrapy_dq.frontier.model import Admission, Put, Seen
 from support.live_frontier import HandWorker, LiveFrontier, ack, limited, numbers, put
 
 
@@ -56,18 +56,6 @@ def test_nothing_else_is_touched(live: LiveFrontier, worker: HandWorker) -> None
 def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     assert forget(live.redis, live.crawl, [(b"one", b"-")]) is None
     assert live.dump() == {}
-
-
-@pytest.mark.parametrize("name", ["seen", "adopted"])
-def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandWorker, name: str) -> None:
-    """It is found before the first write."""
-    worker.exchange(seen(1, b"one"))
-    live.redis.delete(live.key(name))
-    live.redis.set(live.key(name), "foreign")
-    before = live.dump()
-    with pytest.raises(FrontierRefused, match="something else uses this name"):
-        forget(live.redis, live.crawl, [(b"one", b"-")])
-    assert live.dump() == before
 
 
 def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:

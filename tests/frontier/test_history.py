@@ -507,15 +507,6 @@ def grow_older_than_a_day(live: LiveFrontier) -> None:
     grow_older(live, 90_000, "began")
 
 
-@pytest.mark.parametrize("stored", ["", "x", "-1 0 0 0 0 0 0", "9" * 400, "1 2 3", " ".join(["9" * 30] * 7)])
-def test_whatever_the_sums_are_a_sample_is_taken(live: LiveFrontier, spider: HandWorker, stored: str) -> None:
-    """They begin again, or stay where they cannot grow; a beat never fails over them."""
-    live.redis.hset(live.key("meta"), mapping={"sampled": stored, "began": stored})
-    for _ in range(2):
-        report(spider, Figures(1, 0.001, 1, 0.001))
-    assert len(samples(live)) == 1
-
-
 LATER = {
     "samples": b"\2" + bytes(20),
     "minutes": b"\2",

@@ -9,37 +9,22 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier import frontier as frontier_module
-from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import (
     Admission,
     Census,
-    FrontierError,
     FrontierRefused,
     FrontierUnavailable,
     Order,
-    Parentless,
     Seen,
     Status,
 )
-from scrapy_dq.frontier.wire import pack_moves, parse_members
-from support.live_frontier import HISTORY, IDENTITY, HandWorker, LiveFrontier, ack, put
+from scrapy_dq.frontier.wire import pack_moves
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
 # Nobody looks at `converting` but who converts, nor at the history but who reads it.
-PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name not in ("converting", *HISTORY)]
-
-CALLS = {
-    "join": ("new", {}, "epoch", IDENTITY),
-    "rejoin": ("new", {}, "worker", "EPOCH", 0, [], Parentless.NONE, 1, IDENTITY),
-    "exchange": ("worker", "EPOCH", 0, 2, 1, 0, 1, pack_moves([put(9)])),
-    "drain": ("dead", "EPOCH", 0, 10, 3),
-    "leave": ("worker", "EPOCH", 0, False),
-    "limit": (b"", 1.0, 1, 1.0),
-    "members": (),
-}
-
-
 # Another crawl under this name
 
 
@@ -124,46 +109,26 @@ def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: Ha
     assert other.joined.spider_args == IDENTITY.spider_args
 
 
-# Foreign keys
+# Keys of another type
 
 
-@pytest.mark.parametrize("method", CALLS)
-@pytest.mark.parametrize("key", PLAIN_KEYS, ids=lambda key: key.name)
-def test_a_key_of_a_foreign_type_changes_nothing(live: LiveFrontier, method: str, key: keys.Key) -> None:
-    """A script has no roll-back: a key of a wrong type is found before the first write, and named."""
-    dead, worker = HandWorker(live, "dead"), HandWorker(live, "worker")
-    worker.exchange(put(1), put(2), put(3), want=1)
-    assert dead.take(1) == [2]
-    worker.fence("dead")
-    live.redis.delete(keys.prefix(live.crawl) + key.name)
-    foreign = live.redis.set if key.type != "string" else live.redis.rpush
-    foreign(keys.prefix(live.crawl) + key.name, "not ours")
+@pytest.mark.parametrize("name", ["meta", "members", "rotation", "seen"])
+def test_a_key_of_another_type_is_refused_before_anything_is_written(
+    live: LiveFrontier, worker: HandWorker, name: str
+) -> None:
+    """The message says the way out; `clear --force` takes it."""
+    worker.exchange(put(1))
+    live.redis.delete(live.key(name))
+    live.redis.set(live.key(name), "not ours")
     before = live.dump()
-    args = [worker.epoch if arg == "EPOCH" else arg for arg in CALLS[method]]
-    # Without a readable meta there is no epoch, so most calls cannot even begin.
-    expected = FrontierError if key.name == "meta" else FrontierRefused
-    with pytest.raises(expected, match=f"{key.name}|WRONGTYPE"):
-        live.call(method, *args)
+    for refused in (
+        lambda: HandWorker(live, "other"),
+        lambda: worker.exchange(want=1),
+        lambda: peek(live.redis, live.crawl),
+    ):
+        with pytest.raises(FrontierRefused, match=r"has another type: .* clear --force"):
+            refused()
     assert live.dump() == before
-
-
-def test_a_foreign_key_of_a_worker_changes_nothing(live: LiveFrontier) -> None:
-    """Nor does one of the keys that are made as they are needed: found before the first write."""
-    key, worker = "in-flight:worker", HandWorker(live, "worker")
-    live.redis.set(keys.prefix(live.crawl) + key, "not ours")
-    before = live.dump()
-    with pytest.raises(FrontierRefused, match=f"{key}' is a string"):
-        worker.exchange(put(3, priority=1), put(4))
-    assert live.dump() == before
-
-
-def test_a_foreign_type_is_explained(live: LiveFrontier) -> None:
-    """The message names the key, what it is, what it should be, and the way out."""
-    live.redis.set(keys.prefix(live.crawl) + "seen", "not ours")
-    with pytest.raises(FrontierRefused, match=r"seen' is a string, not a set.*DQ_CRAWL"):
-        HandWorker(live, "worker")
-    with pytest.raises(FrontierRefused, match="seen' is a string, not a set"):
-        peek(live.redis, live.crawl)
 
 
 # Redis itself
@@ -208,13 +173,6 @@ def test_only_moves_are_packed() -> None:
     """An argument that is not a move is a programming error, found before anything is sent."""
     with pytest.raises(TypeError, match="not a move"):
         pack_moves([object()])  # type: ignore[list-item]
-
-
-def test_a_damaged_identity_is_an_empty_one() -> None:
-    """Others are shown with what can be read of them: Redis is shared, so its data is untrusted."""
-    (member,) = parse_members([b"worker", b"{not json", b"0", 3, 1, b"", b"9" * 400, b""])
-    assert (member.worker_id, member.identity, member.in_flight) == ("worker", {}, 3)
-    assert (member.since, member.done) == (0.0, 0)
 
 
 def test_peek_shows_a_crawl_from_outside(live: LiveFrontier) -> None:

@@ -227,42 +227,10 @@ def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, 
         assert live.state() == before
 
 
-def record(
-    entry: bytes = entry_id(9),
-    place: bytes = b"p" * 16,
-    payload: Any = b"x",
-    partition: tuple[bytes, ...] = (b"",),
-) -> bytes:
+def record(payload: bytes) -> bytes:
     """Return a record of a request that failed, as lua/moves/fail.lua would write it."""
-    fields = [entry, "label", "reason", 0, "worker", 0, place, payload, *partition]
+    fields = [entry_id(9), "label", "reason", 0, "worker", 0, b"p" * 16, payload, b""]
     return msgpack.packb(fields, use_bin_type=False)
-
-
-FOREIGN = {
-    "no msgpack": b"\xc1junk",
-    "no array": msgpack.packb("junk"),
-    "too short": msgpack.packb([b"id"], use_bin_type=False),
-    "of an earlier version": record(partition=()),
-    "a place of 3 bytes": record(place=b"ppp"),
-    "a partition with a zero byte": record(partition=(b"a\0",)),
-    "a partition that is too long": record(partition=(b"a" * 513,)),
-    "an id of 3 bytes": record(entry=b"iii"),
-    "a payload that is a number": record(payload=7),
-}
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_foreign_record_is_left_alone(live: LiveFrontier, worker: HandWorker, what: str) -> None:
-    """Whatever somebody has written there: in the list, and, without its first two fields, in the hash."""
-    foreign = FOREIGN[what]
-    live.redis.lpush(live.key("failed"), foreign)
-    live.redis.hset(live.key("dead"), b"stranger-id!", foreign)
-    sent = retry_records(
-        live.redis, live.frontier.name, look(live), [(foreign, -1)], [b"stranger-id!", b"short"]
-    )
-    assert sent == (0, 0)
-    assert live.redis.lrange(live.key("failed"), 0, -1) == [foreign]
-    live.redis.delete(live.key("failed"), live.key("dead"))
 
 
 def test_of_two_failures_with_equal_id_and_time_both_are_shown(
@@ -270,15 +238,6 @@ def test_of_two_failures_with_equal_id_and_time_both_are_shown(
 ) -> None:
     live.redis.rpush(live.key("failed"), record(payload=b"a"), record(payload=b"b"))
     assert [each.payload for each in failed(live.redis, live.crawl)] == [b"a", b"b"]
-
-
-def test_an_invalid_id_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
-    """Somebody has copied a dead letter to a name of their own."""
-    worker.exchange(put(1), want=1)
-    worker.exchange(bury(1))
-    live.redis.hset(live.key("dead"), b"copy", live.redis.hget(live.key("dead"), entry_id(1)))
-    assert retry_records(live.redis, live.frontier.name, look(live), (), [b"copy", entry_id(1)]) == (0, 1)
-    live.redis.hdel(live.key("dead"), b"copy")
 
 
 def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
@@ -298,23 +257,6 @@ def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: Ha
     for size, count in ((2**20, 4), (100, 16), (100, 64), (100, 200), (2**23, 1), (0, 4)):
         pace.saw([b"x" * size])
         assert pace.count == count
-
-
-@pytest.mark.parametrize("name", ["failed", "dead", "returned", "rotation", "seen"])
-def test_a_key_of_another_type_changes_nothing(live: LiveFrontier, worker: HandWorker, name: str) -> None:
-    """It is found before the first write."""
-    worker.exchange(put(1), put(2), want=2)
-    worker.exchange(fail(1), bury(2))
-    records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
-    kept = live.redis.dump(live.key(name))
-    live.redis.set(live.key(name), "foreign")
-    before, overview = live.dump(), Overview("open", worker.epoch, 0, Census(), [])
-    with pytest.raises(FrontierRefused, match="something else uses this name"):
-        retry_records(live.redis, live.frontier.name, overview, records, [entry_id(2)])
-    assert live.dump() == before
-    live.redis.delete(live.key(name))
-    if kept:
-        live.redis.restore(live.key(name), 0, kept)
 
 
 def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Receipt, Status
+from scrapy_dq.frontier.model import Admission, Receipt, Seeding, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 ARGS, OTHER = replace(IDENTITY, starts="args"), replace(IDENTITY, starts="other args")
@@ -160,16 +160,6 @@ def test_the_next_run_knows_nothing_of_it(live: LiveFrontier) -> None:
     assert (again.run, live.state()["starts"]) == (1, {})
 
 
-@pytest.mark.parametrize("stored", [b"", b"\xc1", b"\x01", b"\x91\x01", b"\x81\xa4args\x01"])
-def test_what_somebody_else_has_written_there(live: LiveFrontier, stored: bytes) -> None:
-    """It stops no exchange."""
-    worker = HandWorker(live, "worker", ARGS)
-    live.redis.hset(live.key("meta"), "starts", stored)
-    worker.exchange(put(1), seeding=1)
-    worker.exchange(*(ack(n) for n in worker.take(1)), seeding=1)
-    assert worker.exchange().status is Status.FINISHED
-
-
 @pytest.mark.parametrize("how", ["killed", "leave"])
 def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFrontier, how: str) -> None:
     """What it had stored is gone (a roll-back): that another one was complete before does not help."""
@@ -221,21 +211,6 @@ def test_a_worker_that_dies_without_a_record_may_have_been_in_its_start(live: Li
     assert all_done(later).status is Status.FINISHED
 
 
-@pytest.mark.parametrize("stored", [b"\xc1 no msgpack", b"\x05", b"\xa4text"])
-def test_starts_that_cannot_be_read_count_as_one_that_was_interrupted(
-    live: LiveFrontier, worker: HandWorker, stored: bytes
-) -> None:
-    """It may have been; a start() that is completed later makes up for it."""
-    worker.exchange()
-    live.redis.hset(live.key("meta"), mapping={"starts": stored, "phase": "open"})
-    receipt = worker.exchange()
-    assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
-    assert live.call("interrupted_starts") == ["?"]
-    later = HandWorker(live, "later", ARGS)
-    assert later.exchange().status is Status.FINISHED
-    assert live.call("interrupted_starts") == []
-
-
 def test_complete_starts_leave_room_for_an_interrupted_one(live: LiveFrontier, worker: HandWorker) -> None:
     """A crawl in thousands of parts: of each the name is needed, so that no other start() completes it."""
     done = {f"part {n}": "done" for n in range(1_500)}
@@ -243,3 +218,15 @@ def test_complete_starts_leave_room_for_an_interrupted_one(live: LiveFrontier, w
     other = HandWorker(live, "other", replace(IDENTITY, starts="part 2000"))
     worker.reclaim(other.worker_id)
     assert b"part 2000" in msgpack.unpackb(live.redis.hget(live.key("meta"), "starts"), raw=True)
+
+
+def test_no_more_starts_are_noted_than_are_read(live: LiveFrontier, worker: HandWorker) -> None:
+    """What does not fit counts as one, and stays interrupted."""
+    full = {f"{n:06}" + "x" * 4000: "done" for n in range(65)}
+    full["rest"] = "x" * (256 * 1024 - len(msgpack.packb(full)) - 10)
+    live.redis.hset(live.key("meta"), "starts", msgpack.packb(full))
+    dead = HandWorker(live, "dead", replace(IDENTITY, starts="{}"))
+    dead.exchange(seeding=Seeding.ACTIVE)
+    worker.reclaim("dead")
+    assert worker.exchange().census.incomplete == 1
+    assert live.redis.hget(live.key("meta"), "starts")[:3] == b"\x81\xa1?"

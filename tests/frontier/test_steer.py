@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from scrapy_dq.frontier.admin.control import Word, limit, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import (
     Claim,
-    FrontierRefused,
     Hold,
-    Order,
     Seeding,
     StartKeys,
     Status,
@@ -124,12 +120,3 @@ def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, wo
 def test_of_a_crawl_that_is_not_there_nothing_is_made(live: LiveFrontier) -> None:
     assert say(live, Word.PAUSE) is None
     assert live.key_names() == set()
-
-
-@pytest.mark.parametrize("order", Order)
-def test_a_foreign_type_is_refused(open_frontier: Callable[..., LiveFrontier], order: Order) -> None:
-    """As by every other call; nothing is changed."""
-    live = open_frontier(order)
-    live.redis.set(live.key("meta"), "text")
-    with pytest.raises(FrontierRefused, match="something else uses this name"):
-        say(live, Word.PAUSE)

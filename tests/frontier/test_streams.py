@@ -316,17 +316,3 @@ def test_a_message_that_was_deleted_is_none(fed: Stream, claimer: HandWorker) ->
     fed.let_idle()
     assert not claim(claimer, 2).leases
     claimer.exchange(Ack(before[0].entry_id), seeding=3)
-
-
-@pytest.mark.parametrize(
-    "message", [b"", b"x", b"no zero byte", b"not there\0" + b"1-1", b"meta\0" + b"1-1", b"x\0no id"]
-)
-def test_a_message_that_somebody_wrote_harms_nothing(
-    fed: Stream, claimer: HandWorker, message: bytes
-) -> None:
-    """Its name may be that of any key, its id none."""
-    if message.startswith(b"meta"):
-        message = fed.key("meta").encode() + b"\0" + b"1-1"
-    (lease,) = claimer.exchange(replace(put(1), message=message), want=1).leases
-    assert lease.payload == b"payload"
-    assert claimer.exchange(Ack(lease.entry_id)).census.done == 1

@@ -124,7 +124,7 @@ def test_a_host_that_is_longer_than_any_is_dropped(
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=LONG_HOST)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
-    assert "is dropped: its host has more than 255 characters" in worker.text
+    assert "is dropped: its host has more than 1,000 characters" in worker.text
     assert worker.stats.get("dq/failed", 0) == 0
 
 
@@ -147,8 +147,8 @@ def test_what_python_would_encode_for_hours_costs_a_worker_nothing(
     project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=TIMELESS)
     worker = project.run_to_end(timeout_s=60)
     assert project.count() == {"/odd?s=0": 1}
-    assert worker.text.count("is dropped: its host has more than 255 characters") == 1
-    assert worker.text.count("characters are too many for a host name") >= 1
+    assert worker.text.count("is dropped: its host has more than 1,000 characters") == 1
+    assert worker.text.count("characters are too many for a part of a host name") >= 1
     assert worker.stats["dq/failed"] == 2
 
 

@@ -21,6 +21,7 @@ import scrapy_dq
 from simulation.plan import SHARDED
 
 ROOT = Path(scrapy_dq.__file__).parents[1]
+TESTS = Path(__file__).parents[1]
 APART = 100_000
 """Between the first seeds of two tries."""
 LUA = "scrapy_dq/frontier/lua/"
@@ -35,6 +36,8 @@ class Mutation:
     """Its number in "The thirteen rules of the protocol"; GUARD: one of "Other guards"."""
     what: str
     changes: tuple[tuple[str, str, str], ...]
+    test: str = ""
+    """A test of pytest that finds it, where the plans of the simulator hardly ever lead to it."""
 
 
 GUARD = "guard"
@@ -170,6 +173,13 @@ MUTATIONS = (
     Mutation(GUARD, "what is to be done again is done", (
         (LUA + "moves/settle.lua", "again(worker_id, ending)", "ack(worker_id, { ending.id })"),
     )),
+    Mutation(GUARD, "a late copy of its join takes a worker into the next run", (
+        (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[9] and", "if false and"),
+        (LUA + "transitions/rejoin.lua", "since * registered > 0 and since ~= registered", "false"),
+    ), test="frontier/test_late.py::test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run"),
+    Mutation(GUARD, "partitions without entries hide those behind them", (
+        (LUA + "moves/lease.lua", "until want <= 0 or fruitless == 0", "until true or fruitless == 0"),
+    ), test="frontier/test_damage.py::test_partitions_without_entries_at_the_head_of_the_rotation"),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
@@ -257,6 +267,13 @@ def main() -> int:
         for mutation in MUTATIONS:
             if options.rule and mutation.rule not in options.rule:
                 continue
+            if mutation.test:
+                fails_without = fails(mutation)
+                found = found and fails_without
+                row = (mutation.rule, mutation.what, "test", "", "fails" if fails_without else "passes")
+                console.print(*row, sep=" | ", markup=False, highlight=False)
+                table.add_row(*row)
+                continue
             least = SHARDED if mutation.rule == SHARDS else 0
             firsts = [least + number * APART for number in range(options.tries)]
             tries = list(pool.map(lambda first, m=mutation: _try(m, first, options.most), firsts))
@@ -280,6 +297,31 @@ def mutated(mutation: Mutation, folder: Path) -> dict[str, str]:
         path = folder / name
         path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
     return os.environ | {"PYTHONPATH": os.pathsep.join((str(folder / "tests"), str(folder)))}
+
+
+def fails(mutation: Mutation) -> bool:
+    """Return whether the test of *mutation* fails without the rule."""
+    with tempfile.TemporaryDirectory(prefix="dq-mutation-") as folder:
+        # Beside the package: there each test finds what it imports.
+        env = mutated(mutation, Path(folder))
+        shutil.copytree(
+            TESTS, Path(folder, "tests"), dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not soak",
+            "-p",
+            "no:cacheprovider",
+            f"tests/{mutation.test}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, check=False)
+        assert done.returncode in (0, 1), done.stdout + done.stderr  # else the test could not run
+        return done.returncode == 1
 
 
 def _try(mutation: Mutation, first: int, most: int) -> tuple[int, str]:

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.mutations import MUTATIONS, ROOT, mutated
-
-TESTS = Path(__file__).parents[1]
-
+from simulation.mutations import MUTATIONS, ROOT, TESTS, Mutation, fails, mutated
 
 ENV = os.environ | {"PYTHONPATH": str(TESTS)}
 
@@ -108,6 +105,13 @@ def test_a_rule_that_is_taken_out_is_found() -> None:
     """The other rules: `make simulate-mutations`."""
     done = simulate("--rule", "1", "--tries", "1", "--most", "1000", module="simulation.mutations")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "mutation", [each for each in MUTATIONS if each.test], ids=lambda mutation: mutation.what
+)
+def test_a_guard_that_is_taken_out_is_found(mutation: Mutation) -> None:
+    assert fails(mutation)
 
 
 def test_a_failing_seed_is_shrunk_to_the_command_that_repeats_it(tmp_path: Path) -> None:

@@ -1,83 +1,65 @@
-"""What the hosts in others' URLs may cost: Python takes the square of their length."""
+"""What the hosts in links and the charsets of pages may cost: Python takes the square of their length."""
 
 from __future__ import annotations
 
 import codecs
-import sys
-import unicodedata
 import urllib.parse
-from encodings import idna, punycode
-from typing import Any
+from collections.abc import Callable
+from encodings import punycode
 
 import pytest
-import w3lib.url
 from scrapy import Request
+from scrapy.http import HtmlResponse
+from scrapy.linkextractors import LinkExtractor
 
-from scrapy_dq.hostnames import LONGEST_HOST, LONGEST_LABEL, bound_host_names, host_named
+from scrapy_dq.hostnames import LONGEST_LABEL, bound_punycode, host_named
 
-LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
-ACCENTS = "a" + "\u0301\u0323" * 200
+LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 
 
 @pytest.fixture(autouse=True)
-def bounded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Bound it, as a scheduler does; return what is normalized meanwhile."""
-    normalized: list[str] = []
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bound punycode, as a scheduler does; return the lengths that Python converts meanwhile."""
+    lengths: list[int] = []
 
-    class Noted:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(unicodedata, name)
+    def noted(convert: Callable[..., object]) -> Callable[..., object]:
+        def convert_noted(text: str | bytes, *args: str) -> object:
+            lengths.append(len(text))
+            return convert(text, *args)
 
-        @staticmethod
-        def normalize(form: str, text: str) -> str:
-            normalized.append(text)
-            return unicodedata.normalize(form, text)
+        return convert_noted
 
-    of_w3lib = sys.modules.get("w3lib._url")
-    for module, name in (
-        (punycode, "punycode_encode"), (punycode, "punycode_decode"), (idna, "nameprep"),
-        (urllib.parse, "_checknetloc"), (of_w3lib, "_nfkc_netloc"),
-    ):  # fmt: skip
-        if hasattr(module, name):
-            monkeypatch.setattr(module, name, getattr(module, name))
-    monkeypatch.setattr(idna, "unicodedata", Noted())
-    monkeypatch.setitem(sys.modules, "unicodedata", Noted())  # urllib.parse imports it when it needs it
-    if of_w3lib is not None:
-        monkeypatch.setattr(of_w3lib, "unicodedata", Noted())
-    bound_host_names()
-    bound_host_names()
-    urllib.parse.clear_cache()  # type: ignore[attr-defined]
-    return normalized
+    for name in ("punycode_encode", "punycode_decode"):
+        original = getattr(punycode, name)
+        monkeypatch.setattr(punycode, name, noted(getattr(original, "__wrapped__", original)))
+    bound_punycode()
+    bound_punycode()
+    return lengths
 
 
-def test_no_host_is_encoded_whose_label_is_too_long_anyway() -> None:
-    """A minute for 20,000 letters."""
-    with pytest.raises(UnicodeError, match="300 characters are too many for a host name"):
-        f"www.{LETTERS}.example".encode("idna")
-
-
-def test_no_page_is_decoded_as_if_it_were_a_label() -> None:
-    """Whatever its charset claims."""
-    for errors in ("strict", "replace", "ignore"):
-        with pytest.raises(UnicodeError, match="2,001 characters are too many"):
-            (b"a" * 1_000 + b"-" + b"b" * 1_000).decode("punycode", errors)
-    with pytest.raises(UnicodeError):
-        codecs.getincrementaldecoder("punycode")().decode(b"b" * 1_000)
-
-
-@pytest.mark.parametrize("host", [ACCENTS, f"{ACCENTS}.example", f"me:{ACCENTS}@example.com:80"])
-def test_no_host_is_normalized_that_is_longer_than_any(bounded: list[str], host: str) -> None:
-    """Ten minutes for 1 MB of accents: neither by Python, nor by w3lib, nor for a request."""
-    url = f"http://{host}/path"
-    assert urllib.parse.urlsplit(url).netloc == host
-    w3lib.url.safe_url_string(url)
+def test_a_link_to_an_endless_host_costs_no_minute(converted: list[int]) -> None:
+    """60 kB of a page took a minute each time its link was followed."""
+    url = f"http://www.{LETTERS}.example/"
+    page = HtmlResponse("http://a.example/", body=f'<a href="{url}">x</a>'.encode(), encoding="utf-8")
     assert Request(url).url
+    assert page.follow(url).url
+    LinkExtractor().extract_links(page)
+    with pytest.raises(UnicodeError, match="20,000 characters are too many"):
+        url.encode("idna")
+    assert not converted
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
+def test_no_page_is_decoded_as_if_it_were_a_label(errors: str, converted: list[int]) -> None:
+    """Its charset may be "punycode": a page of 1 MB took hours."""
+    with pytest.raises(UnicodeError, match="2,001 characters are too many"):
+        (b"a" * 1_000 + b"-" + b"b" * 1_000).decode("punycode", errors)
     with pytest.raises(UnicodeError):
-        ACCENTS.encode("idna")
-    assert max(map(len, bounded), default=0) <= LONGEST_HOST
+        codecs.getincrementaldecoder("punycode")(errors).decode(b"b" * 1_000)
+    assert not converted
 
 
-def test_real_names_are_what_they_were(bounded: list[str]) -> None:
+def test_real_names_are_what_they_were(converted: list[int]) -> None:
     """Also refused as they were: a sign that becomes a slash would hide where a host ends."""
     assert host_named("Bücher.example.") == "xn--bcher-kva.example"
     longest = "ü" * (LONGEST_LABEL - 20)
@@ -86,4 +68,4 @@ def test_real_names_are_what_they_were(bounded: list[str]) -> None:
     with pytest.raises(ValueError, match="under NFKC normalization"):
         urllib.parse.urlsplit("http://good.example\u2100.example/")
     assert Request("http://bücher.example/ü").url == "http://xn--bcher-kva.example/%C3%BC"
-    assert bounded
+    assert converted

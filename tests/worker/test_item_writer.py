@@ -351,21 +351,6 @@ async def test_what_redis_has_forgotten_is_written_again(
     assert not client.exists(mark), "nothing is left behind"
 
 
-@pytest.mark.parametrize("mark", ["nan", "-inf", "-1e300", "1e300", "9" * 30, "no number", ""])
-async def test_a_mark_that_no_worker_wrote_has_items_written_again_once_at_most(
-    client: redis.Redis, proxy: RedisProxy, key: str, stored: Stored, mark: str
-) -> None:
-    """Not with each trip, for ever: the mark is replaced, and the writer ends."""
-    async with writing(proxy.url) as writer:
-        for item in "ab":
-            await asyncio.gather(*write(writer, key, item))
-        client.set(mark_of(client), mark)
-        for item in "cdefgh":
-            await asyncio.gather(*write(writer, key, item))
-    assert set(stored()) == set("abcdefgh")
-    assert max(Counter(stored()).values()) <= 2
-
-
 async def test_closing_waits_for_what_is_written_again(
     client: redis.Redis, proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: dict[
     beats: dict[str, int] = {}
     told = False
     while True:
-        members = await frontier.members(anyhow=True)
+        members = await frontier.members()
         dead.update((m.worker_id, None) for m in members if certainly_dead(m.identity, own))
         unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
         known = beats | dead

@@ -10,16 +10,16 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import msgpack
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import at_home, shards_of
 from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.keys import Shard
-from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Member, Order
+from scrapy_dq.frontier.model import Census, FrontierRefused, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import number_of, parse_epoch, parse_members, parse_words, refuse
+from scrapy_dq.frontier.wire import number_of, parse_epoch, parse_members, parse_words, wrong_type_in
 
 R = TypeVar("R", "Failed", "Dead")
 
@@ -259,25 +259,21 @@ def _process_of(member: Member) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, str(value)) for name, value in member.identity.items()))
 
 
-def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | None = None) -> Overview:
+def peek(client: Any, crawl: str, *, most_members: int | None = None) -> Overview:
     """Read the state of *crawl*, each shard in one atomic, read-only step; blocking.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
-        anyhow: return what can be read, also if a key has a foreign type; some counts are 0 then.
         most_members: read the records of so many workers; all are counted.
     Raises:
         redis.exceptions.RedisError: no reply of home. Another shard that does not answer is noted.
-        FrontierRefused: a key of the crawl has a foreign type, or names too many workers.
+        FrontierRefused: a key of the crawl has another type.
     """
     shards = shards_of(client, crawl)
     shards.ask_all()
     (_, whole), *others = shards.each(
-        lambda client, shard: (
-            shard.number, peek_shard(client, shard, anyhow=anyhow, most_members=most_members)
-        ),
-        strict=False,
-    )  # fmt: skip
+        lambda client, shard: (shard.number, peek_shard(client, shard, most_members)), strict=False
+    )
     apart = []
     for number, part in others:
         if (part.epoch, part.run) == (whole.epoch, whole.run):
@@ -289,17 +285,19 @@ def peek(client: Any, crawl: str, *, anyhow: bool = False, most_members: int | N
     return replace(whole, shards=len(shards), unreachable=unreachable, apart=tuple(apart))
 
 
-def peek_shard(
-    client: Any, shard: Shard, *, anyhow: bool = False, most_members: int | None = None
-) -> Overview:
+def peek_shard(client: Any, shard: Shard, most_members: int | None = None) -> Overview:
     """Read the state of one shard, in one atomic, read-only step; blocking; see `peek`."""
     most = "" if most_members is None else most_members
-    reply = Script("overview", Order.FIFO).call_blocking(client, keys.fixed(shard), int(anyhow), most)
-    refuse(reply)
+    try:
+        reply = Script("overview", Order.FIFO).call_blocking(client, keys.fixed(shard), most)
+    except ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            raise FrontierRefused(wrong_type_in(shard.crawl)) from error
+        raise
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])
     members = parse_members(reply[4])
-    name, *times = reply[6] or (None, None, None)
+    name, *times = reply[6]
     began_at, finished_at = (number_of(at) / 1000 for at in times)
     return Overview(
         phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops,

@@ -77,7 +77,7 @@ class ShardReader:
             name = self._prefix + "seen"
             generation, buckets = await self._client.hmget(name, "generation", "buckets")
         found: Found = []
-        for n in range(int(buckets or FIRST_BUCKETS) if generation else 0):
+        for n in range(int(buckets) if generation else 0):
             with as_unavailable():
                 members = await self._client.smembers(b"%s:%s:%d" % (name.encode(), generation, n))
             found += ((member, [n % FIRST_BUCKETS, member]) for member in members)

@@ -88,7 +88,7 @@ class Leases:
         # A lost lease may be granted to us again while its work is still running here: do not start it twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
-        # Redis has it once, however often an answer, which somebody else may have written, names it.
+        # It was forgotten, and put again by a replay log: Redis has it once (lua/lib/grants.lua).
         if lease.entry_id in self._buffered:
             return
         self._buffered.add(lease.entry_id)

@@ -273,7 +273,6 @@ class WorkerProtocol:
         self.left_behind = False
         self.rolled_back = False
         """Redis has lost puts of this run that the log had retired."""
-        self._reported_unreadable = False
         self._forfeited = False
         self.asks_for_suspects = False
         """The exchange that is under way may bring a suspect."""
@@ -434,15 +433,6 @@ class WorkerProtocol:
         assert isinstance(sent, Exchange)
         self._call = None
         self.asks_for_suspects = False
-        if not receipt.fits(len(sent.prefix)):
-            receipt = Receipt(Status.RESYNC, unreadable=True)
-        if receipt.unreadable and not self._reported_unreadable:
-            self._reported_unreadable = True
-            self._logger.error(
-                "What Redis has stored of the last exchange of worker %s was changed by somebody else and "
-                "cannot be read. No more of these are shown",
-                self.id,
-            )
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
@@ -581,7 +571,7 @@ class WorkerProtocol:
         self.applied = self.composed
         self.finished = False
         self.outrun_at = None
-        gone = self.census.gone  # somebody else may have deleted it from Redis since
+        gone = self.census.gone  # a roll-back of Redis may have lost it since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
         self._note_level(sent, now)

@@ -27,15 +27,12 @@ local function remember(worker_id, was, seq, nonce, seeding, dropped, settled)
   redis.call('HSET', worker_key(worker_id), unpack(changed))
   midway.remembered = true
 end
--- Grants again what is still in flight of *remembered*. Somebody else may have written that, so each id is read once,
--- and no more than an exchange could grant: *want* entries and *want* start payloads, up to max_bytes.
-local function repeat_grants(worker_id, remembered, want, max_bytes)
+-- Grants again what is still in flight of *remembered*.
+local function repeat_grants(worker_id, remembered)
   local timed = string.sub(remembered, 1, 1) == 't'
-  local size, known = timed and 20 or 12, {}
-  for i = 2, math.min(#remembered - size + 1, 2 * want * size), size do -- ignores an incomplete last item
+  for i = 2, #remembered, timed and 20 or 12 do
     local id = string.sub(remembered, i, i + 11)
-    local record = not known[id] and grants.bytes < max_bytes and redis.call('HGET', in_flight_key(worker_id), id)
-    known[id] = true
+    local record = redis.call('HGET', in_flight_key(worker_id), id)
     if record then
       local n = add_grant(id, record)
       local at = timed and struct.unpack('>I8', remembered, i + 12) or 0

@@ -1,6 +1,6 @@
 -- beats: a worker increments its heartbeat and reads the heartbeats of all workers. No clock is involved.
--- USES     keys.MOST_MEMBERS, keys.key
-local PART, MOST_REMOVED = 1000, 1000
+-- USES     keys.key
+local PART = 1000
 -- Returns what beat.lua returns, and whether the worker is a member. *looks*: see there.
 local function beat(worker_id, epoch, looks)
   local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
@@ -10,17 +10,10 @@ local function beat(worker_id, epoch, looks)
   if is_one then
     -- After its first write a script may exceed maxmemory: a worker that waits for memory is not dead, and says why.
     redis.pcall('HDEL', key.beats, '')
-    local count = redis.pcall('HINCRBY', key.beats, worker_id, 1)
-    local text = type(count) == 'table' and count.err
-    -- Somebody else has overwritten it: a beat that fails would hide from this worker which others are dead.
-    if text and (string.find(text, 'not an integer', 1, true) or string.find(text, 'overflow', 1, true)) then
-      redis.call('HSET', key.beats, worker_id, 1)
-    elseif text then
-      error(text, 0)
-    end
+    redis.call('HINCRBY', key.beats, worker_id, 1)
   end
-  if looks ~= '1' or redis.call('SCARD', key.members) > 2 * MOST_MEMBERS then return { 'OK', {}, words }, is_one end
-  local members, beats, known = redis.call('SMEMBERS', key.members), {}, {}
+  if looks ~= '1' then return { 'OK', {}, words }, is_one end
+  local members, beats = redis.call('SMEMBERS', key.members), {}
   for from = 1, #members, PART do
     local till = math.min(from + PART - 1, #members)
     local counts = redis.call('HMGET', key.beats, unpack(members, from, till))
@@ -30,16 +23,7 @@ local function beat(worker_id, epoch, looks)
       if not count then redis.call('HSET', key.beats, id, 0) end
       beats[#beats + 1] = id
       beats[#beats + 1] = count or '0'
-      known[id] = true
     end
-  end
-  -- What is left is of no member: somebody else wrote it.
-  if redis.call('HLEN', key.beats) > #members then
-    local others = {}
-    for _, id in ipairs(redis.call('HRANDFIELD', key.beats, MOST_REMOVED)) do
-      if not known[id] then others[#others + 1] = id end
-    end
-    if others[1] then redis.call('HDEL', key.beats, unpack(others)) end
   end
   return { 'OK', beats, words }, is_one
 end

@@ -16,26 +16,23 @@ local function saturated_by_budgets()
   end
   return #some > 0
 end
--- Detects entries that would never be leased: no set has a partition, one rests for longer than it has to or without
--- an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case
+-- Detects entries that would never be leased: no set has a partition, one rests without an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case
 local function look_for_partitions()
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
-  local resting = redis.call('ZRANGE', key.resting, 0, 0, 'WITHSCORES')
+  local resting = redis.call('ZRANGE', key.resting, 0, 0)
   local function is_empty(partition)
     return redis.call('HEXISTS', key.bands, partition) == 0 and not first_of(key.returned, partition)
       and not first_of(key.quarantine, partition)
   end
   if resting[1] then
-    local till = tonumber(resting[2])
-    local too_long = till > now_ms() and earliest_of(resting[1]) < till and not is_spent(resting[1])
-    if too_long or is_empty(resting[1]) then damaged('rotation') end
+    if is_empty(resting[1]) then damaged('rotation') end
   end
   if redis.call('EXISTS', key.saturated) == 0 then
     if not resting[1] then damaged('rotation') end
     return
   end
   local held = 0
-  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + (leases_of(id) or 0) end
+  for _, id in ipairs(redis.call('SMEMBERS', key.members)) do held = held + leases_of(id) end
   if held == 0 and not saturated_by_budgets() or held < state.in_flight then damaged('entries') end
 end

@@ -2,7 +2,7 @@
 -- every worker is offered each of them once: its record keeps the number up to which it was offered them (offer.lua).
 -- A record of `decliners` is kept until its entry is done, failed or buried, or, of a dead letter that no worker could
 -- serve, until the next run: a worker that gives the entry back must not send it to those workers.
--- USES     entry.MEMBER, entry.come_back, entry.split, keys.MOST_ID, keys.MOST_NAME, keys.key, keys.worker_key,
+-- USES     entry.MEMBER, entry.come_back, entry.split, keys.key, keys.worker_key,
 --          state, state.is_there, state.now_there
 local declined = {}
 -- Returns what identifies a worker, whatever its id: the event of its joining, which a rejoin keeps (member.lua).
@@ -23,7 +23,7 @@ function declined.by(worker_id, id)
   return false
 end
 function declined.note(worker_id, id, reason, fingerprint)
-  local of = declined.of(id) or { reason, string.sub(worker_id, 1, MOST_ID), fingerprint }
+  local of = declined.of(id) or { reason, worker_id, fingerprint }
   of[#of + 1] = declined.lasting_id(worker_id)
   redis.call('HSET', key.decliners, id, cmsgpack.pack(of))
   now_there('decliners')
@@ -37,12 +37,6 @@ end
 -- The work on these entries has ended.
 function declined.forget(ids)
   if is_there('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
-end
--- Returns partition and record (as of `returned`) of a member; nothing if another program has written it.
-function declined.read(member)
-  local stop = string.find(string.sub(member, 1, MOST_NAME + 1), '\0', 1, true)
-  if stop and #member >= stop + MEMBER then return split(member, 1) end
-  redis.call('ZREM', key.declined, member)
 end
 -- It gets the largest number, so that every worker that has not declined it is offered it.
 function declined.wait(id, lease)

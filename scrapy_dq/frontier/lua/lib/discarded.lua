@@ -1,11 +1,6 @@
 -- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis, so they
 -- are recorded here and unlinked in small steps: by exchanges, and by the client that has dropped them (sweep.lua).
 -- USES     keys.bucket_key, keys.key, state.now_there
-local MOST_GENERATIONS = 16
-local MOST_BUCKETS = 2 ^ 26 -- enough for 3 billion fingerprints; bounds a number that somebody else may have written
-local function whole_number(text, least, most)
-  return math.max(least, math.min(math.floor(tonumber(text or 0) or 0), most))
-end
 local function discard(generation, buckets)
   redis.call('HSET', key.discarded, generation, buckets)
   now_there('discarded')
@@ -13,9 +8,9 @@ end
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_some(most)
   -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty.
-  local found = redis.call('HRANDFIELD', key.discarded, MOST_GENERATIONS, 'WITHVALUES')
+  local found = redis.call('HRANDFIELD', key.discarded, 16, 'WITHVALUES')
   for i = 1, #found, 2 do
-    local generation, left = found[i], whole_number(found[i + 1], 0, MOST_BUCKETS)
+    local generation, left = found[i], tonumber(found[i + 1])
     local names = {}
     while left > 0 and #names < most do
       left = left - 1

@@ -11,7 +11,7 @@
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
 --                                     +128 quarantine; DEFERRED before the partition: see defer.lua
--- USES     keys.MOST_NAME, keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
+-- USES     keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
 --          politeness.DEFERRED, politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
@@ -27,18 +27,12 @@ end
 local function turn_bytes(rank, sequence)
   return struct.pack('>I8', order_newest_first(rank) and BIAS - sequence or sequence)
 end
--- Data that somebody else has written may be shorter than the fixed fields: it is padded, leased, then buried. Or it
--- is longer than DQ_MAX_ENTRY_BYTES allows: its first bytes are leased, and refused, as no timeout suits all of it.
-local MOST_BYTES = 4 * 1024 * 1024 + 4096
-local ELEMENT, MEMBER = 20, 29 -- minimum size of a list element; of a member of returned or quarantine
-local function whole(text, size)
-  return #text < size and text .. string.rep('\0', size - #text) or text
-end
-local function unpack_rank(bytes) return struct.unpack('>I8', whole(bytes, 8)) - BIAS end
+local ELEMENT, MEMBER = 20, 29 -- bytes before the payload of a list element; of a member of returned or quarantine
+local function unpack_rank(bytes) return struct.unpack('>I8', bytes) - BIAS end
 local function place_before(a, b)
   -- By number: Lua's < on strings follows the locale.
-  local a_rank, a_turn = struct.unpack('>I8I8', whole(a, 16))
-  local b_rank, b_turn = struct.unpack('>I8I8', whole(b, 16))
+  local a_rank, a_turn = struct.unpack('>I8I8', a)
+  local b_rank, b_turn = struct.unpack('>I8I8', b)
   if a_rank ~= b_rank then return a_rank < b_rank end
   return a_turn < b_turn
 end
@@ -49,18 +43,14 @@ local function split(record, from)
 end
 -- Splits a member of delayed into id, rank, partition and payload.
 local function read_delayed(member)
-  if (string.find(member, '\0', 21, true) or math.huge) > 21 + MOST_NAME then -- not ours
-    return whole(string.sub(member, 1, 12), 12), 0, '', ''
-  end
   return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
 end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
 -- Splits a record of in-flight into its fields.
 local function read_record(record)
   local partition, element = split(record, 10)
-  element = whole(element, ELEMENT)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
-    partition = string.sub(partition, 1, MOST_NAME + #DEFERRED), payload = string.sub(element, 21) }
+    partition = partition, payload = string.sub(element, 21) }
 end
 local holds_suspect = nil -- EACH CALL. Id of the lease from quarantine that this worker holds; false: none
 -- Removes one lease from a worker; false if it does not hold it.
@@ -68,7 +58,6 @@ local function take_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
   redis.call('HDEL', in_flight_key(worker_id), id)
-  if #id ~= 12 or not string.find(record, '\0', 10, true) then return false end -- not a lease of ours
   local lease = read_record(record)
   lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
   lease.id, lease.worker = id, worker_id

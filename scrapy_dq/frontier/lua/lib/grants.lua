@@ -1,7 +1,6 @@
 -- grants: the leases of an exchange: stored in in-flight in a few writes.
--- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of, entry.whole,
---          keys.in_flight_key, keys.key, keys.worker_key, messages.count_message, midway,
---          politeness.count_busy, state
+-- USES     entry.partition_of, keys.in_flight_key, keys.key, messages.count_message, midway, politeness.count_busy,
+--          state
 local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 } -- EACH CALL
@@ -9,38 +8,19 @@ local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
   midway.grants = grants
 end
--- Where the id begins in a record of in-flight (entry.lua).
-local function id_in(record) return (string.find(record, '\0', 10, true) or 0) + 9 end
-local function payload_in(record) return string.sub(record, id_in(record) + 12) end
--- Somebody else has written an entry under the id of another one. Under one id, both would be settled when one is done:
--- this one gets an id of its own.
-local function rename_grant(i)
-  local id, record = grants.ids[i], grants.records[i]
-  -- By the nonce, which nobody can know before: else, somebody could have written an entry under the new one, too.
-  local new = string.sub(redis.sha1hex(record .. (midway.nonce or '')), 1, 12)
-  grants.ids[i], grants.records[i] = new, string.sub(record, 1, id_in(record) - 1) .. new .. payload_in(record)
-  local partition = partition_of(record)
-  if redis.call('HGET', key.unsent, partition) == id then redis.call('HSET', key.unsent, partition, new) end
-  if holds_suspect == id then
-    redis.call('HSET', worker_key(grants.worker_id), 'quarantined', new)
-    holds_suspect = new
-  end
-end
 local function write_grants()
   if #grants.ids == grants.written then return end
   local in_flight, fields, written = in_flight_key(grants.worker_id), {}, {}
   local held = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1))
   for i = grants.written + 1, #grants.ids do
-    local other = held[i - grants.written] or written[grants.ids[i]]
-    if other and payload_in(other) ~= payload_in(grants.records[i]) then rename_grant(i)
-    elseif other then
-      -- It was forgotten (forget.lua) and put again by a replay log: it is leased and settled once.
-      count_busy(partition_of(grants.records[i]), -1)
-      count_message(payload_in(grants.records[i]), -1)
-    end
     local id, record = grants.ids[i], grants.records[i]
+    if held[i - grants.written] or written[id] then
+      -- It was forgotten (forget.lua) and put again by a replay log: it is leased and settled once.
+      count_busy(partition_of(record), -1)
+      count_message(string.sub(record, string.find(record, '\0', 10, true) + 21), -1)
+    end
     fields[#fields + 1], fields[#fields + 2] = id, record
-    written[id] = record
+    written[id] = true
   end
   local new = redis.call('HSET', in_flight, unpack(fields))
   state.in_flight = state.in_flight - (#fields / 2 - new)
@@ -48,8 +28,6 @@ local function write_grants()
 end
 local function add_grant(id, record)
   local n = #grants.ids + 1
-  local most = #record > MOST_BYTES and math.max(MOST_BYTES, (string.find(record, '\0', 10, true) or 0) + ELEMENT)
-  if most then record = string.sub(record, 1, most) end -- see entry.lua
   grants.ids[n], grants.records[n] = id, record
   grants.bytes = grants.bytes + #record
   return n
@@ -60,7 +38,6 @@ local function grant(id, record)
 end
 local function grant_member(set, partition, member, flag)
   redis.call('ZREM', set, partition .. '\0' .. member)
-  member = whole(member, MEMBER)
   grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
     .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))
 end

@@ -47,23 +47,4 @@ local prefix, key, start_keys = names() -- EACH CALL
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end
--- Our generations are short. With one that somebody else has written, a thousand names could take all memory.
-local function bucket_key(generation, n) return prefix .. 'seen:' .. string.sub(generation, 1, 64) .. ':' .. n end
-
--- Many scripts read all members: a million would block Redis for seconds. join.lua refuses more than this; twice as
--- many must come from somebody else.
-local MOST_MEMBERS = 10000
--- Bytes of a partition's name, and of a worker's id in a record. Longer ones, which somebody else wrote, would be
--- copied into each of many leases or records.
-local MOST_NAME, MOST_ID = 512, 200
-local key_types = { members = 'set', beats = 'hash', seeds = 'set', bands = 'hash', rotation = 'zset' }
--- In many crawls none of these exists, nor any of the next group.
-local rare_types = {
-  absent = 'hash', adopted = 'set', admitted = 'set', more_bands = 'zset', dead = 'hash', failed = 'list',
-  returned = 'zset', quarantine = 'zset', delayed = 'zset', stats = 'hash', discarded = 'hash', messages = 'hash',
-  declined = 'zset', decliners = 'hash',
-}
-local polite_types = {
-  suspects = 'zset', resting = 'zset', saturated = 'zset', limits = 'hash', busy = 'hash', unsent = 'hash',
-  earliest = 'zset', blocked = 'zset', spent = 'hash',
-}
+local function bucket_key(generation, n) return prefix .. 'seen:' .. generation .. ':' .. n end

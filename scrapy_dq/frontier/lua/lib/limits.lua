@@ -23,7 +23,7 @@ local function begin_to_limit()
   redis.call('UNLINK', key.busy) -- may be left by a script that was stopped here
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(lease_records_of(worker_id)) do
-      if string.find(record, '\0', 10, true) then count_busy(partition_of(record), 1) end -- else not ours
+      count_busy(partition_of(record), 1)
     end
   end
   save_partitions()

@@ -34,13 +34,12 @@ local function clear_run(keep_seen, keep_admitted)
     redis.call('UNLINK', worker_key(id), in_flight_key(id))
   end
   local function unlink_list(partition, band)
-    if #band ~= 8 then return end -- not a band of ours
     redis.call('UNLINK', backlog_key(rank_text(unpack_rank(band)), partition))
   end
   local best = redis.call('HGETALL', key.bands)
   for i = 1, #best, 2 do unlink_list(best[i], best[i + 1]) end
   for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do
-    if string.find(member, '\0', 1, true) then unlink_list(split(member, 1)) end
+    unlink_list(split(member, 1))
   end
   redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
     key.declined, key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent,

@@ -6,12 +6,8 @@ local count_message, of_message, group_of -- the rest is hidden: a script may ha
 do
   local FROM_STREAM, BYTE, GROUP = '\8', 8, 'scrapy_dq:'
   local byte = string.byte
-  local MOST_FIELD = 1000 -- bytes of a name and an id: what is longer is not ours
   local function message_of(payload)
-    if byte(payload) ~= BYTE or #payload < 3 then return end
-    local size = struct.unpack('>I2', string.sub(payload, 2, 3))
-    local field = string.sub(payload, 4, 3 + size)
-    if #field == size and size <= MOST_FIELD and string.find(field, '\0', 1, true) then return field end
+    if byte(payload) == BYTE then return string.sub(payload, 4, 3 + struct.unpack('>I2', string.sub(payload, 2, 3))) end
   end
   of_message = function(field, payload) return FROM_STREAM .. struct.pack('>I2', #field) .. field .. payload end
   group_of = function() return GROUP .. string.sub(key.meta, 1, -6) end
@@ -21,7 +17,7 @@ do
     if not field or redis.call('HINCRBY', key.messages, field, change) > 0 then return end
     redis.call('HDEL', key.messages, field)
     local stop = string.find(field, '\0', 1, true)
-    -- Somebody may have replaced the stream since, or the id may be one that nobody gave: then nothing is pending.
+    -- The stream may have been deleted since: then nothing is pending.
     redis.pcall('XACK', string.sub(field, 1, stop - 1), group_of(), string.sub(field, stop + 1))
   end
 end

@@ -14,24 +14,12 @@ local function put_into(partition, where, score)
   end
   polite = polite or where and where ~= 'rotation'
 end
--- Somebody else may have written the turns. One that is too large would never come, while other partitions wait; if
--- the last one was set back, those that wait would starve until it is reached again.
-local function last_turn()
-  local MOST_TURNS, FAR = 2 ^ 52, '(4503599627370496'
-  local last = tonumber(redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2] or 0)
-  if last > MOST_TURNS then
-    local far = redis.call('ZRANGEBYSCORE', key.rotation, FAR, '+inf', 'LIMIT', 0, 100)
-    for _, partition in ipairs(far) do redis.call('ZADD', key.rotation, 0, partition) end
-    last = 0
-  end
-  last = math.max(last, state.turn)
-  if last < MOST_TURNS then return last end
-  redis.call('ZUNIONSTORE', key.rotation, 1, key.rotation, 'weights', 2 ^ -30) -- keeps their order
-  return 2 ^ 22
-end
 local turn_checked = false -- EACH CALL
 local function next_turn()
-  if not turn_checked then state.turn, turn_checked = last_turn(), true end
+  if not turn_checked then -- after a roll-back or an eviction of the counts, those that wait would starve behind it
+    local last = redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2]
+    state.turn, turn_checked = math.max(tonumber(last or 0), state.turn), true
+  end
   state.turn = state.turn + 1
   return state.turn
 end

@@ -23,20 +23,13 @@ local function count_busy(partition, change)
   busy_change[partition] = (busy_change[partition] or 0) + change
 end
 local function busy_of(partition)
-  return (tonumber(redis.call('HGET', key.busy, partition) or 0) or 0) + (busy_change[partition] or 0)
+  return tonumber(redis.call('HGET', key.busy, partition) or 0) + (busy_change[partition] or 0)
 end
 local DAY_MS = 86400000
--- When the block of a partition ends. Nobody blocks for longer than a year: somebody else wrote that.
-local function blocked_until(partition)
-  local till = tonumber(redis.call('ZSCORE', key.blocked, partition) or 0)
-  return till <= now_ms() + 366 * DAY_MS and till or 0
-end
+-- When the block of a partition ends.
+local function blocked_until(partition) return tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) end
 local function earliest_of(partition)
-  if not polite then return 0 end
-  local at = tonumber(redis.call('ZSCORE', key.earliest, partition) or 0)
-  -- No delay is longer than a day.
-  if at > now_ms() + 2 * DAY_MS then return math.min(at, blocked_until(partition)) end
-  return at
+  return polite and tonumber(redis.call('ZSCORE', key.earliest, partition) or 0) or 0
 end
 local function set_earliest(partition, at)
   local blocked = blocked_until(partition)

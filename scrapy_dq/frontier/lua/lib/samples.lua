@@ -5,15 +5,15 @@
 -- delayed, in_flight, workers, seen, memory (KiB of this Redis; 0: unknown), and the sums of all workers since the run
 -- began: exchanges, their ms, errors, ms without Redis.
 -- `meta.sampled`: when the last sample was taken (ms), how many were, these sums, when the last outage was noted (ms).
--- USES     digits, journal.event_of_run, keys.key, state, state.wall_ms
-local EVERY_MS, DAY_MS, MOST_DROPPED, MOST_SUM = 9500, 86400000, 100, 2 ^ 50
+-- USES     journal.event_of_run, keys.key, state, state.wall_ms
+local EVERY_MS, DAY_MS, MOST_DROPPED = 9500, 86400000, 100
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
 -- How many are kept, and of how many bytes: all that a crawl keeps takes less than 256 KiB, whatever it counts.
 local LISTS = { samples = { 1080, 50000 }, minutes = { 2880, 145000 } }
 local OVERHEAD = 3 -- bytes of a list element, without its value
 local function sampled()
   local found = { string.match(redis.call('HGET', key.meta, 'sampled') or '', SAMPLED) }
-  for i = 1, 7 do found[i] = digits(found[i], MOST_SUM) end
+  for i = 1, 7 do found[i] = tonumber(found[i] or 0) end
   return found
 end
 local function save_sampled(found)
@@ -55,11 +55,11 @@ local function sample(found, last)
   local memory = type(info) == 'string' and string.match(info, 'used_memory:(%d+)') or 0
   local counts = { state.done, state.failed, type(dead) == 'number' and dead or 0, state.waiting, state.delayed,
     state.in_flight, state.members, state.seen, math.floor(memory / 1024), unpack(found, 3, 6) }
-  for i, count in ipairs(counts) do counts[i] = math.max(0, math.min(count, MOST_SUM)) end
+  for i, count in ipairs(counts) do counts[i] = math.max(0, count) end
   local packed = pack_numbers(state.run, math.floor(at / 1000), math.floor(at % 1000 / 10), unpack(counts))
   append('samples', packed)
   if last or found[2] % 6 == 1 then append('minutes', packed) end
-  if at - digits(redis.call('HGET', key.meta, 'began'), 2 ^ 52) < DAY_MS then return end
+  if at - tonumber(redis.call('HGET', key.meta, 'began') or 0) < DAY_MS then return end
   for _, name in ipairs({ 'samples', 'minutes' }) do drop_earlier(name, pack_numbers(state.run)) end
   drop_earlier('journal', event_of_run())
 end

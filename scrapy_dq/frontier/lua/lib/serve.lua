@@ -5,24 +5,22 @@
 --          order.order_newest_first, politeness.count_busy, put.wrong_list, state, state.is_there
 -- Redis 6.2 goes through a list from its head to its end for an RPOP with a count: milliseconds if it is long.
 local function pop(list, newest, count)
-  if not newest then return redis.pcall('LPOP', list, count) end
-  if redis.REDIS_VERSION_NUM then return redis.pcall('RPOP', list, count) end
+  if not newest then return redis.call('LPOP', list, count) end
+  if redis.REDIS_VERSION_NUM then return redis.call('RPOP', list, count) end
   local elements = {}
   for i = 1, count do
-    local element = redis.pcall('RPOP', list)
-    if not element or element.err then return i > 1 and elements or element end
+    local element = redis.call('RPOP', list)
+    if not element then return i > 1 and elements end
     elements[i] = element
   end
   return elements
 end
--- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
 -- Returns how many were granted, and whether there are more; nothing if there is no list.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
   local elements = pop(list, newest, math.min(count, CHUNK))
-  if not elements or elements.err then
-    if elements and not wrong_list(rank, partition) then error(elements.err, 0) end
-    damaged('backlog') -- the list was deleted, evicted or replaced
+  if not elements then
+    damaged('backlog') -- the list was deleted or evicted
     return remove_best_band(partition)
   end
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
@@ -31,7 +29,7 @@ local function serve_list(partition, rank, count)
   while taken < size and grants.bytes < grants.max_bytes do
     taken = taken + 1
     popped_taken = taken
-    local element = whole(elements[taken], ELEMENT)
+    local element = elements[taken]
     grant(string.sub(element, 9, 20), head .. element)
   end
   for i = size, taken + 1, -1 do
@@ -54,10 +52,9 @@ local function serve(partition, count)
     local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
     local place
     if rank and (back or suspect) then
-      local head = not wrong_list(rank, partition)
-        and redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
+      local head = redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
       if head then
-        place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
+        place = rank_bytes(rank) .. string.sub(head, 1, 8)
       else
         damaged('backlog')
         remove_best_band(partition)

@@ -5,8 +5,7 @@ local function stored_field(field) return redis.call('HGET', key.meta, field) or
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
 local function host_of(identity) -- nil: it cannot be read
-  local read, found = pcall(cjson.decode, identity or '')
-  return read and type(found) == 'table' and found.host or nil
+  return cjson.decode(identity or '{}').host
 end
 local function note_shared()
   if stored_field('shared') ~= '' then return end

@@ -3,16 +3,12 @@
 -- to 'done' or { event (state.lua), worker_id, again (it has to run again), others (more workers than this one) }.
 -- A name contains the spider's arguments. With '*' in front it is not shared by workers (DQ_SEED_ONCE = False); an
 -- empty name: no start() (a program, a command); '?': a worker whose record is gone.
--- USES     digits, held.fields_of, keys.key, keys.worker_key, state, state.next_event
+-- USES     held.fields_of, keys.key, keys.worker_key, state, state.next_event
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
--- Somebody else may write members with more names, or longer ones: each script that reads all would take longer.
-local MOST_STARTS, MOST_ARGUMENTS, MOST_STORED = 1000, 4096, 256 * 1024
+local MOST_STORED = 256 * 1024 -- bytes: many starts with long arguments would make each script slow that reads all
 local function stored_starts()
-  local stored = redis.call('HGET', key.meta, 'starts') or ''
-  local unpacked, starts = pcall(cmsgpack.unpack, #stored <= MOST_STORED and stored or '')
-  if unpacked and type(starts) == 'table' then return starts end
-  -- Somebody else has overwritten it: one of those it named may be interrupted.
-  return stored == '' and {} or { [UNKNOWN] = { 0, '' } }
+  local stored = redis.call('HGET', key.meta, 'starts')
+  return stored and cmsgpack.unpack(stored) or {}
 end
 -- Returns whether there was room for them.
 local function save_starts(starts)
@@ -21,7 +17,6 @@ local function save_starts(starts)
   return #packed <= MOST_STORED and redis.call('HSET', key.meta, 'starts', packed)
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
-local function event_of(was) return digits(string.format('%.0f', tonumber(was[1]) or 0), 2 ^ 52) % 2 ^ 52 end
 -- If a worker's seeding level falls, everything that its start() yields is stored: this completes any interrupted
 -- start() of the same name.
 local function start_done(worker_id, level, was_level)
@@ -31,25 +26,23 @@ local function start_done(worker_id, level, was_level)
   if name == '' then return end
   local starts, joined = stored_starts(), tonumber(worker[2]) or 0
   local was, unknown = starts[name], starts[UNKNOWN]
-  if type(unknown) == 'table' and joined > event_of(unknown) then starts[UNKNOWN] = nil
+  if type(unknown) == 'table' and joined > unknown[1] then starts[UNKNOWN] = nil
   elseif was == 'done' then return end
   -- A start() that is not shared, or has to run again, is completed only by one that has started later.
   local later = type(was) == 'table' and (is_own(name) or was[3])
-  if not later or joined > event_of(was) then starts[name] = 'done' end
+  if not later or joined > was[1] then starts[name] = 'done' end
   if save_starts(starts) then return end
   starts[name] = nil -- an equal one that is interrupted later has to run again
   save_starts(starts)
 end
 local function note_broken(name, worker_id, again)
-  local starts, count = stored_starts(), 0
-  for _, each in pairs(starts) do count = count + (type(each) == 'table' and 1 or 0) end
-  if not starts[name] and (count >= MOST_STARTS or #name > MOST_ARGUMENTS) then name = UNKNOWN end
+  local starts = stored_starts()
   if starts[name] == 'done' and not is_own(name) and not again then return '' end
   local was = type(starts[name]) == 'table' and starts[name] or {}
   starts[name] = { next_event(), worker_id, again or was[3] or false, was[4] or was[2] ~= nil and was[2] ~= worker_id }
   if save_starts(starts) then return name end
   starts[name], starts[UNKNOWN] = nil, starts[name]
-  if not save_starts(starts) then save_starts({ [UNKNOWN] = starts[UNKNOWN] }) end -- most were not ours
+  if not save_starts(starts) then save_starts({ [UNKNOWN] = starts[UNKNOWN] }) end
   return UNKNOWN
 end
 -- A worker is dead, or leaves; returns the name of its start() if that is incomplete now, else ''.

@@ -1,12 +1,12 @@
 -- state: counts, phase and clock of the run; read once, and written once by save_state().
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
--- USES     digits, digits.MOST_RUNS, held.somebody_holds, keys.key
+-- USES     keys.key
 local state = nil -- EACH CALL
 local there = nil -- EACH CALL. The size of each key when this script started (types.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
-local wrong_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
+local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
 local touched = {} -- EACH CALL. Partitions that were changed: partition.lua then moves them to the right set
 -- Each field of a hash costs as much as a call: everything that changes with every exchange is in one field.
@@ -18,31 +18,22 @@ local function load_state()
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency, budget, budget_period = string.match(s[5] or '', '^(%d+) (%d+) ?(%d*) ?(%d*)$')
   state = {
-    epoch = s[1], run = digits(s[2], MOST_RUNS), phase = s[3], stored_phase = s[3], done = tonumber(done or 0),
-    sequence = digits(sequence, 2 ^ 52) % 2 ^ 52, -- 0 where one more would soon add nothing
-    -- Below 0 after entries that somebody else has added were served.
-    waiting = math.max(0, tonumber(waiting or 0)), in_flight = math.max(0, tonumber(in_flight or 0)),
-    failed = tonumber(failed or 0), turn = digits(turn, 2 ^ 52), clock = digits(clock, 2 ^ 52),
+    epoch = s[1], run = tonumber(s[2] or 0), phase = s[3], stored_phase = s[3], done = tonumber(done or 0),
+    sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0), in_flight = tonumber(in_flight or 0),
+    failed = tonumber(failed or 0), turn = tonumber(turn or 0), clock = tonumber(clock or 0),
     offset = tonumber(offset or 0), claimed = tonumber(claimed or 0), -- 1: some payload was claimed in this run
-    delayed = tonumber(delayed or 0), members = tonumber(members or 0), never_sent = digits(s[10], 2 ^ 53),
+    delayed = tonumber(delayed or 0), members = tonumber(members or 0), never_sent = tonumber(s[10] or 0),
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
-    gone = digits(s[9], 2 ^ 53), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
-    unserved = digits(s[11], 2 ^ 53), -- dead letters of this run that no worker could serve (abandon.lua)
+    gone = tonumber(s[9] or 0), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
+    unserved = tonumber(s[11] or 0), -- dead letters of this run that no worker could serve (abandon.lua)
     damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
-    told = s[7] and (string.match(s[7], '^%d+ %d+ %d+ %d+$') or '0 0 0 0'), -- the counters of words.lua; nil: none yet
+    told = s[7], -- the counters of words.lua; false: none yet
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }
-  -- A finished run has no counts, no leases, and none of these keys (finish.lua): somebody else wrote that it is
-  -- finished. If it were believed, what waits would be deleted with the run.
-  if state.phase == 'finished' and (math.max(state.waiting, state.in_flight, state.delayed) > 0
-    or redis.call('EXISTS', key.bands, key.returned, key.quarantine, key.declined, key.delayed) > 0
-    or somebody_holds()) then
-    state.phase, state.damage = 'open', 'phase'
-  end
 end
 local function save_state()
   -- Not %d: a C long may have 32 bits.
@@ -77,9 +68,7 @@ end
 local function wall_us() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
 local function wall_ms() return math.floor(wall_us() / 1000) end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
-  local event = digits(redis.call('HGET', key.meta, 'events'), 2 ^ 52) % 2 ^ 52 + 1
-  redis.call('HSET', key.meta, 'events', string.format('%.0f', event))
-  return event
+  return redis.call('HINCRBY', key.meta, 'events', 1)
 end
 -- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
 -- from where it was. Else every waiting partition would wait longer by the size of the step.

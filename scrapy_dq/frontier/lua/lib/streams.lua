@@ -1,7 +1,7 @@
 -- streams: start payloads from a stream, by a consumer group. What is read is pending there until messages.lua
 -- acknowledges it. What was read for a crawl that has forgotten it (cleared, or its Redis rolled back), or by a
 -- consumer of the group that has died, is read once more.
--- USES     digits, keys.key, messages.count_message, messages.group_of, messages.of_message, state.wall_ms
+-- USES     keys.key, messages.count_message, messages.group_of, messages.of_message, state.wall_ms
 local read_stream
 do
   -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many
@@ -24,7 +24,7 @@ do
     local note, now = 'stream ' .. name, wall_ms()
     local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
     from = from or ''
-    if from == '' and math.abs(now - digits(looked, 2 ^ 52)) < PAUSE_MS then return {} end
+    if from == '' and math.abs(now - (tonumber(looked) or 0)) < PAUSE_MS then return {} end
     local pending = redis.pcall('XPENDING', name, group_of(), from == '' and '-' or from, '+', LOOKS)
     if pending.err then pending = {} end -- there is no group yet, or somebody else has written that note
     local fields, ids = {}, {}

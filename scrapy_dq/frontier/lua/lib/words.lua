@@ -1,9 +1,9 @@
 -- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
--- USES     digits, keys.key, state
+-- USES     keys.key, state
 -- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
 local function words()
   if not state.told and state.hold == '' then return '' end
-  return (state.told or '0 0 0 0') .. ' ' .. state.hold -- a hold without counters: somebody else wrote it
+  return (state.told or '0 0 0 0') .. ' ' .. state.hold
 end
 local COUNTERS = { stops = 2, forgets = 3, limitings = 4 }
 -- Notifies all workers: each gets the counters with its next exchange; the incremented one says what the word was.
@@ -12,7 +12,7 @@ local function tell(counter)
   for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end
   for i = 1, 4 do
     local more = (i == 1 or i == COUNTERS[counter]) and 1 or 0
-    told[i] = string.format('%.0f', digits(told[i], 2 ^ 52) % 2 ^ 52 + more) -- as a number, Lua writes 1e+14
+    told[i] = string.format('%.0f', (told[i] or 0) + more) -- as a number, Lua writes 1e+14
   end
   state.told = table.concat(told, ' ')
   redis.call('HSET', key.meta, 'told', state.told)

@@ -4,7 +4,7 @@
 --          buries
 -- COST     O(500 * log declined + workers)
 -- CRASH    before: the next exchange of any worker does it; after: nothing to do
--- USES     declined, held.fields_of, keys.key, messages.count_message, state, state.is_there, state.now_there,
+-- USES     declined, entry.split, held.fields_of, keys.key, messages.count_message, state, state.is_there, state.now_there,
 --          state.wall_ms
 -- Whether there are workers with a spider, and every one of them was offered everything that is declined.
 local function all_have_declined(members)
@@ -12,7 +12,7 @@ local function all_have_declined(members)
   local asked = not last
   for _, id in ipairs(last and members or {}) do
     local offered = fields_of(id, 'offered')[1] -- a program has none: it is not waited for
-    if offered and (tonumber(offered) or 0) < tonumber(last) then return false end
+    if offered and tonumber(offered) < tonumber(last) then return false end
     asked = asked or offered
   end
   return asked and true or false
@@ -20,18 +20,16 @@ end
 local function abandon(members)
   if not all_have_declined(members) then return false end
   for _, waiting in ipairs(redis.call('ZRANGE', key.declined, 0, 499)) do
-    local partition, member = declined.read(waiting)
-    if partition then
-      local id, payload = string.sub(member, 17, 28), string.sub(member, 30)
-      local of = declined.of(id) or { 'no worker can serve it', '' }
-      redis.call('HSET', key.dead, id, cmsgpack.pack({
-        of[1], wall_ms(), of[2], string.byte(member, 29) % 128, string.sub(member, 1, 16), payload, partition,
-      }))
-      redis.call('ZREM', key.declined, waiting)
-      now_there('dead')
-      count_message(payload, -1)
-      state.waiting, state.unserved = state.waiting - 1, state.unserved + 1
-    end
+    local partition, member = split(waiting, 1)
+    local id, payload = string.sub(member, 17, 28), string.sub(member, 30)
+    local of = declined.of(id) or { 'no worker can serve it', '' }
+    redis.call('HSET', key.dead, id, cmsgpack.pack({
+      of[1], wall_ms(), of[2], string.byte(member, 29) % 128, string.sub(member, 1, 16), payload, partition,
+    }))
+    redis.call('ZREM', key.declined, waiting)
+    now_there('dead')
+    count_message(payload, -1)
+    state.waiting, state.unserved = state.waiting - 1, state.unserved + 1
   end
   redis.call('HSET', key.meta, 'unserved', state.unserved)
   return redis.call('EXISTS', key.declined) == 0

@@ -8,7 +8,7 @@
 local function bury_lease(worker_id, id, lease, reason)
   now_there('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
-    reason, wall_ms(), string.sub(worker_id, 1, MOST_ID), lease.attempts, lease.place, lease.payload, lease.partition,
+    reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))
   moving = nil
   declined.forget({ id })

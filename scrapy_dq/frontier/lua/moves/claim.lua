@@ -8,16 +8,17 @@
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
 -- USES     grants, grants.grant, keys.start_keys, politeness.count_busy, put.wrong_lists, state, state.CLAIMED,
 --          streams.read_stream, types.is_wrong
+local wrong_key = {} -- EACH CALL. A start key of another type than the settings say: name, actual, expected
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
 -- Returns the next payload, or some; none: the key is empty, or has another type.
 local function taken(name, kind, mark, is_first)
   local reply = kind == 'stream' and read_stream(name, mark, is_first) or redis.pcall(POP[kind] or 'EXISTS', name)
   if type(reply) == 'table' and reply.err then
-    -- Check the type only after an error: most keys have the right one.
-    local wrong = is_wrong(name, kind)
-    if not wrong then error(reply.err, 0) end
-    wrong_lists = wrong
+    -- The type is read only after an error: most keys have the right one.
+    local actual = redis.call('TYPE', name).ok
+    if actual == kind then error(reply.err, 0) end
+    wrong_key = { name, actual, kind }
     return {}
   end
   if kind == 'stream' then return reply end

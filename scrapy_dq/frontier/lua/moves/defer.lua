@@ -9,8 +9,8 @@
 local function defer(worker_id, ids)
   local changed = {}
   for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do
-    -- Else it was reclaimed, is not ours, or was deferred before.
-    if record and string.find(record, '\0', 10, true) and string.sub(record, 10, 10) ~= DEFERRED then
+    -- Else it was reclaimed, or was deferred before.
+    if record and string.sub(record, 10, 10) ~= DEFERRED then
       local flags = string.byte(record, 9)
       if flags >= 128 or holds_suspect == ids[i] then
         redis.call('HSET', worker_key(worker_id), 'quarantined', '')

@@ -23,12 +23,12 @@ local function finish_if_done(finish_at, elsewhere)
     if level == '1' then seeding = seeding + 1 end
     adding = adding or level == '1' or level == '3'
     busy = busy or level ~= '0'
-    held = held or (leases_of(id) or 0) > 0
+    held = held or leases_of(id) > 0
   end
   local quiet = not (adding or held or delayed) and state.hold == '' and all_have_declined(members) and 1 or 0
   if over then return 0, 0, quiet end
   if waits then
-    -- Nothing of it is an entry of ours: nobody would ever lease it, and the run would never end.
+    -- The counts say that nothing waits: nobody would lease it, and the run would never end.
     if not held then damaged('entries') end
     return 0, 0, 0
   end

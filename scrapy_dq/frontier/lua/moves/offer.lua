@@ -3,7 +3,7 @@
 -- RETURNS  how many were granted; adds them to grants, as lease.lua does
 -- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     budgets.is_saturated, budgets.is_spent, declined, entry.come_back, entry.holds_suspect, grants,
+-- USES     budgets.is_saturated, budgets.is_spent, declined, entry.come_back, entry.holds_suspect, entry.split, grants,
 --          grants.grant_at, grants.grant_member, keys.key, keys.worker_key, partition.classify,
 --          politeness.count_busy, politeness.earliest_of, politeness.limits_of, politeness.set_earliest, state,
 --          state.is_there, state.now_ms, types.polite
@@ -14,17 +14,16 @@ local function offer(worker_id, want, ahead, most, here)
   local got, offered = 0, was
   local waiting = redis.call('ZRANGEBYSCORE', key.declined, '(' .. was, '+inf', 'WITHSCORES', 'LIMIT', 0, 500)
   for i = 1, #waiting, 2 do
-    local partition, member = declined.read(waiting[i])
-    local id = partition and string.sub(member, 17, 28)
-    local suspect = partition and string.byte(member, 29) >= 128
-    if partition and is_spent(partition) then
+    local partition, member = split(waiting[i], 1)
+    local id, suspect = string.sub(member, 17, 28), string.byte(member, 29) >= 128
+    if is_spent(partition) then
       -- It waits with the others of its partition: no worker gets any of them in this run, or on this day.
       redis.call('ZREM', key.declined, waiting[i])
       state.waiting = state.waiting - 1
       come_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
         place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
       classify(partition, ahead)
-    elseif partition and not declined.by(worker_id, id) then
+    elseif not declined.by(worker_id, id) then
       -- As in lease.lua, but without a turn in the rotation. An entry that cannot be leased now stays the next one.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
       if start > now_ms() + ahead or room <= (taken[partition] or 0) or is_saturated(partition)

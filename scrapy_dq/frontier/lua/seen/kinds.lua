@@ -7,32 +7,24 @@
 --   drop()            deletes the keys other than key.seen; bounded: if it takes long, they are discarded
 --   prepare(expected) announces how many tokens will be added
 --   some(name, most)  tokens of a key.seen that was renamed to *name*, and which of them count as new; a kind without
---                     it cannot be converted, and is not in CONVERTIBLE
+--                     it cannot be converted
 --   arrive(items)     adds what a reshard has read in another shard: tokens, each after what else is known of it
---   wrong             a key of this kind that has another type (as is_wrong() returns it)
 -- The first three, and arrive, are required. key.seen exists if anything was seen; its type identifies the kind.
 -- USES     discarded.sweep_some, keys.key, state, state.is_there, state.seen_count, state.wrong_seen, types.is_wrong,
 --          types.size_of
-local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
-local CONVERTIBLE = { exact = true, expiring = true }
+local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}
 local SWEPT_BESIDE = 100
 local opened, converting = nil -- EACH CALL. The kind; during a conversion (convert.lua), also the old kind
 -- Returns the names of both.
 local function stored_kinds()
   local stored = state.epoch and (state.seen_kind or '')
-  if TYPES[stored] then return stored end
-  if stored == '' then return 'exact' end
   local from, to = string.match(stored or '', '^(%l+)>(%l+)$')
-  local actual = redis.call('TYPE', key.seen).ok
-  if CONVERTIBLE[from] and from ~= to and TYPES[to] and (actual == 'none' or actual == TYPES[to]) then
-    return to, from
-  end
-  -- Without meta, or with a kind that no script of ours has written, its type says what it is.
-  for name, expected in pairs(TYPES) do
-    if actual == expected then return name end
-  end
-  return 'exact'
+  if from then return to, from end
+  if stored and stored ~= '' then return stored end
+  -- Without meta its type says what it is.
+  local actual = not stored and redis.call('TYPE', key.seen).ok
+  return actual == 'zset' and 'expiring' or actual == 'hash' and 'compact' or 'exact'
 end
 local function seen()
   if not opened then
@@ -41,13 +33,10 @@ local function seen()
   end
   return opened
 end
-wrong_seen = function()
+count_seen = function()
   local name, from = stored_kinds()
-  local wrong
-  there.seen, wrong = size_of(key.seen, TYPES[name])
-  if wrong then return wrong end
-  if from then return is_wrong(key.converting, TYPES[from]) end
-  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- no script has removed it
+  there.seen = redis.call(SIZE[name], key.seen)
+  if not from and there.seen == 0 and state.seen > 0 then state.seen = -1 end -- no script has removed it
 end
 local function tokens_in(kind, name)
   return type(kind.size) == 'string' and redis.call(kind.size, name) or kind.size()
@@ -65,8 +54,7 @@ local function tidy_seen()
   if is_there('discarded') then sweep_some(SWEPT_BESIDE) end
 end
 local function drop_seen()
-  -- flush.lua drops it also if a key of it has another type.
-  if seen().drop and not wrong_seen() then opened.drop() end
+  if seen().drop then opened.drop() end
   redis.call('UNLINK', key.seen, key.converting)
   state.seen = 0
 end

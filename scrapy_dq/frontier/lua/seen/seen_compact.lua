@@ -11,8 +11,7 @@ function KINDS.compact()
   local function look()
     if generation ~= nil then return generation end
     local stored = redis.call('HMGET', key.seen, 'generation', 'buckets', 'count')
-    generation, count = stored[1], whole_number(stored[3], 0, LOAD * MOST_BUCKETS)
-    buckets = whole_number(stored[2], FIRST, MOST_BUCKETS)
+    generation, buckets, count = stored[1], tonumber(stored[2] or FIRST), tonumber(stored[3] or 0)
     rounds = rounds_of(buckets)
     return generation
   end
@@ -24,24 +23,12 @@ function KINDS.compact()
     rounds = rounds_of(buckets)
     save() -- at once: buckets without a directory could never be found again
   end
-  -- Scripts have no rollback: a bucket whose key has another type is reported and skipped.
-  local function is_refused(reply, name)
-    if type(reply) ~= 'table' or not reply.err then return false end
-    kind.wrong = is_wrong(name, 'set')
-    if not kind.wrong then error(reply.err, 0) end
-    return true
-  end
   local function split()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
-    local members = redis.pcall('SMEMBERS', whole)
-    local moving = is_refused(members, whole) and {} or to_the_last(members, buckets, rounds)
+    local moving = to_the_last(redis.call('SMEMBERS', whole), buckets, rounds)
     -- Add first, then remove: if the script is stopped, each member is where it is looked up, at worst in both.
     for i = 1, #moving, PART do
-      local stop = math.min(i + PART - 1, #moving)
-      if is_refused(redis.pcall('SADD', last, unpack(moving, i, stop)), last) then
-        moving = {}
-        break
-      end
+      redis.call('SADD', last, unpack(moving, i, math.min(i + PART - 1, #moving)))
     end
     buckets = buckets + 1
     rounds = rounds_of(buckets)
@@ -50,16 +37,13 @@ function KINDS.compact()
     end
   end
   local function change(command, by, n, member)
-    local name = bucket_key(generation, n)
-    local reply = redis.pcall(command, name, member)
-    if is_refused(reply, name) then return end
-    count, changed = count + by * reply, changed or reply == 1
-    return reply
+    local done = redis.call(command, bucket_key(generation, n), member)
+    count, changed = count + by * done, changed or done == 1
+    return done
   end
   function kind.add(token)
     if not look() then begin(0) end
-    -- Also if it could not be stored: crawling it again loses nothing.
-    return change('SADD', 1, bucket_of(token, buckets, rounds)) ~= 0
+    return change('SADD', 1, bucket_of(token, buckets, rounds)) == 1
   end
   function kind.remove(token)
     return look() and change('SREM', -1, bucket_of(token, buckets, rounds)) or 0
@@ -77,7 +61,7 @@ function KINDS.compact()
   function kind.tidy()
     if not changed then return end
     for _ = 1, MOST_SPLITS do
-      if count <= LOAD * buckets or buckets >= MOST_BUCKETS then break end
+      if count <= LOAD * buckets then break end
       split()
     end
     save()

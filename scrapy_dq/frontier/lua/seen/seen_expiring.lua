@@ -4,9 +4,7 @@
 function KINDS.expiring()
   local since -- read when needed
   local function seen_since()
-    since = since or digits(redis.call('HGET', key.meta, 'seen_since'), 2 ^ 53)
-    -- Nobody of ours has stored a time that is yet to come: then nothing would ever be seen, and no crawl would end.
-    if since > now_ms() then since = 0 end
+    since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
     return since
   end
   local function is_old(at) return tonumber(at) < seen_since() end

@@ -10,7 +10,8 @@
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end
-local wrong = wrong_type() or unfit()
+load_sizes()
+local wrong = unfit()
 if wrong then return wrong end
 local worker_id, number, scrapys, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', cmsgpack.unpack(ARGV[6])
 local new = 0

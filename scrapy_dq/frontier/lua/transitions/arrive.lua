@@ -17,8 +17,7 @@
 --          state.touched, types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local first, items = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7])
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 if not is_owned(epoch, change, owner) then return { 'CHANGED' } end
 local function touch(member) touched[string.match(member, '^[^%z]*')] = true end
 if label == 'backlog' or label == 'failed' then

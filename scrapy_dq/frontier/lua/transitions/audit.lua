@@ -13,8 +13,7 @@
 --          starts.note_broken, state, state.save_state, state.stale, state.touched, types.wrong_type
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 local answer = stale(epoch, run)
 if answer then return { answer } end
 local lost_bands, unled, lost_partitions, lost_members, waits = 0, 0, 0, 0, {}
@@ -27,9 +26,9 @@ local function look_at(partition)
   lost_partitions = lost_partitions + 1
 end
 for i = 1, #lists, 2 do
-  local rank, partition = tonumber(string.match(lists[i], '^%-?%d+$')), lists[i + 1]
-  local size = rank and #partition <= MOST_NAME and redis.pcall('LLEN', backlog_key(lists[i], partition))
-  if type(size) == 'number' and size > 0 then
+  local rank, partition = tonumber(lists[i]), lists[i + 1]
+  local size = redis.call('LLEN', backlog_key(lists[i], partition))
+  if size > 0 then
     local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
     if best ~= band and (not best or not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band)) then
       lost_bands = lost_bands + 1
@@ -44,7 +43,6 @@ for _, id in ipairs(worker_ids) do
     and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1
     if repair then
-      unlink_foreign(id)
       -- Its record was lost, so it cannot exchange any more: reclaim its leases like those of a dead worker.
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
         note_broken(UNKNOWN, id)
@@ -65,7 +63,7 @@ if last then
     state.waiting, state.in_flight = recount_waiting(found, true), 0
     for partition in pairs(found) do look_at(partition) end
     for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-      state.in_flight = state.in_flight + (leases_of(id) or 0)
+      state.in_flight = state.in_flight + leases_of(id)
     end
     state.delayed = redis.call('ZCARD', key.delayed)
   end

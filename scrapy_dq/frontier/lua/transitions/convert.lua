@@ -9,7 +9,8 @@
 -- USES     half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
 --          kinds.tidy_seen, kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local wrong = wrong_type() or half_moved()
+load_sizes()
+local wrong = half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 seen()
@@ -21,18 +22,12 @@ if not converting then
   for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
     if not dead[id] then return { 'LIVE', id } end
   end
-  if from == to then -- what was stored was no kind of ours
-    redis.call('HSET', key.meta, 'seen_kind', to)
-    return { 'OK', from, 0 }
-  end
   if seen_count() == 0 then
     drop_seen()
     redis.call('HSET', key.meta, 'seen_kind', to)
     return { 'OK', from, 0 }
   end
   if not seen().some then return { 'ONE_WAY', from } end
-  local taken = redis.call('TYPE', key.converting).ok
-  if taken ~= 'none' then return { 'WRONG_TYPE', key.converting, taken, 'key of a conversion' } end
   redis.call('RENAME', key.seen, key.converting)
   state.seen_kind = from .. '>' .. to
   midway.seen_kind = state.seen_kind
@@ -49,7 +44,6 @@ local tokens, old = converting.some(key.converting, most)
 local done = {}
 for _, token in ipairs(tokens) do
   if not old[token] then seen().add(token) end
-  if seen().wrong then break end -- this token was not added
   done[#done + 1] = token
 end
 if done[1] then redis.call(converting.remove, key.converting, unpack(done)) end
@@ -57,4 +51,4 @@ tidy_seen()
 local left = tokens_in(converting, key.converting)
 if left == 0 then redis.call('HSET', key.meta, 'seen_kind', to) end
 save_state()
-return seen().wrong or { 'OK', from, left }
+return { 'OK', from, left }

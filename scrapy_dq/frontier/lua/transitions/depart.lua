@@ -14,8 +14,7 @@
 local epoch, change, owner, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local count, stay, left = tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8]), ARGV[9]
 local sent, items, gave = cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[12])
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 if not is_owned(epoch, change, owner) then return { 'CHANGED' } end
 for i = 1, #gave, 2 do redis.call('HSET', key.meta, 'reshard:gave ' .. gave[i], gave[i + 1]) end
 if label == 'backlog' or label == 'failed' then

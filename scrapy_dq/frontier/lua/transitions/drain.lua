@@ -12,12 +12,10 @@ local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
-unlink_foreign(worker_id)
 local fenced = redis.call('HGET', worker_key(worker_id), 'fenced')
 if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
-local wrong = wrong_type(worker_id)
-if wrong then return wrong end
+load_sizes()
 local moved, buried = 0, 0
 -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
 -- Not HKEYS: it reads the whole hash in each step.

@@ -10,7 +10,8 @@
 --          entry.unpack_rank, half_moved, journal.note_event, keys.key, messages.count_message, partition.classify,
 --          state, state.is_there, state.save_state, types.is_wrong, types.wrong_type
 local partition, most, apart, members, by = ARGV[1], tonumber(ARGV[2]), ARGV[3], cmsgpack.unpack(ARGV[4]), ARGV[5]
-local wrong = wrong_type() or half_moved()
+load_sizes()
+local wrong = half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local dropped = 0
@@ -30,9 +31,7 @@ remove(apart, members)
 while dropped < most do
   local band = redis.call('HGET', key.bands, partition)
   if not band then break end
-  local list = list_of(unpack_rank(band), partition) -- of a band that is not ours there is none
-  wrong = is_wrong(list, 'list')
-  if wrong then break end
+  local list = list_of(unpack_rank(band), partition)
   local length = redis.call('LLEN', list)
   local some = math.min(most - dropped, length)
   if is_there('messages') then
@@ -55,4 +54,4 @@ save_state()
 if dropped > 0 then note_event('drop', by, dropped, partition) end
 local left = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
   or first_of(key.quarantine, partition)
-return wrong or { 'OK', dropped, left and 1 or 0 }
+return { 'OK', dropped, left and 1 or 0 }

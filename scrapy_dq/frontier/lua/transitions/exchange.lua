@@ -26,20 +26,19 @@
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
-if not pcall(load_state) then return wrong_type() end
+load_state()
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
-local me = redis.pcall('HMGET', worker_key(worker_id), 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done',
-  'seeding', 'nonce', 'registered')
-if me.err then return wrong_type(worker_id) end
+local me = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done', 'seeding', 'nonce',
+  'registered')
 if registered ~= '0' and me[9] and me[9] ~= registered then return { 'RESYNC' } end -- see member.lua
 local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply; else somebody has written that number, and this exchange was never applied.
   if me[8] ~= nonce then return { 'RESYNC' } end
   if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
-  repeat_grants(worker_id, me[5] or '', want, max_bytes) -- still in flight: no other worker could settle them
+  repeat_grants(worker_id, me[5] or '') -- still in flight: no other worker could settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
   return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '', declined.among(grants.ids) }
@@ -54,8 +53,7 @@ if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) 
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '', '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end
-local wrong = wrong_type(worker_id)
-if wrong then return wrong end
+load_sizes(worker_id)
 -- After a roll-back of Redis a late copy of an exchange can match the sequence; only the count reveals it.
 if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end
 midway.worker, midway.seq, midway.nonce = worker_id, seq, nonce
@@ -70,8 +68,7 @@ for _, new in ipairs(puts) do
 end
 apply_notes(worker_id, notes)
 local settled = state.done + state.failed
--- Somebody else may have written it: then the worker would never get another one.
-holds_suspect = me[3] and me[3] ~= '' and redis.call('HEXISTS', in_flight_key(worker_id), me[3]) == 1 and me[3]
+holds_suspect = me[3] ~= '' and me[3]
 settle(worker_id, endings, keep_failed)
 holds_suspect = holds_suspect or no_suspects
 if forgotten then forget(forgotten) end
@@ -101,5 +98,5 @@ save_partitions()
 save_state()
 local leases, waits = granted()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(unpack(last)), leases,
-  waits, next_due_ms(), blocked_among(here, ahead), seen().wrong or wrong_lists, words(), state.damage,
+  waits, next_due_ms(), blocked_among(here, ahead), wrong_key, words(), state.damage,
   declined.among(grants.ids) }

@@ -12,7 +12,6 @@ load_state()
 local answer = stale(epoch, run)
 if answer then return { answer } end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' } end
-unlink_foreign(worker_id)
 local broken = start_broken(worker_id)
 -- A supervisor has started that worker to replace the dead one: it counts as joined after the interruption.
 if broken ~= '' and is_member(ARGV[5]) then redis.call('HSET', worker_key(ARGV[5]), 'joined', next_event()) end
@@ -25,5 +24,5 @@ end
 local fenced = fields_of(worker_id, 'fenced')[1]
 redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)
 unshare(worker_id)
-if fenced ~= '1' then note_event('died', worker_id, leases_of(worker_id) or 0) end
+if fenced ~= '1' then note_event('died', worker_id, leases_of(worker_id)) end
 return { 'OK', broken }

@@ -8,7 +8,8 @@
 -- USES     half_moved, journal.note_event, keys.key, kinds.remove_seen, kinds.tidy_seen, kinds.unfit, state,
 --          state.save_state, types.wrong_type, words.tell
 local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
-local wrong = wrong_type() or unfit() or half_moved()
+load_sizes()
+local wrong = unfit() or half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local others, known = cmsgpack.unpack(known_as), {}

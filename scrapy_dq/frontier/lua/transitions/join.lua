@@ -12,7 +12,7 @@
 --          exist (1: all other shards do), run_name (stored)
 --          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
---          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to | STRANGE, epoch (no worker wrote it)
+--          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
@@ -21,16 +21,16 @@
 --          member.next_run, member.over_for, member.register, member.registered_at, member.seen_stays,
 --          replace_limits, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
 --          state.save_state, state.wall_ms, types.too_many, types.wrong_type, unserved.unmark_unserved, words
+local MOST_MEMBERS = 10000
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
 local refused, words_of_redis = refused_commands(ARGV[8])
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
-local wrong = wrong_type() or unfit() or too_many(MOST_MEMBERS)
+load_sizes()
+-- Many scripts read all members: a million would block Redis for seconds.
+if there.members > MOST_MEMBERS then return { 'TOO_MANY', key.members, there.members } end
+local wrong = unfit()
 if wrong then return wrong end
--- Workers use it in file names.
-if state.epoch and (#state.epoch > 64 or not string.find(state.epoch, '^[%w-]+$')) then
-  return { 'STRANGE', state.epoch }
-end
 local apart = follow_home(new_epoch, of_run, exist, replaces)
 if apart then return { apart, apart == 'LATER' and state.run or state.epoch or '' } end
 local over = is_over(of_run)
@@ -57,8 +57,6 @@ elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
     forgotten = state.failed + redis.call('HLEN', key.dead) - unmark_unserved()
   end
   next_run(keeps_seen(ours.keep_seen))
-  -- Somebody else has overwritten the number: each run needs one of its own.
-  if state.run > MOST_RUNS then state.epoch, state.run = new_epoch, 0 end
   state.run = of_run < 0 and state.run or of_run
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
@@ -81,7 +79,7 @@ if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   note_shared()
   joins = ours.starts ~= ''
 else
-  redis.pcall('HINCRBY', key.beats, worker_id, 1) -- it lives, and had no answer yet: its heartbeat has not begun
+  redis.call('HINCRBY', key.beats, worker_id, 1) -- it lives, and had no answer yet: its heartbeat has not begun
 end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end

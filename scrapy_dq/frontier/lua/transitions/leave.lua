@@ -15,8 +15,7 @@ local worker_id = ARGV[1]
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
-local wrong = wrong_type(worker_id)
-if wrong then return wrong end
+load_sizes()
 local began = ARGV[7] ~= '0'
 local broken = began and start_broken(worker_id) or ''
 local starts = fields_of(worker_id, 'starts')[1] or ''

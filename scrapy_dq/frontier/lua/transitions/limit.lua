@@ -11,7 +11,8 @@
 --          state.save_limiting, state.save_state, types.wrong_type, words.tell
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local by, budget = ARGV[5], tonumber(ARGV[6])
-local wrong = wrong_type() or half_moved()
+load_sizes()
+local wrong = half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local function changed(own, given)

@@ -6,8 +6,7 @@
 -- CRASH    before: nothing; after, reply lost: nobody is told
 -- USES     journal.MOST_EVENTS, keys.key, state, state.census, types.wrong_type
 local DEATHS, OUTAGE_MS = 3, 60000
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 if not state.epoch then return { 'ABSENT' } end
 local dead, longest_ms, deaths = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
 local events = redis.pcall('LRANGE', key.journal, -MOST_EVENTS, -1)

@@ -19,12 +19,11 @@ end
 if cursor == '0' then
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(lease_records_of(worker_id)) do
-      -- Without the mark of a lease whose end is deferred. A record without a name is not ours.
-      if string.find(record, '\0', 10, true) then tell((string.gsub(partition_of(record), '^' .. DEFERRED, ''))) end
+      tell((string.gsub(partition_of(record), '^' .. DEFERRED, ''))) -- the mark of a lease whose end is deferred
     end
   end
   for _, member in ipairs(redis.call('ZRANGE', key.delayed, 0, look - 1)) do
-    if string.find(member, '\0', 21, true) then tell((split(member, 21))) end
+    tell((split(member, 21)))
   end
   local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', look)[2]
   for i = 1, #limited, 2 do tell(limited[i]) end

@@ -1,21 +1,19 @@
 -- purge: unlink lists, records of workers and buckets that nothing leads to: what a flush could not find, because
--- somebody else has deleted or overwritten the keys that led to it.
+-- the keys that led to it were deleted or evicted.
 -- ARGS     lists (msgpack array: rank, partition, ...: of the keys that were found), worker_ids (the same),
 --          buckets (the same: generation, n, ...)
--- RETURNS  OK, how many were unlinked | WRONG_TYPE, key, actual, expected
+-- RETURNS  OK, how many were unlinked
 -- COST     O(keys that were found)
 -- CRASH    before, after: repeating it unlinks what is left
 -- USES     entry.rank_bytes, entry.rank_text, keys.backlog_key, keys.bucket_key, keys.in_flight_key, keys.key,
 --          keys.worker_key, state.is_member, types.wrong_type
-local wrong = wrong_type() -- in a crawl that has begun since; one that is stopped midway may have lists without a band
-if wrong then return wrong end
+load_sizes()
 local unlinked = 0
 local function unlink(...) unlinked = unlinked + redis.call('UNLINK', ...) end
 local lists, worker_ids, buckets = cmsgpack.unpack(ARGV[1]), cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3])
 for i = 1, #lists, 2 do
-  -- Not tonumber alone: no table has "nan" as a key.
-  local rank, partition = tonumber(string.match(lists[i], '^%-?%d+$')), lists[i + 1]
-  local band = rank and rank_text(rank) == lists[i] and rank_bytes(rank) or ''
+  local rank, partition = tonumber(lists[i]), lists[i + 1]
+  local band = rank and rank_bytes(rank) or ''
   if redis.call('HGET', key.bands, partition) ~= band
     and not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then
     unlink(backlog_key(lists[i], partition))

@@ -13,12 +13,13 @@
 --          types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
-local wrong = wrong_type(old_id) or unfit()
+load_sizes()
+local wrong = unfit()
 if wrong then return wrong end
 local shards = state.epoch == epoch and stored_shards()
 if shards ~= ours.shards then return { 'LOST', shards } end
 if is_member(new_id) then
-  redis.pcall('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
+  redis.call('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words(), registered_at(new_id) }
 end
@@ -70,7 +71,7 @@ if old.fenced == '0' then
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
   local leases = redis.call('HGETALL', in_flight_key(old_id))
   for i = 1, #leases, 2 do
-    if mine[leases[i]] and string.find(leases[i + 1], '\0', 10, true) then -- else not a lease of ours
+    if mine[leases[i]] then
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
       if string.byte(leases[i + 1], 9) >= 128 then suspect = leases[i] end
       owned[#owned + 1] = leases[i]

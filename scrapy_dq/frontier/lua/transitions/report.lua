@@ -5,16 +5,16 @@
 -- RETURNS  as beat.lua
 -- COST     O(workers); 0.1 ms more for a sample, which all workers together take once in 10 s
 -- CRASH    before: it is reported later; after, reply lost: it is reported again, and counted twice
--- USES     beats.beat, digits, journal.note_event, keys.worker_key, samples.MOST_SUM, samples.sample, samples.sampled,
---          samples.save_sampled, state.load_state, state.wall_ms
+-- USES     beats.beat, journal.note_event, keys.worker_key, samples.sample, samples.sampled, samples.save_sampled,
+--          state.load_state, state.wall_ms
 local MOST_WHY = 250
 local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
-local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, digits(ARGV[8], MOST_SUM)
+local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, tonumber(ARGV[8])
 local reply, is_one = beat(worker_id, epoch, looks)
 if not is_one then return reply end
 load_state()
 -- The field `waits` of its record has the time (ms, Redis's clock) since which it waits, and the reason, for people.
-local waited_ms, why = digits(ARGV[9], MOST_SUM), string.sub(ARGV[10] or '', 1, MOST_WHY)
+local waited_ms, why = tonumber(ARGV[9] or 0), string.sub(ARGV[10] or '', 1, MOST_WHY)
 local before = redis.pcall('HGET', worker_key(worker_id), 'waits')
 if waited_ms > 0 then
   local since = string.format('%.0f ', math.max(0, wall_ms() - waited_ms))
@@ -25,7 +25,7 @@ elseif before then
   redis.pcall('HDEL', worker_key(worker_id), 'waits')
 end
 local found = sampled()
-for i, more in ipairs(reported) do found[i + 2] = math.min(found[i + 2] + digits(more, MOST_SUM), MOST_SUM) end
+for i, more in ipairs(reported) do found[i + 2] = found[i + 2] + more end
 sample(found)
 -- All workers see an outage of Redis; the first one that is back has it noted.
 if ended_ms > 0 and wall_ms() - ended_ms >= found[7] then

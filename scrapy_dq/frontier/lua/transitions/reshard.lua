@@ -19,8 +19,7 @@ local epoch, change, owner, id, home, step = ARGV[1], ARGV[2], ARGV[3], ARGV[4],
 local begins = step == 'begin'
 local added, run, open, sequence = ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9] == '1', tonumber(ARGV[10])
 local schema, described, replaces = ARGV[11], cmsgpack.unpack(ARGV[12]), ARGV[13]
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 local from, to = string.match(change, '^(%d+)>(%d+)$')
 local is_new = state.epoch ~= epoch or added and stored_field('reshard:id') ~= id
 if is_new and (home and from ~= '0' or not begins) then return { 'ABSENT' } end

@@ -12,7 +12,8 @@ local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], A
 load_state()
 local answer = stale(epoch, tonumber(run))
 if answer then return { answer } end
-local wrong = wrong_type() or half_moved()
+load_sizes()
+local wrong = half_moved()
 if wrong then return wrong end
 local function text(value, length) return type(value) == 'string' and (not length or #value == length) end
 -- Returns the fields of a record and the lease that it holds from field *from* on; nothing if the record is invalid.

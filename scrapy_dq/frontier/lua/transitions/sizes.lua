@@ -14,7 +14,7 @@ local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
 local several = redis.call('EXISTS', key.more_bands) == 1
 local names, bands = {}, {}
 local function look_at(partition, band)
-  if not band or #band ~= 8 or bands[partition] then return end -- not a band of ours
+  if not band or bands[partition] then return end
   names[#names + 1], bands[partition] = partition, band
 end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
@@ -29,9 +29,7 @@ if cursor == '0' then
   end
 end
 local function entries_of(partition, band)
-  -- The list may be gone, or the key may have another type.
-  local count = redis.pcall('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
-  return type(count) == 'number' and count or 0
+  return redis.call('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
 end
 -- Reads a stored value for each name, 1,000 names per call.
 local function of_each(stored)
@@ -66,7 +64,7 @@ for i, partition in ipairs(names) do
       'LIMIT', 0, most_lists - 1)
     for _, member in ipairs(others) do
       local band = string.sub(member, #partition + 2)
-      if #band == 8 then entries = entries + entries_of(partition, band) end
+      entries = entries + entries_of(partition, band)
     end
   end
   local delay, concurrency = parse_limits(own[i])

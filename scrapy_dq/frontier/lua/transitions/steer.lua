@@ -8,8 +8,7 @@
 -- USES     damage.look_for_damage, finish.finish_if_done, journal.note_event, keys.key, starts.incomplete_starts,
 --          state, state.save_state, state.there, types.wrong_type, words.tell
 local word, by = ARGV[1], ARGV[2]
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 if not state.epoch then return { 'ABSENT' } end
 local holds = { pause = 'paused', drain = 'draining', resume = '' }
 if holds[word] then

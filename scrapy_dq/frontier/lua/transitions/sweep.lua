@@ -5,6 +5,5 @@
 -- CRASH    before, after: the next worker of this crawl continues
 -- USES     discarded.sweep_some, types.wrong_type
 local most = tonumber(ARGV[1])
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 return { 'OK', sweep_some(most) and 1 or 0 }

@@ -7,8 +7,7 @@
 --          worker dead: what it has not reported is not counted
 -- USES     keys.key, state.stale, sums.add_up, types.wrong_type
 local source, number = ARGV[1], tonumber(ARGV[4])
-local wrong = wrong_type()
-if wrong then return wrong end
+load_sizes()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
 local told = 'told:' .. source

@@ -21,7 +21,7 @@ local function entries_of(partition)
       local member = next_member(set, from)
       if not member then return end
       from, room = '(' .. member, room - #member
-      local record = whole(string.sub(member, #partition + 2), MEMBER)
+      local record = string.sub(member, #partition + 2)
       return { string.sub(record, 1, 16), string.sub(record, 17, 28), string.byte(record, 29), string.sub(record, 30) }
     end
   end
@@ -34,12 +34,12 @@ local function entries_of(partition)
     if not band and from == first then next_band() end
     while band do
       local rank = unpack_rank(band)
-      local element = redis.pcall('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 - at or at)
-      if type(element) == 'string' then
-        at, room, element = at + 1, room - #element, whole(element, ELEMENT)
+      local element = redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 - at or at)
+      if element then
+        at, room = at + 1, room - #element
         return { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0, string.sub(element, 21) }
       end
-      if at == 0 then missing = missing - 1 end -- or its key has another type
+      if at == 0 then missing = missing - 1 end
       next_band()
     end
   end
@@ -56,7 +56,6 @@ local function entries_of(partition)
   end
 end
 local function tell(where, wait_ms, partition, id, attempts, payload)
-  payload = string.sub(payload, 1, MOST_BYTES)
   max_bytes, left = max_bytes - #payload, left - 1
   for _, part in ipairs({ where, wait_ms, partition, id, attempts, payload }) do flat[#flat + 1] = part end
 end
@@ -66,9 +65,7 @@ for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
   for i = 1, #heads, 2 do
     local wait_ms = where == 'resting' and math.max(0, tonumber(heads[i + 1]) - now_ms())
       or where == 'saturated' and -1 or 0
-    if #heads[i] <= MOST_NAME then
-      waiting[#waiting + 1] = { partition = heads[i], wait_ms = wait_ms, left = (#heads - i + 1) / 2 }
-    end
+    waiting[#waiting + 1] = { partition = heads[i], wait_ms = wait_ms, left = (#heads - i + 1) / 2 }
   end
   while waiting[1] and left > 0 and max_bytes > 0 and room > 0 do -- in rounds, like lease.lua
     local others = {}
