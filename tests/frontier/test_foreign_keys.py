@@ -58,7 +58,6 @@ WITH_MEMBER: dict[str, Callable[[LiveFrontier, HandWorker], object]] = {
     "an audit that only looks": lambda live, worker: live.run(
         audit(live.frontier, worker.epoch, worker.run, repair=False)
     ),
-    "after a script was stopped": lambda live, worker: live.redis.sadd(live.key("torn"), "no note of ours"),
     "views": lambda live, worker: [
         peek(live.redis, live.crawl), sizes(live.redis, live.crawl, 9), upcoming(live.redis, live.crawl, 9),
         names_beside(live.redis, live.crawl, "b"),

@@ -27,7 +27,8 @@ from support.live_frontier import HISTORY, IDENTITY, HandWorker, LiveFrontier, a
 from support.redis_server import RedisServer
 
 # Nobody looks at `converting` but who converts, nor at the history but who reads it.
-PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name not in ("converting", *HISTORY)]
+UNREAD = ("converting", "never", *HISTORY)
+PLAIN_KEYS = [key for key in keys.KEYS if "<" not in key.name and key.name not in UNREAD]
 
 CALLS = {
     "join": ("new", {}, "epoch", IDENTITY),

@@ -26,7 +26,6 @@ from scrapy_dq.frontier.model import (
     Audited,
     Bury,
     FrontierRefused,
-    FrontierUnavailable,
     Hold,
     Lease,
     Order,
@@ -209,7 +208,6 @@ def test_a_corrupted_lease_delays_no_rejoin(live: LiveFrontier, worker: HandWork
 SPOILT: dict[str, Callable[[LiveFrontier], Any]] = {
     "bands": lambda live: live.redis.hset(live.key("bands"), b"b", b"short"),
     "more_bands": lambda live: live.redis.zadd(live.key("more_bands"), {b"b\0x": 0, b"a\0x": 0}),
-    "busy": lambda live: live.redis.hset(live.key("busy"), b"a", b"none"),
 }
 
 
@@ -222,13 +220,7 @@ def test_what_leads_to_entries_is_spoilt(live: LiveFrontier, key: str) -> None:
     SPOILT[key](live)
     found: list[int] = []
     for _ in range(4):
-        try:
-            taken = worker.take(2)
-        except FrontierUnavailable:  # its incomplete moves and the counts are repaired
-            receipt = worker.send(worker.last)
-            taken = numbers(receipt)
-            worker.seq += 1
-            worker.held |= {lease.entry_id for lease in receipt.leases}
+        taken = worker.take(2)
         found += taken
         worker.exchange(*(ack(n) for n in taken))
     assert sorted(found) == [0, 1]
@@ -370,18 +362,6 @@ def test_another_exchange_with_the_number_of_the_last_one_is_no_repeat_of_it(
     assert worker.send(worker.last | {"nonce": b"forged"}).status is Status.RESYNC
 
 
-def test_a_forged_note_of_a_stopped_exchange_excuses_no_wrong_count(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """It names the nonce of the exchange that was stopped, which nobody knew before."""
-    worker.exchange(*puts(b"a", 2), want=1)
-    for noted in ("2 1", "2 1 ", "2 1 " + "\0" * NONCE_BYTES):
-        live.redis.hset(live.key("worker:worker"), "mended", noted)
-        assert worker.exchange(held=0).status is Status.RESYNC
-    live.redis.hset(live.key("worker:worker"), "mended", b"2 1 " + worker.last["nonce"])
-    assert worker.send(worker.last).applied
-
-
 REPEATED: dict[str, tuple[int, int, int]] = {
     "one id, many times": (1, 15_000, 40_000),
     "many ids": (3_000, 3_000, 100),
@@ -518,76 +498,6 @@ def test_more_members_than_any_crawl_has_are_refused(live: LiveFrontier, worker:
     live.call("audit", other.epoch, other.run, [], [])
     other.exchange(ack(1))
     assert found == [1]
-
-
-NAN = float("nan")
-FORGED: dict[str, dict[str, Any]] = {
-    "an invalid state": {"state": 5},
-    "a phase that is not text": {"state": {"phase": {}, "hold": 3, "turn": "x"}},
-    "a token": {"token": [{}, 5]},
-    "a token of no kind": {"token": [9, "token"]},
-    "a lease": {"lease": {"worker": {}}},
-    "a lease without a place": {"lease": {"id": "short", "partition": "a"}},
-    "pending": {"pending": ["short", 5, {}], "worker": "worker"},
-    "granted to nobody": {"granted": ["short"], "worker": {}},
-    "granted to what is not a hash": {"granted": ["short"], "worker": "spoilt"},
-    "no list": {"granted": "text"},
-    "a list": {"list": ["a", "no rank"]},
-    "sums": {"deltas": ["sum", "a", {}], "at": "none"},
-    "endless sums": {"deltas": ["sum", "a", "1"], "at": -1e300},
-    "no sums": {"deltas": 5},
-    "seen": {"seen": ["only one"]},
-    "an invalid worker": {"registering": {}},
-    "partitions": {"partitions": [{}, 5]},
-    "an exchange": {"seq": "x", "worker": "worker"},
-    "a list of no rank": {"list": ["p", NAN]},
-    "an endless token": {"token": [1] * 9000},
-    "a turn that is no number": {"state": {"turn": NAN}, "partitions": ["a"]},
-    "a turn beyond all": {"state": {"turn": -1e308}, "partitions": ["a"]},
-    "a phase and words that are no text": {"state": {"phase": True, "told": True}},
-    "another kind of seen": {"state": {"seen_kind": "compact"}},
-    "a conversion": {"seen_kind": "compact", "token": [1, "token"]},
-    "a directory": {"seen": ["generation", 1024, 5]},
-}
-
-
-@pytest.mark.parametrize("torn", FORGED.values(), ids=list(FORGED))
-def test_what_no_script_of_ours_left_half_done_is_no_hindrance(
-    live: LiveFrontier, worker: HandWorker, torn: dict[str, Any]
-) -> None:
-    """It is dropped, not tried again and again; what waits is served, and the crawl ends."""
-    worker.exchange(*puts(b"a", 2))
-    if "seen" not in torn:
-        live.redis.sadd(live.key("seen"), "token")
-    live.redis.set(live.key("in-flight:spoilt"), "no hash")
-    torn = torn | {
-        "state": {"epoch": worker.epoch, "run": worker.run} | torn["state"]
-        if isinstance(torn.get("state"), dict)
-        else torn.get("state", {"epoch": worker.epoch, "run": worker.run})
-    }
-    live.redis.sadd(live.key("torn"), msgpack.packb(torn))
-    assert sorted(worker.take(2)) == [0, 1]
-    assert not live.redis.exists(live.key("torn"))
-    receipt = worker.exchange(ack(0), ack(1))
-    if receipt.damage:
-        live.call("audit", worker.epoch, worker.run, [], [])
-        receipt = worker.exchange()
-    assert receipt.status is Status.FINISHED
-
-
-@pytest.mark.parametrize("partition", [NAN, 5, {}, [], True])
-def test_a_forged_lease_without_a_name_of_a_partition(
-    live: LiveFrontier, worker: HandWorker, partition: Any
-) -> None:
-    """It becomes an entry, or nothing; it delays no script."""
-    worker.exchange(*puts(b"a", 2))
-    lease = {"id": "0" * 11 + "7", "place": "p" * 16, "attempts": 0, "payload": "x", "partition": partition}
-    state = {"epoch": worker.epoch, "run": worker.run}
-    live.redis.sadd(live.key("torn"), msgpack.packb({"state": state, "lease": lease, "partitions": ["a"]}))
-    found = [n for _ in range(3) for n in worker.take(3)]
-    assert not live.redis.exists(live.key("torn"))
-    assert set(found) - {7} == {0, 1}
-    assert worker.exchange(*(ack(n) for n in found)).status is Status.FINISHED
 
 
 @pytest.mark.parametrize("name", [b"x" * 200_000, b"a\0b", b"a\nb"])
@@ -1189,13 +1099,3 @@ def test_no_more_starts_are_noted_than_are_read(live: LiveFrontier, worker: Hand
     worker.reclaim("dead")
     assert worker.exchange().census.incomplete == 1
     assert live.redis.hget(live.key("meta"), "starts")[:3] == b"\x81\xa1?"
-
-
-def test_a_note_of_many_partitions_is_mended_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """A script that was stopped has touched a thousand at most; what waits elsewhere is found by counting."""
-    worker.exchange(*puts(b"a", 3))
-    names = [b"%x" % n for n in range(100_000)]
-    live.redis.sadd(live.key("torn"), msgpack.packb({"partitions": names}))
-    live.redis.config_resetstat()
-    assert numbers(worker.exchange(want=3)) == [0, 1, 2]
-    assert live.redis.info("commandstats")["cmdstat_hexists"]["calls"] < 30_000

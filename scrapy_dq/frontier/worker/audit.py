@@ -19,6 +19,8 @@ from scrapy_dq.frontier.worker.log import ShardLog
 logger = logging.getLogger(__name__)
 NEXT_S = 1.0
 """Pause between two audits."""
+_TORN = "torn"
+"""The damage after a script that was stopped by an error (lua/lib/stopped.lua)."""
 
 
 async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
@@ -92,10 +94,10 @@ class Auditor:
         else:
             if found != Audited() or not self._warned:
                 self._warned = True
-                self._logger.error(
-                    "Keys of crawl %r were deleted or evicted while it runs (%s): %s. %s",
-                    self._frontier.crawl, damage, told(found), _consequence(found),
-                )  # fmt: skip
+                cause = "A script of crawl %r was stopped by an error after it had written (%s): %s. %s"
+                if damage != _TORN or found.gone or found.seen_gone:
+                    cause = "Keys of crawl %r were deleted or evicted while it runs (%s): %s. %s"
+                self._logger.error(cause, self._frontier.crawl, damage, told(found), _consequence(found))
         await asyncio.sleep(NEXT_S)
 
 

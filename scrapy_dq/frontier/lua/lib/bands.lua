@@ -14,10 +14,13 @@ local function list_of(rank, partition)
   end
   return list
 end
+-- Set -> partition -> how many of its first members are granted, but not removed yet (grants.lua).
+local granted_of = {} -- EACH CALL
 -- Returns the first member of a partition in a ZSET that is sorted by bytes, without the partition's name.
 local function first_of(set, partition)
+  local granted = granted_of[set] and granted_of[set][partition] or 0
   local member = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1',
-    'LIMIT', 0, 1)[1]
+    'LIMIT', granted, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
 -- Registers a new list. Most partitions have a single list, for which no search is necessary.
@@ -39,4 +42,11 @@ local function remove_best_band(partition)
   else
     redis.call('HDEL', key.bands, partition)
   end
+end
+-- A new list may have no band yet: no worker would find it.
+local function note_band(partition, rank)
+  local band = rank_bytes(rank)
+  if redis.call('EXISTS', list_of(rank, partition)) == 0 then return end
+  if redis.call('HGET', key.bands, partition) == band then return end
+  if not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then add_band(partition, rank) end
 end

@@ -1,14 +1,15 @@
--- grants: the leases of an exchange: stored in in-flight in a few writes.
--- USES     entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of, entry.whole,
---          keys.in_flight_key, keys.key, keys.worker_key, messages.count_message, messages.head_of, midway,
+-- grants: the leases of an exchange: stored in in-flight in a few writes, and only then removed from where they waited.
+-- USES     bands.granted_of, entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.holds_suspect, entry.partition_of,
+--          entry.whole, keys.in_flight_key, keys.key, keys.worker_key, messages.count_message, messages.head_of,
 --          politeness.count_busy, state
-local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
+local CHUNK = 32 -- leases written at once, and entries read: bounds what is read past max_bytes
 local SIGNED, MOVED = '\5', '\6' -- see signing.py: a signature is valid for the id of its entry only
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 } -- EACH CALL
-local function begin_grants(worker_id, max_bytes)
-  grants.worker_id, grants.max_bytes = worker_id, max_bytes
-  midway.grants = grants
+-- What is granted, and not removed yet. By list, how many of its elements: from its head; negative: from its end.
+local granted_elements, granted_members = {}, {} -- EACH CALL
+local function begin_grants(worker_id, max_bytes, nonce)
+  grants.worker_id, grants.max_bytes, grants.nonce = worker_id, max_bytes, nonce
 end
 -- Where the id begins in a record of in-flight (entry.lua).
 local function id_in(record) return (string.find(record, '\0', 10, true) or 0) + 9 end
@@ -18,7 +19,7 @@ local function payload_in(record) return string.sub(record, id_in(record) + 12) 
 local function rename_grant(i)
   local id, record = grants.ids[i], grants.records[i]
   -- By the nonce, which nobody can know before: else, somebody could have written an entry under the new one, too.
-  local new = string.sub(redis.sha1hex(record .. (midway.nonce or '')), 1, 12)
+  local new = string.sub(redis.sha1hex(record .. grants.nonce), 1, 12)
   local from, payload = id_in(record), payload_in(record)
   local head = head_of(payload)
   payload = string.sub(payload, #head + 1)
@@ -31,7 +32,8 @@ local function rename_grant(i)
     holds_suspect = new
   end
 end
-local function write_grants()
+-- Counts them here: between two writes no count is higher than what is stored. *fed*: they have not waited (claim.lua).
+local function write_grants(fed)
   if #grants.ids == grants.written then return end
   local in_flight, fields, written = in_flight_key(grants.worker_id), {}, {}
   local held = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1))
@@ -48,8 +50,14 @@ local function write_grants()
     written[id] = record
   end
   local new = redis.call('HSET', in_flight, unpack(fields))
-  state.in_flight = state.in_flight - (#fields / 2 - new)
+  state.in_flight = state.in_flight + new
+  if not fed then state.waiting = state.waiting - #fields / 2 end
   grants.written = #grants.ids
+  for list, count in pairs(granted_elements) do
+    if count > 0 then redis.call('LTRIM', list, count, -1) else redis.call('LTRIM', list, 0, count - 1) end
+  end
+  for _, member in ipairs(granted_members) do redis.call('ZREM', member[1], member[2]) end
+  granted_elements, granted_members, granted_of = {}, {}, {}
 end
 local function add_grant(id, record)
   local n = #grants.ids + 1
@@ -64,7 +72,9 @@ local function grant(id, record)
   if n - grants.written >= CHUNK then write_grants() end
 end
 local function grant_member(set, partition, member, flag)
-  redis.call('ZREM', set, partition .. '\0' .. member)
+  granted_members[#granted_members + 1] = { set, partition .. '\0' .. member }
+  local of = granted_of[set] or {}
+  granted_of[set], of[partition] = of, (of[partition] or 0) + 1
   member = whole(member, MEMBER)
   grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
     .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))

@@ -1,16 +1,22 @@
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
 -- USES     bands.first_of, bands.list_of, bands.remove_best_band, damage.damaged, entry.ELEMENT, entry.holds_suspect,
 --          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK, grants.grant,
---          grants.grant_member, keys.key, keys.worker_key, midway.popped, midway.popped_head, midway.popped_taken,
---          order.order_newest_first, politeness.count_busy, put.wrong_list, state, state.is_there
--- Redis 6.2 goes through a list from its head to its end for an RPOP with a count: milliseconds if it is long.
-local function pop(list, newest, count)
-  if not newest then return redis.pcall('LPOP', list, count) end
-  if redis.REDIS_VERSION_NUM then return redis.pcall('RPOP', list, count) end
+--          grants.grant_member, grants.granted_elements, keys.key, keys.worker_key, order.order_newest_first,
+--          politeness.count_busy, put.wrong_list, state.is_there
+-- Returns up to *count* elements of a list in the order of serving, behind the first *skipped*.
+local function read_list(list, newest, skipped, count)
+  if not newest then return redis.pcall('LRANGE', list, skipped, skipped + count - 1) end
   local elements = {}
+  if redis.REDIS_VERSION_NUM then
+    local range = redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
+    if range.err then return range end
+    for i = #range, 1, -1 do elements[#elements + 1] = range[i] end
+    return elements
+  end
+  -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
   for i = 1, count do
-    local element = redis.pcall('RPOP', list)
-    if not element or element.err then return i > 1 and elements or element end
+    local element = redis.pcall('LINDEX', list, -skipped - i)
+    if type(element) ~= 'string' then return element and element.err and element or elements end
     elements[i] = element
   end
   return elements
@@ -19,29 +25,23 @@ end
 -- Returns how many were granted, and whether there are more; nothing if there is no list.
 local function serve_list(partition, rank, count)
   local list, newest = list_of(rank, partition), order_newest_first(rank)
-  local elements = pop(list, newest, math.min(count, CHUNK))
-  if not elements or elements.err then
-    if elements and not wrong_list(rank, partition) then error(elements.err, 0) end
+  count = math.min(count, CHUNK)
+  local elements = read_list(list, newest, math.abs(granted_elements[list] or 0), count + 1)
+  if not elements[1] then
+    if elements.err and not wrong_list(rank, partition) then error(elements.err, 0) end
     damaged('backlog') -- the list was deleted, evicted or replaced
     return remove_best_band(partition)
   end
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
   local size, taken = #elements, 0
-  popped, popped_head, popped_taken = elements, head, 0
-  while taken < size and grants.bytes < grants.max_bytes do
+  while taken < math.min(size, count) and grants.bytes < grants.max_bytes do
     taken = taken + 1
-    popped_taken = taken
     local element = whole(elements[taken], ELEMENT)
+    granted_elements[list] = (granted_elements[list] or 0) + (newest and -1 or 1)
     grant(string.sub(element, 9, 20), head .. element)
   end
-  for i = size, taken + 1, -1 do
-    redis.call(newest and 'RPUSH' or 'LPUSH', list, elements[i])
-    elements[i] = nil
-  end
-  popped = nil
-  local more = size > taken or size == math.min(count, CHUNK) and redis.call('EXISTS', list) == 1
-  if not more then remove_best_band(partition) end
-  return taken, more
+  if size == taken then remove_best_band(partition) end
+  return taken, size > taken
 end
 -- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
 local function serve(partition, count)
@@ -54,8 +54,10 @@ local function serve(partition, count)
     local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
     local place
     if rank and (back or suspect) then
+      local list = list_of(rank, partition)
+      local skipped = granted_elements[list] or 0
       local head = not wrong_list(rank, partition)
-        and redis.call('LINDEX', list_of(rank, partition), order_newest_first(rank) and -1 or 0)
+        and redis.call('LINDEX', list, order_newest_first(rank) and skipped - 1 or skipped)
       if head then
         place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
       else
@@ -83,7 +85,5 @@ local function serve(partition, count)
   end
   local got = count - left
   count_busy(partition, got)
-  state.waiting = state.waiting - got
-  state.in_flight = state.in_flight + got
   return got, more
 end

@@ -6,8 +6,6 @@ local function is_wrong(name, expected)
   local actual = redis.call('TYPE', name).ok
   if actual ~= 'none' and actual ~= expected then return { 'WRONG_TYPE', name, actual, expected } end
 end
-local only_looks = nil -- EACH CALL. True in scripts that only read, or mend: they run even if `torn` exists
-local TORN_TYPES = { set = true, hash = true, zset = true, list = true } -- depends on which command was allowed
 local polite = nil -- EACH CALL. Whether any key of politeness exists, as far as this script knows
 local function too_many(most)
   if there.members > most then return { 'TOO_MANY', key.members, there.members } end
@@ -41,11 +39,8 @@ local function wrong_type(worker_id)
   wrong = too_many(2 * MOST_MEMBERS)
   if wrong then return wrong end
   if redis.call('EXISTS', key.absent, key.adopted, key.admitted, key.more_bands, key.dead, key.failed, key.returned,
-    key.quarantine, key.declined, key.decliners, key.delayed, key.stats, key.discarded, key.messages, key.torn) > 0
+    key.quarantine, key.declined, key.decliners, key.delayed, key.stats, key.discarded, key.messages) > 0
   then
-    local torn = redis.call('TYPE', key.torn).ok
-    if torn ~= 'none' and not TORN_TYPES[torn] then return { 'WRONG_TYPE', key.torn, torn, 'set' } end
-    if torn ~= 'none' and not only_looks then return { 'TORN' } end
     wrong = wrong_among(rare_types)
     if wrong then return wrong end
   end

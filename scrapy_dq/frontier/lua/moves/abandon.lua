@@ -29,8 +29,8 @@ local function abandon(members)
       }))
       redis.call('ZREM', key.declined, waiting)
       now_there('dead')
-      count_message(payload, -1)
       state.waiting, state.unserved = state.waiting - 1, state.unserved + 1
+      count_message(payload, -1)
     end
   end
   redis.call('HSET', key.meta, 'unserved', state.unserved)

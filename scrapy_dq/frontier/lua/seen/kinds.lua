@@ -17,6 +17,8 @@ local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
 local CONVERTIBLE = { exact = true, expiring = true }
 local KINDS = {}
 local SWEPT_BESIDE = 100
+-- A token whose entry is not stored yet (put.lua), and its admission: after an error, stopped.lua takes it back.
+local adding, adding_to = nil -- EACH CALL
 local opened, converting = nil -- EACH CALL. The kind; during a conversion (convert.lua), also the old kind
 -- Returns the names of both.
 local function stored_kinds()
@@ -28,7 +30,7 @@ local function stored_kinds()
   if CONVERTIBLE[from] and from ~= to and TYPES[to] and (actual == 'none' or actual == TYPES[to]) then
     return to, from
   end
-  -- Without meta, or with a kind that no script of ours has written, its type says what it is.
+  -- Without meta, or if a conversion was stopped before it renamed `seen`, its type says what it is.
   for name, expected in pairs(TYPES) do
     if actual == expected then return name end
   end

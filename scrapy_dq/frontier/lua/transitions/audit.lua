@@ -70,6 +70,7 @@ if last then
     state.delayed = redis.call('ZCARD', key.delayed)
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
+  if state.torn and state.torn ~= '0' then gone = 0 end -- a stopped script could not store its counts (stopped.lua)
   if state.seen < 0 then seen_gone, state.seen = 1, 0 end
   if repair and gone + seen_gone > 0 then
     state.gone = state.gone + gone + seen_gone
@@ -81,5 +82,9 @@ if repair then
   save_partitions()
   save_state()
   if gone + seen_gone > 0 then note_event('damaged', '', gone + seen_gone) end
+  if last then
+    redis.call('LREM', key.failed, 0, '') -- placeholders of a retry that was stopped
+    redis.call('HDEL', key.meta, 'torn')
+  end
 end
 return { 'OK', lost_bands, unled, lost_partitions, lost_members, gone, seen_gone }

@@ -7,7 +7,7 @@
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: repeating the call continues with what is left
 -- USES     half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
---          kinds.tidy_seen, kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
+--          kinds.tidy_seen, kinds.tokens_in, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
@@ -33,11 +33,9 @@ if not converting then
   if not seen().some then return { 'ONE_WAY', from } end
   local taken = redis.call('TYPE', key.converting).ok
   if taken ~= 'none' then return { 'WRONG_TYPE', key.converting, taken, 'key of a conversion' } end
-  redis.call('RENAME', key.seen, key.converting)
   state.seen_kind = from .. '>' .. to
-  midway.seen_kind = state.seen_kind
-  redis.call('HSET', key.meta, 'seen_kind', state.seen_kind)
-  midway.seen_kind = nil
+  redis.call('HSET', key.meta, 'seen_kind', state.seen_kind) -- first: see stored_kinds()
+  redis.call('RENAME', key.seen, key.converting)
   opened = nil
   if seen().prepare then seen().prepare(tokens_in(converting, key.converting)) end
 end

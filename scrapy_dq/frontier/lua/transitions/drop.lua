@@ -35,12 +35,10 @@ while dropped < most do
   if wrong then break end
   local length = redis.call('LLEN', list)
   local some = math.min(most - dropped, length)
-  if is_there('messages') then
-    for _ = 1, some do count_message(string.sub(redis.call('LPOP', list), ELEMENT + 1), -1) end
-  else
-    redis.call('LTRIM', list, some, -1)
-  end
+  local elements = is_there('messages') and redis.call('LRANGE', list, 0, some - 1) or {}
+  redis.call('LTRIM', list, some, -1)
   count('waiting', some)
+  for _, element in ipairs(elements) do count_message(string.sub(element, ELEMENT + 1), -1) end
   if some == length then remove_best_band(partition) end
 end
 for _, name in ipairs({ 'returned', 'quarantine' }) do

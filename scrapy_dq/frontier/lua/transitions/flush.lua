@@ -7,9 +7,9 @@
 --          | TOO_MANY, key, members: nothing was changed | CHANGED (this is another crawl: a late copy of this call)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
--- USES     digits, keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.key_types, keys.polite_types, keys.rare_types,
---          keys.worker_key, member.clear_run, state, state.load_state, state.seen_count, state.there, state.wrong_seen,
---          torn.stored_torn, types.is_wrong, types.size_of, types.too_many
+-- USES     digits, keys.MOST_MEMBERS, keys.key, keys.key_types, keys.polite_types, keys.rare_types, member.clear_run,
+--          state, state.load_state, state.seen_count, state.there, state.wrong_seen, types.is_wrong, types.size_of,
+--          types.too_many
 local MOST_SHARDS = 1024
 local dead, force = {}, ARGV[2] == '1'
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
@@ -29,17 +29,12 @@ for _, types in ipairs({ { meta = 'hash' }, key_types, rare_types, polite_types 
   end
 end
 load_state()
--- A script that was stopped midway may have left the record of a worker that is not a member.
-local torn = stored_torn(4096) or {}
-for _, id in ipairs({ torn.registering or torn.removing }) do
-  if type(id) == 'string' then redis.call('UNLINK', worker_key(id), in_flight_key(id)) end
-end
 local waiting, in_flight, seen = state.waiting, state.in_flight, wrong_seen() and 0 or seen_count()
 local shards = 1 -- the larger one of two: see reshard.lua
 for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do
   shards = math.max(shards, digits(number, MOST_SHARDS))
 end
 clear_run(false)
-redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.torn, key.samples, key.minutes,
+redis.call('UNLINK', key.meta, key.dead, key.failed, key.stats, key.limits, key.samples, key.minutes,
   key.journal, key.spent)
 return { 'OK', waiting, in_flight, seen, redis.call('EXISTS', key.discarded), shards }

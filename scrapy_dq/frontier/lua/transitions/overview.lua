@@ -8,8 +8,7 @@
 -- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
 -- USES     keys.MOST_MEMBERS, keys.in_flight_key, keys.key, keys.worker_key, starts.incomplete_starts, state,
---          state.census, state.there, types.only_looks, types.size_of, types.too_many, types.wrong_type, words
-only_looks = true
+--          state.census, state.there, types.size_of, types.too_many, types.wrong_type, words
 local wrong = wrong_type()
 if wrong and ARGV[1] ~= '1' then return wrong end
 if wrong then

@@ -7,7 +7,7 @@
 -- CRASH    before, after: repeating it unlinks what is left
 -- USES     entry.rank_bytes, entry.rank_text, keys.backlog_key, keys.bucket_key, keys.in_flight_key, keys.key,
 --          keys.worker_key, state.is_member, types.wrong_type
-local wrong = wrong_type() -- in a crawl that has begun since; one that is stopped midway may have lists without a band
+local wrong = wrong_type() -- in a crawl that has begun since
 if wrong then return wrong end
 local unlinked = 0
 local function unlink(...) unlinked = unlinked + redis.call('UNLINK', ...) end
