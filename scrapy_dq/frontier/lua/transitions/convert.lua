@@ -6,8 +6,9 @@
 --          | ONE_WAY, from (this kind cannot be converted) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: repeating the call continues with what is left
--- USES     half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
---          kinds.tidy_seen, kinds.tokens_in, state, state.save_state, state.seen_count, types.wrong_type
+-- USES     entry.write_first, half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen,
+--          kinds.stored_kinds, kinds.tidy_seen, kinds.tokens_in, state, state.save_state, state.seen_count,
+--          types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type() or half_moved()
 if wrong then return wrong end
@@ -33,6 +34,7 @@ if not converting then
   if not seen().some then return { 'ONE_WAY', from } end
   local taken = redis.call('TYPE', key.converting).ok
   if taken ~= 'none' then return { 'WRONG_TYPE', key.converting, taken, 'key of a conversion' } end
+  if to == 'compact' then write_first() end -- compacting is how a user gets below maxmemory
   state.seen_kind = from .. '>' .. to
   redis.call('HSET', key.meta, 'seen_kind', state.seen_kind) -- first: see stored_kinds()
   redis.call('RENAME', key.seen, key.converting)
@@ -41,8 +43,7 @@ if not converting then
 end
 local from, under_way = string.match(state.seen_kind, '^(%l+)>(%l+)$')
 if under_way ~= to then return { 'UNDER_WAY', state.seen_kind } end
--- After its first write a script may exceed maxmemory: compacting is how a user gets below it.
-if to == 'compact' then redis.call('HDEL', key.meta, '') end
+if to == 'compact' then write_first() end
 local tokens, old = converting.some(key.converting, most)
 local done = {}
 for _, token in ipairs(tokens) do

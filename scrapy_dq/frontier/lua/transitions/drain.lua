@@ -6,8 +6,8 @@
 -- COST     O(limit * log quarantine)
 -- CRASH    between two steps: the member stays fenced, and any worker continues
 -- USES     budgets.save_partitions, bury.bury_lease, declined, entry.come_back, entry.end_lease, entry.read_lease,
---          held.unlink_foreign, keys.in_flight_key, keys.worker_key, member.remove_member, partition.classify_touched,
---          state.load_state, state.save_state, state.stale, types.wrong_type
+--          entry.write_first, held.unlink_foreign, keys.in_flight_key, keys.worker_key, member.remove_member,
+--          partition.classify_touched, state.load_state, state.save_state, state.stale, types.wrong_type
 local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
@@ -19,6 +19,7 @@ if fenced ~= '1' then return { 'NOT_FENCED' } end
 local wrong = wrong_type(worker_id)
 if wrong then return wrong end
 local moved, buried = 0, 0
+write_first()
 -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
 -- Not HKEYS: it reads the whole hash in each step.
 for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
