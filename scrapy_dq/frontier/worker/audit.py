@@ -94,10 +94,11 @@ class Auditor:
         else:
             if found != Audited() or not self._warned:
                 self._warned = True
-                cause = "A script of crawl %r was stopped by an error after it had written (%s): %s. %s"
-                if damage != _TORN or found.gone or found.seen_gone:
-                    cause = "Keys of crawl %r were deleted or evicted while it runs (%s): %s. %s"
-                self._logger.error(cause, self._frontier.crawl, damage, told(found), _consequence(found))
+                level, cause = logging.ERROR, "Keys of crawl %r were deleted or evicted while it runs"
+                if damage == _TORN and not (found.gone or found.seen_gone):
+                    level, cause = logging.WARNING, "A script of crawl %r was stopped by an error"
+                text = cause + " (%s): %s. %s"
+                self._logger.log(level, text, self._frontier.crawl, damage, told(found), _consequence(found))
         await asyncio.sleep(NEXT_S)
 
 
