@@ -118,11 +118,15 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
         seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
     """
     outer, inner = _scopes(transition, order, seen)
-    if transition in _COUNTING:
-        *inner, main, stopped = inner
-        tail = ("end)", "if done then return reply end", stopped)
-        inner = [*inner, "local done, reply = pcall(function()", main, *tail]
-    return "\n".join((UNDECLARED_KEYS, *outer, "return (function()", *inner, "end)()"))
+    if transition not in _COUNTING:
+        return "\n".join((UNDECLARED_KEYS, *outer, "return (function()", *inner, "end)()"))
+    *inner, main, stopped = inner
+    return "\n".join((
+        UNDECLARED_KEYS, *outer,
+        "local stopped", "local done, reply = pcall(function()", *inner,
+        "stopped = function(reply)", stopped, "end", main, "end)",
+        "if done then return reply end", "stopped(reply)",
+    ))  # fmt: skip
 
 
 @cache

@@ -261,7 +261,9 @@ def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identit
             repeat(worker, moves)
         assert {entry_id(34), entry_id(d)} <= set(live.redis.hkeys(live.key("dead")))
         assert live.redis.exists(live.key("failed"))
-        crawl_on(live, HandWorker(live, "other", identity), {*range(24), *range(30, 34), 35, 36, 90}, held)
+        crawl_on(
+            live, HandWorker(live, "other", identity), {*range(24), *range(30, 34), 35, 36, 90}, [b, c, d, e]
+        )
 
 
 @HOW

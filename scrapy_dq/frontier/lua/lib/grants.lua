@@ -67,9 +67,12 @@ local function add_grant(id, record)
   grants.bytes = grants.bytes + #record
   return n
 end
+local function write_many()
+  if #grants.ids - grants.written >= CHUNK then write_grants() end
+end
 local function grant(id, record)
-  local n = add_grant(id, record)
-  if n - grants.written >= CHUNK then write_grants() end
+  add_grant(id, record)
+  write_many()
 end
 local function grant_member(set, partition, member, flag)
   granted_members[#granted_members + 1] = { set, partition .. '\0' .. member }

@@ -1,24 +1,22 @@
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
 -- USES     bands.first_of, bands.list_of, bands.remove_best_band, damage.damaged, entry.ELEMENT, entry.holds_suspect,
---          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK, grants.grant,
---          grants.grant_member, grants.granted_elements, keys.key, keys.worker_key, order.order_newest_first,
---          politeness.count_busy, put.wrong_list, state.is_there
+--          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK,
+--          grants.add_grant, grants.grant_member, grants.granted_elements, grants.write_many, keys.key,
+--          keys.worker_key, order.order_newest_first, politeness.count_busy, put.wrong_list, state.is_there
+local LONG = 10000
 -- Returns up to *count* elements of a list in the order of serving, behind the first *skipped*.
 local function read_list(list, newest, skipped, count)
   if not newest then return redis.pcall('LRANGE', list, skipped, skipped + count - 1) end
-  local elements = {}
-  if redis.REDIS_VERSION_NUM then
-    local range = redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
-    if range.err then return range end
-    for i = #range, 1, -1 do elements[#elements + 1] = range[i] end
+  local elements, length = {}, redis.REDIS_VERSION_NUM and 0 or redis.pcall('LLEN', list)
+  -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
+  if type(length) == 'number' and length > LONG then
+    for i = 1, math.min(count, length - skipped) do elements[i] = redis.call('LINDEX', list, -skipped - i) end
     return elements
   end
-  -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
-  for i = 1, count do
-    local element = redis.pcall('LINDEX', list, -skipped - i)
-    if type(element) ~= 'string' then return element and element.err and element or elements end
-    elements[i] = element
-  end
+  local range = redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
+  if range.err then return range end
+  local size = #range
+  for i = 1, size do elements[i] = range[size + 1 - i] end
   return elements
 end
 -- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
@@ -33,13 +31,14 @@ local function serve_list(partition, rank, count)
     return remove_best_band(partition)
   end
   local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
-  local size, taken = #elements, 0
-  while taken < math.min(size, count) and grants.bytes < grants.max_bytes do
+  local size, most, taken = #elements, math.min(#elements, count), 0
+  while taken < most and grants.bytes < grants.max_bytes do
     taken = taken + 1
     local element = whole(elements[taken], ELEMENT)
-    granted_elements[list] = (granted_elements[list] or 0) + (newest and -1 or 1)
-    grant(string.sub(element, 9, 20), head .. element)
+    add_grant(string.sub(element, 9, 20), head .. element)
   end
+  granted_elements[list] = (granted_elements[list] or 0) + (newest and -taken or taken)
+  write_many()
   if size == taken then remove_best_band(partition) end
   return taken, size > taken
 end
