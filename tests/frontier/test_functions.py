@@ -168,7 +168,7 @@ CONSTANT = {
     "key_types", "rare_types", "polite_types", "admit",
     # Functions, and what stands for them.
     "declined", "wrong_seen", "seen_count", "count_message", "head_of", "of_message", "group_of",
-    "read_stream", "sub",
+    "read_stream", "serve", "sub",
     "number", "format", "sha1hex",
 }  # fmt: skip
 

@@ -326,6 +326,14 @@ def test_every_lua_file_is_part_of_a_script() -> None:
     assert [name for name, text in LUA.items() if text not in everything] == []
 
 
+def test_every_script_compiles(redis_server: RedisServer) -> None:
+    """Also the exchange, which is a function where Redis has these: a script may have 200 locals."""
+    names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
+    with redis_server.client() as client:
+        for text in {source(name, order, seen) for name in names for order in Order for seen in Seen}:
+            client.script_load(text)
+
+
 def test_scripts_begin_with_the_flag_that_dragonfly_reads() -> None:
     """Dragonfly searches the beginning of a script for it; a library has to begin with its name."""
     names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS

@@ -268,7 +268,7 @@ def test_redis_6_goes_through_no_list_to_find_the_newest(live: LiveFrontier, wor
     if int(live.redis.info("server")["redis_version"].partition(".")[0]) > 6:
         pytest.skip("a newer Redis begins at the nearer end")
     for begin in range(0, 11_000, 1_000):
-        worker.exchange(*(put(n) for n in range(begin, begin + 1_000)))
+        worker.exchange(*(put(n, partition=b"") for n in range(begin, begin + 1_000)))
     live.redis.config_resetstat()
     assert len(worker.exchange(want=40).leases) == 40
     called = live.redis.info("commandstats")

@@ -43,10 +43,3 @@ local function remove_best_band(partition)
     redis.call('HDEL', key.bands, partition)
   end
 end
--- A new list may have no band yet: no worker would find it.
-local function note_band(partition, rank)
-  local band = rank_bytes(rank)
-  if redis.call('EXISTS', list_of(rank, partition)) == 0 then return end
-  if redis.call('HGET', key.bands, partition) == band then return end
-  if not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then add_band(partition, rank) end
-end

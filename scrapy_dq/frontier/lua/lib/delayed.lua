@@ -1,6 +1,6 @@
 -- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
--- USES     entry.read_delayed, entry.write_first, keys.key, partition.classify_touched, partition.wake_resting,
---          politeness.forget_past, put.append, state, state.is_there, state.now_ms, types.polite
+-- USES     entry.read_delayed, keys.key, partition.classify_touched, partition.wake_resting, politeness.forget_past,
+--          put.append, state, state.is_there, state.now_ms, types.polite, types.write_first
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end

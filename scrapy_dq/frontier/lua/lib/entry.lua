@@ -78,9 +78,6 @@ local function read_lease(worker_id, id)
   if lease.deferred then lease.partition = string.sub(lease.partition, 2) end
   return lease
 end
--- After its first write a script may exceed maxmemory. With this one, which changes nothing, all that is stored can be
--- moved in a Redis that is full.
-local function write_first() redis.call('HDEL', key.meta, '') end
 local function end_lease(worker_id, id, lease)
   redis.call('HDEL', in_flight_key(worker_id), id)
   state.in_flight = state.in_flight - 1

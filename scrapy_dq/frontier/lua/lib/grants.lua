@@ -5,9 +5,8 @@
 local CHUNK = 32 -- leases written at once, and entries read: bounds what is read past max_bytes
 local SIGNED, MOVED = '\5', '\6' -- see signing.py: a signature is valid for the id of its entry only
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
-local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 } -- EACH CALL
--- What is granted, and not removed yet. By list, how many of its elements: from its head; negative: from its end.
-local granted_elements, granted_members = {}, {} -- EACH CALL
+-- What is not removed yet: by list, how many elements (from its head; negative: from its end), and members of ZSETs.
+local grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} } -- EACH CALL
 local function begin_grants(worker_id, max_bytes, nonce)
   grants.worker_id, grants.max_bytes, grants.nonce = worker_id, max_bytes, nonce
 end
@@ -53,11 +52,11 @@ local function write_grants(fed)
   state.in_flight = state.in_flight + new
   if not fed then state.waiting = state.waiting - #fields / 2 end
   grants.written = #grants.ids
-  for list, count in pairs(granted_elements) do
+  for list, count in pairs(grants.elements) do
     if count > 0 then redis.call('LTRIM', list, count, -1) else redis.call('LTRIM', list, 0, count - 1) end
   end
-  for _, member in ipairs(granted_members) do redis.call('ZREM', member[1], member[2]) end
-  granted_elements, granted_members, granted_of = {}, {}, {}
+  for _, member in ipairs(grants.members) do redis.call('ZREM', member[1], member[2]) end
+  grants.elements, grants.members, granted_of = {}, {}, {}
 end
 local function add_grant(id, record)
   local n = #grants.ids + 1
@@ -70,17 +69,14 @@ end
 local function write_many()
   if #grants.ids - grants.written >= CHUNK then write_grants() end
 end
-local function grant(id, record)
-  add_grant(id, record)
-  write_many()
-end
 local function grant_member(set, partition, member, flag)
-  granted_members[#granted_members + 1] = { set, partition .. '\0' .. member }
+  grants.members[#grants.members + 1] = { set, partition .. '\0' .. member }
   local of = granted_of[set] or {}
   granted_of[set], of[partition] = of, (of[partition] or 0) + 1
   member = whole(member, MEMBER)
-  grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
+  add_grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
     .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))
+  write_many()
 end
 local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end
 -- Returns what the worker gets: the records, and the time of each, if any has one.

@@ -1,88 +1,90 @@
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
 -- USES     bands.first_of, bands.list_of, bands.remove_best_band, damage.damaged, entry.ELEMENT, entry.holds_suspect,
 --          entry.place_before, entry.rank_bytes, entry.unpack_rank, entry.whole, grants, grants.CHUNK,
---          grants.add_grant, grants.grant_member, grants.granted_elements, grants.write_many, keys.key,
---          keys.worker_key, order.order_newest_first, politeness.count_busy, put.wrong_list, state.is_there
-local LONG = 10000
--- Returns up to *count* elements of a list in the order of serving, behind the first *skipped*.
-local function read_list(list, newest, skipped, count)
-  if not newest then return redis.pcall('LRANGE', list, skipped, skipped + count - 1) end
-  local elements, length = {}, redis.REDIS_VERSION_NUM and 0 or redis.pcall('LLEN', list)
-  -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
-  if type(length) == 'number' and length > LONG then
-    for i = 1, math.min(count, length - skipped) do elements[i] = redis.call('LINDEX', list, -skipped - i) end
+--          grants.add_grant, grants.grant_member, grants.write_many, keys.key, keys.worker_key,
+--          order.order_newest_first, politeness.count_busy, put.wrong_list, state.is_there
+local serve -- the rest is hidden: a script may have 200 locals
+do
+  -- Returns up to *count* elements of a list in the order of serving, behind the first *skipped*.
+  local function read_list(list, newest, skipped, count)
+    if not newest then return redis.pcall('LRANGE', list, skipped, skipped + count - 1) end
+    local elements, length = {}, redis.REDIS_VERSION_NUM and 0 or redis.pcall('LLEN', list)
+    -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
+    if type(length) == 'number' and length > 10000 then
+      for i = 1, math.min(count, length - skipped) do elements[i] = redis.call('LINDEX', list, -skipped - i) end
+      return elements
+    end
+    local range = redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
+    if range.err then return range end
+    local size = #range
+    for i = 1, size do elements[i] = range[size + 1 - i] end
     return elements
   end
-  local range = redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
-  if range.err then return range end
-  local size = #range
-  for i = 1, size do elements[i] = range[size + 1 - i] end
-  return elements
-end
--- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
--- Returns how many were granted, and whether there are more; nothing if there is no list.
-local function serve_list(partition, rank, count)
-  local list, newest = list_of(rank, partition), order_newest_first(rank)
-  count = math.min(count, CHUNK)
-  local elements = read_list(list, newest, math.abs(granted_elements[list] or 0), count + 1)
-  if not elements[1] then
-    if elements.err and not wrong_list(rank, partition) then error(elements.err, 0) end
-    damaged('backlog') -- the list was deleted, evicted or replaced
-    return remove_best_band(partition)
+  -- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
+  -- Returns how many were granted, and whether there are more; nothing if there is no list.
+  local function serve_list(partition, rank, count)
+    local list, newest = list_of(rank, partition), order_newest_first(rank)
+    count = math.min(count, CHUNK)
+    local elements = read_list(list, newest, math.abs(grants.elements[list] or 0), count + 1)
+    if not elements[1] then
+      if elements.err and not wrong_list(rank, partition) then error(elements.err, 0) end
+      damaged('backlog') -- the list was deleted, evicted or replaced
+      return remove_best_band(partition)
+    end
+    local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
+    local size, most, taken = #elements, math.min(#elements, count), 0
+    while taken < most and grants.bytes < grants.max_bytes do
+      taken = taken + 1
+      local element = whole(elements[taken], ELEMENT)
+      add_grant(string.sub(element, 9, 20), head .. element)
+    end
+    grants.elements[list] = (grants.elements[list] or 0) + (newest and -taken or taken)
+    write_many()
+    if size == taken then remove_best_band(partition) end
+    return taken, size > taken
   end
-  local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
-  local size, most, taken = #elements, math.min(#elements, count), 0
-  while taken < most and grants.bytes < grants.max_bytes do
-    taken = taken + 1
-    local element = whole(elements[taken], ELEMENT)
-    add_grant(string.sub(element, 9, 20), head .. element)
-  end
-  granted_elements[list] = (granted_elements[list] or 0) + (newest and -taken or taken)
-  write_many()
-  if size == taken then remove_best_band(partition) end
-  return taken, size > taken
-end
--- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
-local function serve(partition, count)
-  local left, more = count, false
-  while left > 0 and grants.bytes < grants.max_bytes do
-    local band = redis.call('HGET', key.bands, partition)
-    local rank = band and unpack_rank(band)
-    local back = is_there('returned') and first_of(key.returned, partition)
-    -- A worker leases one suspect at a time: if the worker dies, no other entry is charged an attempt.
-    local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
-    local place
-    if rank and (back or suspect) then
-      local list = list_of(rank, partition)
-      local skipped = granted_elements[list] or 0
-      local head = not wrong_list(rank, partition)
-        and redis.call('LINDEX', list, order_newest_first(rank) and skipped - 1 or skipped)
-      if head then
-        place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
+  -- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
+  serve = function(partition, count)
+    local left, more = count, false
+    while left > 0 and grants.bytes < grants.max_bytes do
+      local band = redis.call('HGET', key.bands, partition)
+      local rank = band and unpack_rank(band)
+      local back = is_there('returned') and first_of(key.returned, partition)
+      -- A worker leases one suspect at a time: if the worker dies, no other entry is charged an attempt.
+      local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
+      local place
+      if rank and (back or suspect) then
+        local list = list_of(rank, partition)
+        local skipped = grants.elements[list] or 0
+        local head = not wrong_list(rank, partition)
+          and redis.call('LINDEX', list, order_newest_first(rank) and skipped - 1 or skipped)
+        if head then
+          place = rank_bytes(rank) .. string.sub(whole(head, ELEMENT), 1, 8)
+        else
+          damaged('backlog')
+          remove_best_band(partition)
+          rank = nil
+        end
+      end
+      if suspect and (not back or place_before(suspect, back)) and (not rank or place_before(suspect, place)) then
+        grant_member(key.quarantine, partition, suspect, 128)
+        redis.call('HSET', worker_key(grants.worker_id), 'quarantined', grants.ids[#grants.ids])
+        holds_suspect = grants.ids[#grants.ids]
+        left = left - 1
+      elseif back and (not rank or place_before(back, place)) then
+        grant_member(key.returned, partition, back, 0)
+        left = left - 1
+      elseif rank then
+        local taken
+        taken, more = serve_list(partition, rank, (back or suspect) and 1 or left)
+        if not taken then break end
+        left = left - taken
       else
-        damaged('backlog')
-        remove_best_band(partition)
-        rank = nil
+        break
       end
     end
-    if suspect and (not back or place_before(suspect, back)) and (not rank or place_before(suspect, place)) then
-      grant_member(key.quarantine, partition, suspect, 128)
-      redis.call('HSET', worker_key(grants.worker_id), 'quarantined', grants.ids[#grants.ids])
-      holds_suspect = grants.ids[#grants.ids]
-      left = left - 1
-    elseif back and (not rank or place_before(back, place)) then
-      grant_member(key.returned, partition, back, 0)
-      left = left - 1
-    elseif rank then
-      local taken
-      taken, more = serve_list(partition, rank, (back or suspect) and 1 or left)
-      if not taken then break end
-      left = left - taken
-    else
-      break
-    end
+    local got = count - left
+    count_busy(partition, got)
+    return got, more
   end
-  local got = count - left
-  count_busy(partition, got)
-  return got, more
 end

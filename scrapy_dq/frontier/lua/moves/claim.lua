@@ -6,8 +6,9 @@
 -- RETURNS  nothing; adds to grants, like a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
--- USES     grants, grants.grant, grants.write_grants, keys.start_keys, messages.count_message, politeness.count_busy,
---          put.wrong_lists, state, state.CLAIMED, state.open_run, streams.read_stream, types.is_wrong
+-- USES     grants, grants.add_grant, grants.write_grants, keys.start_keys, messages.count_message,
+--          politeness.count_busy, put.wrong_lists, state, state.CLAIMED, state.open_run, streams.read_stream,
+--          types.is_wrong
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local READ = { list = { 'LINDEX', 0 }, set = { 'SRANDMEMBER' }, zset = { 'ZREVRANGE', 0, 0 } }
 local REMOVE = { set = 'SREM', zset = 'ZREM' }
@@ -42,7 +43,7 @@ local function claim(want, kind, mark, id_stem)
         local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
         local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
         open_run() -- with a put that is known, it was finished
-        grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
+        add_grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
         write_grants(true)
         claimed, state.claimed = claimed + 1, 1
         if kind == 'stream' then count_message(payload, 1)

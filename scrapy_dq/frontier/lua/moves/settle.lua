@@ -3,7 +3,7 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
--- USES     ack, again, bury, decline, defer, entry.write_first, fail, moves.KIND, release
+-- USES     ack, again, bury, decline, defer, fail, moves.KIND, release, types.write_first
 local function settle(worker_id, endings, keep_failed)
   if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
   for _, ending in ipairs(endings) do

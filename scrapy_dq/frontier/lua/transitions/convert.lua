@@ -6,8 +6,8 @@
 --          | ONE_WAY, from (this kind cannot be converted) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: repeating the call continues with what is left
--- USES     entry.write_first, half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen,
---          kinds.stored_kinds, kinds.tidy_seen, kinds.tokens_in, state, state.save_state, state.seen_count,
+-- USES     half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
+--          kinds.tidy_seen, kinds.tokens_in, state, state.save_state, state.seen_count, types.write_first,
 --          types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wrong = wrong_type() or half_moved()

@@ -6,8 +6,8 @@
 -- COST     O(limit * log quarantine)
 -- CRASH    between two steps: the member stays fenced, and any worker continues
 -- USES     budgets.save_partitions, bury.bury_lease, declined, entry.come_back, entry.end_lease, entry.read_lease,
---          entry.write_first, held.unlink_foreign, keys.in_flight_key, keys.worker_key, member.remove_member,
---          partition.classify_touched, state.load_state, state.save_state, state.stale, types.wrong_type
+--          held.unlink_foreign, keys.in_flight_key, keys.worker_key, member.remove_member, partition.classify_touched,
+--          state.load_state, state.save_state, state.stale, types.write_first, types.wrong_type
 local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))

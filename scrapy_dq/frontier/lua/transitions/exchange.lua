@@ -18,12 +18,11 @@
 --          parents of the puts in it are still in flight
 -- USES     answer.remember, answer.repeat_grants, budgets.save_partitions, claim, damage.look_for_damage,
 --          damage.look_for_partitions, declined, delayed.next_due_ms, delayed.tidy, entry.holds_suspect,
---          entry.write_first, finish.finish_if_done, finish.raise_level, finish.raises, finish.remember_nothing,
---          grants, grants.begin_grants, grants.granted, grants.write_grants, keys.in_flight_key, keys.worker_key,
---          kinds.seen, kinds.tidy_seen, kinds.unfit, lease, moves.read_moves, notes.apply_notes, offer,
---          politeness.blocked_among, put, put.FULL, put.forget, put.wrong_lists, settle, starts.start_done, state,
---          state.census, state.is_there, state.load_state, state.save_state, state.stale, state.there,
---          types.wrong_type, words
+--          finish.finish_if_done, finish.raise_level, finish.raises, finish.remember_nothing, grants,
+--          grants.begin_grants, grants.granted, grants.write_grants, keys.in_flight_key, keys.worker_key, kinds.seen,
+--          kinds.tidy_seen, kinds.unfit, lease, moves.read_moves, notes.apply_notes, offer, politeness.blocked_among,
+--          put, put.FULL, put.forget, put.wrong_lists, settle, starts.start_done, state, state.census, state.is_there,
+--          state.load_state, state.save_state, state.stale, state.there, types.write_first, types.wrong_type, words
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]

@@ -7,10 +7,10 @@
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
--- USES     budgets.save_partitions, entry.write_first, held.fields_of, journal.note_event, keys.in_flight_key,
---          keys.key, member.end_run, member.keeps_seen, member.remove_member, partition.classify_touched, release,
---          samples.sample, samples.sampled, samples.save_sampled, starts.start_broken, state, state.load_state,
---          state.save_state, state.stale, types.wrong_type
+-- USES     budgets.save_partitions, held.fields_of, journal.note_event, keys.in_flight_key, keys.key, member.end_run,
+--          member.keeps_seen, member.remove_member, partition.classify_touched, release, samples.sample,
+--          samples.sampled, samples.save_sampled, starts.start_broken, state, state.load_state, state.save_state,
+--          state.stale, types.write_first, types.wrong_type
 local worker_id = ARGV[1]
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
