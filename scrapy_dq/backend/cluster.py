@@ -2,8 +2,8 @@
 
 A node that does not have the crawl's slot answers MOVED, and names the one that has it. A script that is
 answered so was not applied, and is sent again (`frontier/scripts.py`). While the slot is moved, key by key,
-every script that moves requests fails before it has written anything: it looks for a key that does not exist
-(`torn`, in lua/lib/types.lua), and for such a key another node would have to be asked. So the crawl pauses.
+every script fails before it has written anything: each declares the key `never`, which never exists
+(`frontier/keys.py`), and for such a key another node would have to be asked. So the crawl pauses.
 """
 
 from __future__ import annotations

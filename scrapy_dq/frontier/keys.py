@@ -65,9 +65,9 @@ KEYS = (
     Key("minutes", "list", "until the next run is a day old; the newest, of some 2 days"),
     Key("journal", "list", "until the next run is a day old; the newest 500 events"),
     Key(
-        "torn",
-        "set",
-        "from a script that Redis stopped midway until the next one; of another type if SADD is denied",
+        "never",
+        "none",
+        "never: see backend/cluster.py",
     ),
     Key("backlog:<rank>:<partition>", "list", "while something of this rank waits there"),
     Key("worker:<id>", "hash", "while the worker is registered"),

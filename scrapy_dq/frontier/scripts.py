@@ -16,11 +16,10 @@ from typing import Any
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier.errors import moved_to, passes
-from scrapy_dq.frontier.keys import FIXED
 from scrapy_dq.frontier.model import Order, Seen
 
 _BASE = (
-    "keys", "midway", "order_{order}", "held", "state", "types", "discarded", "kinds", "words",
+    "keys", "order_{order}", "held", "state", "types", "discarded", "kinds", "words",
 )  # fmt: skip
 _COMMON = ("politeness", "budgets", "entry", "bands", "partition")
 _SEEN = {
@@ -44,7 +43,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "fence": ("shared", "starts", "journal"),
     "drain": ("messages", "declined", "bury", "starts", "member"),
     "leave": ("declined", "release", "starts", "member", "journal", "samples"),
-    "flush": ("starts", "member", "torn"),
+    "flush": ("starts", "member"),
     "purge": (),
     "limit": ("limits", "block", "journal", "half_moved"),
     "notices": ("journal",),
@@ -54,7 +53,7 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "convert": ("half_moved",),
     "drop": ("messages", "journal", "half_moved"),
     "reshard": ("shared", "starts", "member", "limits"),
-    "arrive": ("messages", "shared", "limits", "put_back", "resharding"),
+    "arrive": ("messages", "shared", "limits", "resharding"),
     "depart": ("messages", "shared", "resharding"),
     "sweep": (),
     "audit": ("starts", "limits", "recount", "journal"),
@@ -63,7 +62,6 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "upcoming": (),
     "present": (),
     "tally": ("rights", "sums"),
-    "mend": ("rights", "sums", "starts", "member", "limits", "torn", "put_back", "recount"),
     "probe": ("rights",),
 }  # fmt: skip
 _LEAN = {
@@ -75,12 +73,15 @@ LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
 BY_HAND = ("steer", "retry", "forget", "convert", "drop", "reshard", "arrive", "depart")
 """Scripts that write, for the command line only."""
-AFTERWARDS = ("mend", "probe")
-"""Scripts that run after one that was stopped midway."""
+AFTERWARDS = ("probe",)
+"""Scripts that run after one that was denied a command."""
 TRANSITIONS = (*_LEAN, *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
-_WHOLE = (*LOOKS, *AFTERWARDS, *_LEAN, "overview", "fence", "sweep", "purge")
-"""Scripts that cannot be stopped midway, or for which a repeat is enough."""
-_MOST_TRIES = 5
+_COUNTING = (
+    "join", "rejoin", "exchange", "drain", "leave", "steer", "retry", "drop", "reshard", "arrive", "depart",
+)  # fmt: skip
+"""Scripts that move entries or members: after an error lib/stopped.lua runs. Others are just repeated."""
+_MOST_MOVES = 4
+"""How often a call follows MOVED."""
 UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
 """The first line of a script. Dragonfly needs it, because partitions have keys that no client can declare.
 
@@ -105,7 +106,7 @@ def parts(transition: str, order: Order, seen: Seen = Seen.EXACT) -> list[str]:
         return [*_LEAN[transition], transition]
     seen_by = [name for kind in kinds for name in _SEEN[kind]]
     base = _base(order)
-    tail = [] if transition in _WHOLE else ["salvage"]
+    tail = ["stopped"] if transition in _COUNTING else []
     return [*base, *_COMMON, *seen_by, *_PARTS[transition], transition, *tail]
 
 
@@ -117,11 +118,15 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
         seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
     """
     outer, inner = _scopes(transition, order, seen)
-    if transition in _WHOLE:
+    if transition not in _COUNTING:
         return "\n".join((UNDECLARED_KEYS, *outer, "return (function()", *inner, "end)()"))
-    *inner, salvage = inner
-    tail = ("end)", "if done then return reply end", salvage)
-    return "\n".join((UNDECLARED_KEYS, *outer, "local done, reply = pcall(function()", *inner, *tail))
+    *inner, main, stopped = inner
+    return "\n".join((
+        UNDECLARED_KEYS, *outer,
+        "local stopped", "local done, reply = pcall(function()", *inner,
+        "stopped = function(reply)", stopped, "end", main, "end)",
+        "if done then return reply end", "stopped(reply)",
+    ))  # fmt: skip
 
 
 @cache
@@ -131,12 +136,12 @@ def library(transition: str, order: Order, seen: Seen) -> tuple[str, str]:
     The function does what the script does that `source` returns. It creates all Lua functions in its first
     call, and keeps them.
     """
-    outer, (*inner, main, salvage) = _scopes(transition, order, seen)
+    outer, (*inner, main, stopped) = _scopes(transition, order, seen)
     text = "\n".join((
-        "local KEYS, ARGV, each_call, main, salvage",
+        "local KEYS, ARGV, each_call, main, stopped",
         "local function define()", *outer,
-        "salvage = function(reply)", salvage, "end",
-        "local function define_others()", *inner, "main = function()", main, "end", "end",
+        "local function define_others()", *inner,
+        "main = function()", main, "end", "stopped = function(reply)", stopped, "end", "end",
         "define_others()", "end",
     ))  # fmt: skip
     text = re.sub(
@@ -161,7 +166,7 @@ redis.register_function('{name}', function(keys, args)
   for _, begin in ipairs(each_call) do begin() end
   local done, reply = pcall(main)
   if done then return reply end
-  return salvage(reply)
+  return stopped(reply)
 end)
 """
 
@@ -185,29 +190,21 @@ class Script:
     """One transition, called by its digest; its source is sent only if Redis does not have it yet.
 
     Its keys are those of `keys.fixed`; a join and an exchange have start keys after them.
-    If another script was stopped midway (lib/salvage.lua), mend.lua runs first.
     """
 
     def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
         self.source = source(transition, order, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
-        self._order = order
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis.asyncio` client; errors of redis-py are raised unchanged."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MOST_MOVES):
             try:
-                reply = await self._run(client, keys, args)
+                return await self._run(client, keys, args)
             except ResponseError as error:
-                if moved_to(error) and hasattr(client.connection_pool, "route"):
-                    continue  # the route now leads to the node that the error names (backend/cluster.py)
-                raise
-            if not _is_torn(reply):
-                return reply
-            mended = await Script("mend", self._order).call(client, keys[: len(FIXED)])
-            if mended[0] != b"OK":
-                return mended
-        raise ResponseError(_TORN)
+                if not _leads_elsewhere(error, client):
+                    raise
+        return await self._run(client, keys, args)
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
@@ -217,21 +214,19 @@ class Script:
 
     def call_blocking(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MOST_MOVES):
             try:
-                reply = client.evalsha(self.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                reply = client.eval(self.source, len(keys), *keys, *args)
+                return self._run_blocking(client, keys, args)
             except ResponseError as error:
-                if moved_to(error) and hasattr(client.connection_pool, "route"):
-                    continue  # the route now leads to the node that the error names (backend/cluster.py)
-                raise
-            if not _is_torn(reply):
-                return reply
-            mended = Script("mend", self._order).call_blocking(client, keys)
-            if mended[0] != b"OK":
-                return mended
-        raise ResponseError(_TORN)
+                if not _leads_elsewhere(error, client):
+                    raise
+        return self._run_blocking(client, keys, args)
+
+    def _run_blocking(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.eval(self.source, len(keys), *keys, *args)
 
 
 class Function(Script):
@@ -276,8 +271,6 @@ class Function(Script):
         return await client.fcall(self.name, len(keys), *keys, *args)
 
 
-_TORN = "scripts are repeatedly stopped midway, or sent on to other nodes"
-
-
-def _is_torn(reply: Any) -> bool:
-    return isinstance(reply, list) and reply[:1] == [b"TORN"]
+def _leads_elsewhere(error: ResponseError, client: Any) -> bool:
+    """Tell whether the route of a client now leads to the node that MOVED names (backend/cluster.py)."""
+    return moved_to(error) is not None and hasattr(client.connection_pool, "route")

@@ -251,16 +251,12 @@ def costly(count: int) -> bytes:
     return b"\xdf" + count.to_bytes(4, "big") + b"".join(name + b"\xc3" for name in names)
 
 
-@pytest.mark.parametrize("name", ["torn", "starts"])
 def test_what_takes_seconds_to_read_is_deleted_unread(
-    dq: Any, live: LiveFrontier, worker: HandWorker, name: str
+    dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
     """Redis would not answer meanwhile, and no script is killed while it unpacks."""
     worker.exchange(put(1))
-    if name == "torn":
-        live.redis.sadd(live.key("torn"), costly(40_000))
-    else:
-        live.redis.hset(live.key("meta"), "starts", costly(25_000))
+    live.redis.hset(live.key("meta"), "starts", costly(25_000))
     dq.found("clear", "--yes", "--force", **TTL)
     assert not live.key_names()
 

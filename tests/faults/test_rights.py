@@ -12,7 +12,7 @@ from support.fault_spiders import GATHERED, start_together
 from support.redis_server import Kind, RedisServer
 from support.waiting import wait_until
 
-# Those that every crawl uses, whatever becomes of its pages; tests/frontier/test_torn.py has all.
+# Those that every crawl uses, whatever becomes of its pages; tests/frontier/test_denied.py has all.
 COMMANDS = [
     "rpush",
     "hset",
@@ -27,7 +27,7 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
     start_redis: Callable[..., RedisServer],
     fault_crawl: Callable[..., FaultCrawl],
 ) -> None:
-    """Each of two workers warns once; every page is done, and the run finishes."""
+    """Each of two workers warns once and registers again at most once; every page is done once."""
     server = start_redis(redis_kind, appendonly=True)
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crawler", "on", ">password", "~*", "+@all")
@@ -50,4 +50,4 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
     assert set(verdict.reasons) == {"finished"}
     assert verdict.leases_left == 0
     outages.assert_told(workers, 1, "denies access")
-    assert all("dq/rejoins" not in worker.stats for worker in workers)
+    assert all(worker.stats.get("dq/rejoins", 0) <= 1 for worker in workers)

@@ -349,10 +349,10 @@ def test_a_worker_that_seeds_is_not_forgotten_with_the_members(
 def test_a_script_that_was_stopped_half_way_hides_nothing(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
-    """Mending recomputes the counts; keys that were deleted meanwhile are detected nevertheless."""
+    """Keys that were deleted meanwhile are detected nevertheless."""
     worker.exchange(*puts(b"a", 4))
     live.redis.delete(*(live.key(name) for name in names))
-    live.redis.sadd(live.key("torn"), "what nobody can read")
+    live.redis.hset(live.key("meta"), "torn", 0)
     done, receipt, found = crawl_on(live, worker)
     gone = 0 if names == ["bands"] else 4
     assert (len(done), found.gone, receipt.census.gone) == (4 - gone, gone, gone)

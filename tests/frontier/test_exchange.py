@@ -12,7 +12,9 @@ from support.live_frontier import (
     LiveFrontier,
     ack,
     bury,
+    decline,
     entry_id,
+    fail,
     numbers,
     partition_of,
     put,
@@ -41,6 +43,35 @@ def test_puts_are_applied_before_what_settles(live: LiveFrontier) -> None:
         live.redis.config_set("maxmemory", 0)
     assert live.dump() == before
     assert numbers(worker.exchange(ack(1), put(2), want=1)) == [2]
+
+
+FULL = {
+    "release": lambda worker: worker.exchange(release(1)),
+    "fail": lambda worker: worker.exchange(fail(1)),
+    "bury": lambda worker: worker.exchange(bury(1)),
+    "decline": lambda worker: worker.exchange(decline(1)),
+    "lease": lambda worker: worker.exchange(want=1),
+    "fall due": lambda worker: worker.exchange(),
+    "leave": HandWorker.leave,
+    "drain": lambda worker: HandWorker.drain(worker, "dead"),
+}
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_what_is_stored_is_moved_in_a_full_redis(live: LiveFrontier, what: str) -> None:
+    """A script that has written may exceed `maxmemory`, which is checked before its first write only."""
+    dead, worker = HandWorker(live, "dead"), HandWorker(live, "worker")
+    worker.exchange(put(1), put(2), put(3), put(4, due_in=50), want=1)
+    dead.take(1)
+    worker.fence("dead")
+    live.advance(60 * (what == "fall due"))
+    live.redis.config_set("maxmemory", 1)
+    try:
+        FULL[what](worker)
+    finally:
+        live.redis.config_set("maxmemory", 0)
+    assert not live.redis.hexists(live.key("meta"), "torn")
+    live.state()
 
 
 def test_moves_are_applied_in_order_and_leases_taken_after_them(worker: HandWorker) -> None:

@@ -168,7 +168,7 @@ CONSTANT = {
     "key_types", "rare_types", "polite_types", "admit",
     # Functions, and what stands for them.
     "declined", "count_seen", "seen_count", "count_message", "of_message", "group_of",
-    "read_stream", "sub",
+    "read_stream", "serve", "sub",
     "number", "format", "sha1hex",
 }  # fmt: skip
 
@@ -176,7 +176,7 @@ CONSTANT = {
 @pytest.mark.parametrize("seen", list(Seen))
 def test_what_a_file_keeps_is_set_anew_by_each_call(seen: Seen) -> None:
     """Each local of a file's top level that is no function and no CONSTANT is set in a line EACH CALL."""
-    for name in parts("exchange", Order.FIFO, seen)[:-2]:  # without the exchange itself, and salvage
+    for name in parts("exchange", Order.FIFO, seen)[:-2]:  # without the exchange itself, and stopped
         text = lua_files()[name]
         for names, rest in re.findall(r"^local (?!function )([\w, ]*\w)(.*)", text, re.MULTILINE):
             if not names.isupper() and not CONSTANT.issuperset(names.split(", ")):

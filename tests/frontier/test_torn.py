@@ -1,10 +1,8 @@
-"""A script that is stopped at any write loses nothing: the next one repairs it, and it is repeated."""
+"""A script that is stopped at any write loses nothing; no run is finished before an audit has seen to it."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -15,12 +13,14 @@ import redis
 from scrapy_dq.frontier import forget, keys, peek, scripts
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
+from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.parts import Part
 from scrapy_dq.frontier.model import (
+    Ack,
     Admission,
     Claim,
     FrontierError,
@@ -34,15 +34,17 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
-from scrapy_dq.frontier.wire import pack_tally
+from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,
+    NO_TERMS,
     HandWorker,
     LiveFrontier,
     ack,
     again,
     block,
     bury,
+    decline,
     entry_id,
     fail,
     let_idle,
@@ -53,54 +55,58 @@ from support.live_frontier import (
 )
 from support.redis_server import RedisServer
 
+DENIED, BUG = "NOPERM this user may not run", "an error in Lua at"
+HOW = pytest.mark.parametrize("words", [DENIED, BUG], ids=["denied", "error"])
+EachStop = Callable[..., Iterator[tuple[LiveFrontier, Callable[[Callable[[], Any]], Any]]]]
 WRITES = (
-    "HSET", "HDEL", "HINCRBY", "HINCRBYFLOAT", "SADD", "SREM", "SPOP", "ZADD", "ZREM", "ZPOPMAX",
-    "ZUNIONSTORE", "XREADGROUP", "XGROUP", "XACK", "XCLAIM", "RPUSH", "LPUSH", "RPOP", "LPOP", "LREM",
-    "LSET", "LTRIM", "UNLINK", "RENAME",
+    "HSET", "HDEL", "HINCRBY", "HINCRBYFLOAT", "SADD", "SREM", "ZADD", "ZREM", "ZUNIONSTORE", "XREADGROUP",
+    "XGROUP", "XACK", "XCLAIM", "RPUSH", "LPUSH", "LPOP", "LREM", "LSET", "LTRIM", "UNLINK", "RENAME",
 )  # fmt: skip
 SHADOW = """
-local real, writes, denied, redis = redis, 0, {{}}, nil
+local real, writes, refused, redis = redis, 0, {{}}, nil
 local is_write = {{ {writes} }}
-local function is_denied_here(name)
+local function is_refused(name)
   if is_write[name] then writes = writes + 1 end
-  if is_write[name] and writes == {stop_at} then
-    denied[name] = true
-    real.call('SET', '{stopped}', '1')
-  end
-  return denied[name]
+  local here = is_write[name] and writes == {stop_at}
+  if here then real.call('SET', '{stopped}', '1') end
+  if here and {denied} then refused[name] = true end
+  return here or refused[name]
 end
 redis = {{
-  sha1hex = real.sha1hex,
+  sha1hex = real.sha1hex, REDIS_VERSION_NUM = real.REDIS_VERSION_NUM,
   call = function(...)
-    if is_denied_here((...)) then error('NOPERM this user may not run ' .. (...), 0) end
+    if is_refused((...)) then error('{words} ' .. (...), 0) end
     return real.call(...)
   end,
   pcall = function(...)
-    if is_denied_here((...)) then return {{ err = 'NOPERM this user may not run ' .. (...) }} end
+    if is_refused((...)) then return {{ err = '{words} ' .. (...) }} end
     return real.pcall(...)
   end,
 }}
 """
+FEW_TOKENS = ("local LOAD, MOST_SPLITS, PART = 200", "local LOAD, MOST_SPLITS, PART = 0.001")
+"""With this, a compact `seen` splits its buckets at once."""
 HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another": (0.001, None)})
 
 
 class Stopper:
-    """Has one script stopped at one of its writes; of that command all that follow are refused, too."""
+    """Has one script stopped at one of its writes; if that is denied, so are all others of that command."""
 
-    def __init__(self, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._live, self._monkeypatch = live, monkeypatch
+    def __init__(self, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+        self._live, self._monkeypatch, self._words = live, monkeypatch, words
         self._mark = f"stopped {live.crawl}"
 
     def stop(self, transition: str, at: int, call: Callable[[], Any]) -> tuple[bool, Any]:
         """Make *call*; return whether there was a write number *at*, and the answer, None: an error."""
         shadow = SHADOW.format(
-            writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark
-        )
-
+            writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark,
+            words=self._words, denied=str(self._words == DENIED).lower(),
+        )  # fmt: skip
         scopes = scripts._scopes
 
         def stopped(name: str, order: Order, seen: Seen) -> tuple[list[str], list[str]]:
             outer, inner = scopes(name, order, seen)
+            inner = [text.replace(*FEW_TOKENS) for text in inner]
             return ([shadow, *outer], inner) if name == transition else (outer, inner)
 
         client, stored = self._live.redis, self._live.frontier._scripts
@@ -114,7 +120,7 @@ class Stopper:
             try:
                 answer = call()
             except (FrontierError, redis.RedisError) as error:
-                if "NOPERM" not in str(error):
+                if self._words not in str(error):  # else it is the error that has stopped it
                     raise
                 answer = None
         self._live.frontier._denied = False
@@ -124,21 +130,19 @@ class Stopper:
 
 
 @pytest.fixture
-def each_stop(
-    redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Iterator[tuple[LiveFrontier, Callable[..., Any]]]]:
+def each_stop(redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.MonkeyPatch) -> EachStop:
     """Return a generator of frontiers, each with a function that stops *transition* one write later."""
 
-    def each(transition: str, seen: Seen = Seen.EXACT, **options: Any) -> Iterator[Any]:
+    def each(
+        transition: str, words: str, seen: Seen = Seen.EXACT, fed: StartKeys | None = None, least: int = 2
+    ) -> Iterator[Any]:
         reached, at = True, 0
         while reached:
             at += 1
             reached = False
-            name = f"{crawl_name} {at}"
-            order = options.get("order", Order.PRIORITY_LIFO)
-            args = (redis_server.url, name, order, seen, options.get("start_keys"))
+            args = (redis_server.url, f"{crawl_name} {at}", Order.PRIORITY_LIFO, seen, fed)
             with closing(LiveFrontier(*args)) as live:
-                stopper = Stopper(live, monkeypatch)
+                stopper = Stopper(live, monkeypatch, words)
 
                 def stop(call: Callable[[], Any], stopper: Stopper = stopper, at: int = at) -> Any:
                     nonlocal reached
@@ -146,49 +150,66 @@ def each_stop(
                     return answer
 
                 yield live, stop
-                if options.get("start_keys"):
-                    live.redis.delete(*options["start_keys"].keys)
-        assert at > options.get("least", 2), "nothing was stopped"
+        assert at > least, "nothing was stopped"
 
     return each
 
 
-def finish(live: LiveFrontier, worker: HandWorker, served: Counter[int]) -> None:
-    """Serve all that is left; the run ends, and nothing stays in flight, waiting or torn."""
-    for member in live.members() - {worker.worker_id}:
-        worker.reclaim(member)
-    receipt = worker.exchange(*(ack(int(i)) for i in sorted(worker.held) if i.isdigit()))
-    for _ in range(200):
-        live.advance(200)
-        receipt = worker.exchange(*(ack_of(i) for i in sorted(worker.held)), want=40)
-        served.update(i for i in numbers_of(receipt))
-        if receipt.status is Status.FINISHED:
-            break
-    else:
-        raise AssertionError(f"it does not end: {live.state()}")
-    census = receipt.census
-    assert (census.waiting, census.in_flight, census.delayed) == (0, 0, 0)
-    assert not live.redis.exists(live.key("torn"))
-    live.state()
+def is_marked(live: LiveFrontier) -> bool:
+    return bool(live.redis.hexists(live.key("meta"), "torn"))
 
 
-def ack_of(id_: bytes) -> Any:
+def ack_of(id_: bytes) -> Ack:
     return replace(ack(0), entry_id=id_)
 
 
-def numbers_of(receipt: Receipt) -> list[int]:
-    """Return the numbers of leases; those that were claimed have none."""
-    return [int(lease.entry_id) for lease in receipt.leases if lease.entry_id.isdigit()]
+def crawl_on(
+    live: LiveFrontier,
+    worker: HandWorker,
+    expected: Collection[int] = (),
+    done: Collection[int] = (),
+    terms: Terms = NO_TERMS,
+) -> set[bytes]:
+    """Crawl to the end, as workers do: nothing is lost, or reported as gone; return the payloads."""
+    served, payloads = {*done, *(int(i) for i in worker.held if i.isdigit())}, set[bytes]()
+    for turn in range(100):
+        for member in live.members() - {worker.worker_id}:
+            worker.reclaim(member, max_attempts=9)
+        live.advance(200)
+        marked = is_marked(live)
+        receipt = worker.exchange(*(ack_of(i) for i in sorted(worker.held)), want=40, terms=terms)
+        if receipt.status is Status.RESYNC:
+            worker.rejoin(f"again {turn}")
+            continue
+        served.update(int(lease.entry_id) for lease in receipt.leases if lease.entry_id.isdigit())
+        payloads.update(lease.payload for lease in receipt.leases)
+        if receipt.damage:
+            live.run(audit(live.frontier, worker.epoch, worker.run))
+        if receipt.status is Status.FINISHED and not worker.held:
+            break
+    else:
+        raise AssertionError(f"it does not end: {receipt}")
+    assert not marked
+    assert not is_marked(live)
+    census = receipt.census
+    assert (census.waiting, census.in_flight, census.delayed, census.gone) == (0, 0, 0, 0)
+    assert served >= set(expected)
+    if live.frontier._seen is not Seen.COMPACT:  # it may count less than it has
+        live.state()
+    return payloads
 
 
-def repeat(worker: HandWorker, moves: list[Any]) -> Receipt:
-    """Send the same bytes again, as a worker does, and learn the answer."""
+def repeat(worker: HandWorker, moves: Collection[Any] = ()) -> Receipt:
+    """Send the same bytes again, as a worker does, and learn the answer, or register again."""
     receipt = worker.send(worker.last)
-    assert receipt.status in (Status.OK, Status.FINISHED), receipt.status
-    assert receipt.applied
-    worker.seq += 1
-    worker.held -= {move.entry_id for move in moves if not isinstance(move, Put)}
-    worker.held |= {lease.entry_id for lease in receipt.leases}
+    if receipt.applied:
+        worker.seq += 1
+        worker.held -= {move.entry_id for move in moves if not isinstance(move, Put)}
+        worker.held |= {lease.entry_id for lease in receipt.leases}
+    else:
+        assert receipt.status is Status.RESYNC
+        worker.rejoin(f"{worker.worker_id}+")
+        worker.exchange(*(move for move in moves if isinstance(move, Put) or move.entry_id in worker.held))
     return receipt
 
 
@@ -196,146 +217,175 @@ def slot(n: int) -> bytes:
     return b"slot %d" % (n % 3)
 
 
+def filled(live: LiveFrontier, identity: Any = IDENTITY) -> tuple[HandWorker, list[int]]:
+    """Return a worker of a crawl of 12 entries that holds five."""
+    worker = HandWorker(live, "worker", identity)
+    worker.exchange(*(put(n, n % 2, partition=slot(n)) for n in range(12)))
+    return worker, taken(live, worker, 5)
+
+
+def taken(live: LiveFrontier, worker: HandWorker, count: int) -> list[int]:
+    held: list[int] = []
+    while len(held) < count:
+        live.advance(1)
+        held += numbers(worker.exchange(want=count - len(held), seeding=1))
+    return held
+
+
+@HOW
 @pytest.mark.parametrize("identity", [IDENTITY, HASTY], ids=["unlimited", "limited"])
-@pytest.mark.parametrize("seen", Seen)
-def test_an_exchange_stopped_at_any_write_loses_nothing(
-    each_stop: Callable[..., Any], seen: Seen, identity: Any
-) -> None:
-    """Puts of all kinds, all ways to settle, leases from lists, and of what came back or is suspect."""
-    if seen is Seen.EXPIRING:
-        identity = replace(identity, seen_ttl_s=1000.0)
-    for live, stop in each_stop("exchange", seen, least=20):
+def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identity: Any, words: str) -> None:
+    """Puts of all kinds, all ways to settle, leases of all that waits."""
+    for live, stop in each_stop("exchange", words, least=20):
         worker, dying = HandWorker(live, "worker", identity), HandWorker(live, "dying", identity)
-        first = [
-            put(n, n % 2, partition=slot(n), admission=Admission.SEEN, token=b"token %d" % n)
-            for n in range(24)
-        ]
-        worker.exchange(*first, put(90, partition=slot(1), due_in=100), seeding=1)
-        dying.take(4)
+        worker.exchange(*(put(n, n % 2, partition=slot(n)) for n in range(24)), seeding=1)
+        worker.exchange(put(90, partition=slot(1), due_in=100), seeding=1)
+        dying.exchange(decline(dying.take(4)[0]))
         worker.reclaim("dying")
-        held: list[int] = []
-        while len(held) < 6:
-            live.advance(1)
-            held += numbers(worker.exchange(want=6 - len(held), seeding=1))
+        held = taken(live, worker, 7)
         suspect = live.redis.hget(live.key("worker:worker"), "quarantined")
         suspects = [n for n in held if entry_id(n) == suspect]
-        held = [n for n in held if n not in suspects]
-        a, b, c, d, e, *_ = held
+        a, b, c, d, e, f, *_ = (n for n in held if n not in suspects)
         worker.exchange(release(a), seeding=1)
         live.advance(200)
         moves = [
-            put(30, 1, partition=b"new", admission=Admission.SEEN, token=b"token 30"),
-            put(31, 0, partition=b"new", admission=Admission.SEED),
-            put(32, 5, partition=slot(0)),
-            put(33, partition=slot(1), due_in=50),
+            put(30, 1, partition=b"new"), put(31, partition=b"new", admission=Admission.SEED),
+            put(32, 5, partition=slot(0)), put(33, partition=slot(1), due_in=50),
             put(34, reason="it makes no sense"),
             put(35, partition=b"another", admission=Admission.SEEN, token=b"token 35"),
-            ack(b), fail(c), bury(d), again(e, as_number=36, due_in=100), *(release(n) for n in suspects),
+            ack(b), fail(c), bury(d), again(e, as_number=36, due_in=100), decline(f),
+            *(release(n) for n in suspects),
         ]  # fmt: skip
         terms = Terms(most=3, notes=(block(b"another", 10),))
-        answer = stop(lambda w=worker, m=moves, t=terms: w.exchange(*m, want=9, terms=t, seeding=1))
-        receipt = answer or repeat(worker, moves)
-        live.state()
-        gone = [b, c, d, e]
-        assert entry_id(36) in {member[:12] for member in live.redis.zrange(live.key("delayed"), 0, -1)}
-        served = Counter([*gone, *(int(i) for i in worker.held)])
-        assert live.count("failed") == 1
-        assert {int(i) for i in peek_dead(live)} == {34, d}
-        assert not set(receipt.refused)
-        finish(live, worker, served)
-        expected = {*range(24), 30, 31, 32, 33, 35, 36, 90}
-        assert set(served) >= expected
-        assert max(served.values()) == 1
+        if stop(lambda w=worker, m=moves, t=terms: w.exchange(*m, want=12, terms=t, seeding=1)) is None:
+            repeat(worker, moves)
+        assert {entry_id(34), entry_id(d)} <= set(live.redis.hkeys(live.key("dead")))
+        assert live.redis.exists(live.key("failed"))
+        crawl_on(
+            live, HandWorker(live, "other", identity), {*range(24), *range(30, 34), 35, 36, 90}, [b, c, d, e]
+        )
 
 
-def peek_dead(live: LiveFrontier) -> list[bytes]:
-    return list(live.redis.hkeys(live.key("dead")))
+@HOW
+@pytest.mark.parametrize("seen", Seen)
+def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
+    each_stop: EachStop, seen: Seen, words: str
+) -> None:
+    """In a run that was finished: it is open as soon as something waits."""
+    for live, stop in each_stop("exchange", words, seen, least=6):
+        worker = HandWorker(live, "worker", replace(IDENTITY, seen_ttl_s=1000.0 * (seen is Seen.EXPIRING)))
+        worker.exchange(put(9, admission=Admission.SEEN, token=b"token 9"), want=1)
+        assert worker.exchange(ack(9)).status is Status.FINISHED
+        moves = [
+            put(n, n % 2, partition=slot(n), admission=Admission.SEEN, token=b"token %d" % n,
+                due_in=50 * (n == 4), reason="it makes no sense" * (n == 5))
+            for n in range(6)
+        ]  # fmt: skip
+        if stop(lambda w=worker, m=moves: w.exchange(*m)) is None:
+            waits = live.redis.exists(*map(live.key, ("rotation", "bands", "delayed")))
+            assert not waits or live.redis.hget(live.key("meta"), "phase") == b"open"
+            repeat(worker, moves)
+        assert live.redis.hkeys(live.key("dead")) == [entry_id(5)]
+        crawl_on(live, worker, range(5))
 
 
+@HOW
 @pytest.mark.parametrize("kind", ["list", "set", "zset", "stream"])
-def test_what_others_fed_is_not_lost(each_stop: Callable[..., Any], crawl_name: str, kind: str) -> None:
-    """A payload is popped and cannot be written: it is returned like a claim."""
+def test_what_others_fed_is_not_lost(each_stop: EachStop, crawl_name: str, kind: str, words: str) -> None:
+    """A payload stays in its key until it is in flight."""
     name = keys.prefix(crawl_name) + "fed"
-    for live, stop in each_stop("exchange", start_keys=StartKeys(kind, (name,), b"m"), least=4):
-        payloads = {b"a", b"b", b"c"}
+    for live, stop in each_stop("exchange", words, fed=StartKeys(kind, (name,), b"m"), least=4):
         live.redis.delete(name)
-        if kind == "list":
-            live.redis.rpush(name, *payloads)
-        elif kind == "set":
-            live.redis.sadd(name, *payloads)
-        elif kind == "stream":
-            for payload in sorted(payloads):
-                live.redis.xadd(name, {"data": payload})
-        else:
-            live.redis.zadd(name, dict.fromkeys(payloads, 1))
+        for payload in (b"a", b"b", b"c"):
+            {
+                "list": lambda payload, live=live: live.redis.rpush(name, payload),
+                "set": lambda payload, live=live: live.redis.sadd(name, payload),
+                "zset": lambda payload, live=live: live.redis.zadd(name, {payload: 1}),
+                "stream": lambda payload, live=live: live.redis.xadd(name, {"data": payload}),
+            }[kind](payload)
         worker = HandWorker(live, "worker")
-        terms = Terms(claim=Claim(kind, b"m", b"stem stem"[:8]))
-        answer = stop(lambda w=worker, t=terms: w.exchange(want=5, terms=t))
-        receipt = answer or repeat(worker, [])
-        found = {lease.payload for lease in receipt.leases}
-        for _ in range(5):
-            if kind == "stream":
-                let_idle(live, name)
-            receipt = worker.exchange(*(ack_of(i) for i in sorted(worker.held)), want=5, terms=terms)
-            found |= {lease.payload for lease in receipt.leases}
-        assert kind != "stream" or not live.redis.exists(live.key("messages"))
-        assert found == {b"m" + payload for payload in payloads}
-        live.state()
+        terms = Terms(claim=Claim(kind, b"m", b"8 random"))
+        receipt = stop(lambda w=worker, t=terms: w.exchange(want=5, terms=t)) or repeat(worker)
+        if kind == "stream":
+            let_idle(live, name)
+        found = {lease.payload for lease in receipt.leases} | crawl_on(live, worker, terms=terms)
+        assert found == {b"ma", b"mb", b"mc"}
+        live.redis.delete(name)
 
 
-def filled(
-    live: LiveFrontier, name: str = "worker", identity: Any = IDENTITY
-) -> tuple[HandWorker, list[int]]:
-    """Return a worker of a crawl of 12 entries that holds five."""
-    worker = HandWorker(live, name, identity)
-    worker.exchange(*(put(n, n % 2, partition=slot(n)) for n in range(12)))
-    held: list[int] = []
-    while len(held) < 5:
-        live.advance(1)
-        held += numbers(worker.exchange(want=5 - len(held)))
-    return worker, held
+@HOW
+@pytest.mark.parametrize("what", ["leave", "leave, not repeated", "drain", "rejoin", "rejoin a later run"])
+def test_leases_that_were_being_moved_are_not_lost(each_stop: EachStop, what: str, words: str) -> None:
+    identity = limited(0.0, 3)
+    for live, stop in each_stop(what.replace(",", "").split()[0], words):
+        worker, held = filled(live, identity)
+        other = HandWorker(live, "other", identity)
+        if what == "drain":
+            other.fence("worker")
+        if what == "rejoin a later run":
+            worker.crawl = replace(HASTY, run_name="later")
+        calls: dict[str, Callable[[], Any]] = {
+            "leave": worker.leave,
+            "leave, not repeated": worker.leave,
+            "drain": lambda o=other: o.drain("worker"),
+            "rejoin": lambda w=worker, k=held[:3]: w.rejoin("again", held=k),
+            "rejoin a later run": lambda w=worker, k=held[:3]: w.rejoin("again", held=k, run=5),
+        }
+        if stop(calls[what]) is None and "not" not in what:
+            calls[what]()
+        if what.startswith("rejoin"):
+            assert worker.held == {entry_id(n) for n in held[:3]}
+        crawl_on(live, HandWorker(live, "another", worker.crawl), range(12))
 
 
-IDENTITIES = pytest.mark.parametrize("identity", [IDENTITY, limited(0.0, 3)], ids=["unlimited", "limited"])
+@HOW
+@pytest.mark.parametrize("what", ["retry", "drop"])
+def test_what_is_retried_or_dropped_is_moved_once(each_stop: EachStop, what: str, words: str) -> None:
+    for live, stop in each_stop(what, words):
+        worker, held = filled(live)
+        worker.exchange(*(fail(n) for n in held[:2]), *(bury(n) for n in held[2:4]), release(held[4]))
+
+        def go(live: LiveFrontier = live) -> Any:
+            if what == "drop":
+                return drop(live.redis, live.crawl, "slot 0")
+            overview = peek(live.redis, live.crawl)
+            return retry(live.redis, live.crawl, overview, failed=lambda _: True, dead=lambda _: True)
+
+        if stop(go) is None:
+            go()
+        crawl_on(live, worker, {n for n in range(12) if what == "retry" or (n % 3 and n not in held[:4])})
+        assert what == "drop" or not live.redis.exists(live.key("dead"), live.key("failed"))
 
 
-@IDENTITIES
-def test_a_leave_stopped_at_any_write_loses_nothing(each_stop: Callable[..., Any], identity: Any) -> None:
-    for live, stop in each_stop("leave"):
-        worker, _ = filled(live, identity=identity)
-        if stop(worker.leave) is None:
+@HOW
+@pytest.mark.parametrize(("what", "finished"), [("join", False), ("join", True), ("leave", True)])
+def test_a_run_begins_once(each_stop: EachStop, what: str, finished: bool, words: str) -> None:
+    """Nothing of it is half-described."""
+    identity = replace(IDENTITY, limits=Limits(0.0, 3, {"a": (1.0, None)}))
+    for live, stop in each_stop(what, words):
+        if finished:
+            worker, _ = filled(live)
+            crawl_on(live, worker, range(12))
+        if what == "leave" and stop(worker.leave) is None:
             worker.leave()
-        live.state()
-        other, served = HandWorker(live, "other", identity), Counter[int]()
-        finish(live, other, served)
-        assert served == Counter(range(12))
 
+        def go(live: LiveFrontier = live) -> HandWorker:
+            return HandWorker(live, "new", identity)
 
-def test_a_leave_that_is_not_repeated_loses_nothing(each_stop: Callable[..., Any]) -> None:
-    for live, stop in each_stop("leave"):
-        worker, _ = filled(live)
-        stop(worker.leave)
-        other, served = HandWorker(live, "other"), Counter[int]()
-        finish(live, other, served)
-        assert served == Counter(range(12))
-
-
-def test_what_an_exchange_that_was_stopped_has_spent_is_counted_once(each_stop: Callable[..., Any]) -> None:
-    for live, stop in each_stop("exchange", least=5):
-        worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=100)))
-        worker.exchange(*(put(n, partition=b"a") for n in range(6)), seeding=1)
-        held = worker.take(6)
-        moves = [*(ack(n) for n in held[:3]), fail(held[3]), release(held[4])]
-        stop(lambda w=worker, m=moves: w.exchange(*m, want=1, seeding=1)) or repeat(worker, moves)
-        assert live.call("limit", b"a")[3:] == (100, 4)
+        new = (what == "join" and stop(go)) or go()
+        assert new.run == int(finished)
+        assert live.redis.hget(live.key("limits"), "a")
+        new.exchange(*(put(n) for n in range(5)))
+        crawl_on(live, new, range(5))
 
 
 @pytest.mark.usefixtures("_quick_disks")
+@HOW
 @pytest.mark.parametrize("transition", ["reshard", "arrive"])
 def test_an_import_that_was_stopped_is_completed_by_the_repeat(
-    each_stop: Callable[..., Any], transition: str, redis_server: RedisServer, crawl_name: str
+    each_stop: EachStop, transition: str, redis_server: RedisServer, crawl_name: str, words: str
 ) -> None:
-    """Nobody can join meanwhile, and nothing is there twice."""
+    """Nobody can join meanwhile."""
     budgets = replace(IDENTITY, limits=Limits(concurrency=3, own_budgets={"b": 7}))
     with closing(LiveFrontier(redis_server.url, f"{crawl_name} old", Order.PRIORITY_LIFO)) as old:
         worker = HandWorker(old, "worker", budgets)
@@ -351,7 +401,7 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
         for part in found:
             yield part
 
-    for live, stop in each_stop(transition, least=3):
+    for live, stop in each_stop(transition, words, least=3):
 
         def store(live: LiveFrontier = live) -> Loaded:
             target = Target(live.order, Seen.EXACT)
@@ -361,366 +411,67 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
             if live.redis.exists(live.key("meta")):
                 with pytest.raises(FrontierRefused, match="half imported"):
                     HandWorker(live, "early", budgets)
-            done = store()
-            assert not done.before
+            assert not store().before
         assert store().before
-        worker = HandWorker(live, "worker", budgets)
         assert live.call("limit", b"b")[3:] == (7, 0)
-        served: Counter[int] = Counter()
-        finish(live, worker, served)
-        assert served == Counter(range(12))
+        crawl_on(live, HandWorker(live, "worker", budgets), range(12))
 
 
-def test_the_last_leave_stopped_at_any_write_ends_the_run(each_stop: Callable[..., Any]) -> None:
-    for live, stop in each_stop("leave", Seen.COMPACT):
-        worker, _ = filled(live)
-        finish(live, worker, Counter())
-        if stop(worker.leave) is None:
-            worker.leave()
-        assert {name for name in live.key_names() if not name.startswith("seen:")} <= {"meta", "discarded"}
-
-
-@IDENTITIES
-@pytest.mark.parametrize("run", [0, 5], ids=["", "of a later run"])
-def test_a_rejoin_stopped_at_any_write_loses_nothing(
-    each_stop: Callable[..., Any], run: int, identity: Any
-) -> None:
-    """Nor one that gives an earlier run its own number, and its limits."""
-    for live, stop in each_stop("rejoin"):
-        worker, held = filled(live, identity=identity)
-        kept = held[:3]
-        if run:
-            worker.crawl = replace(HASTY if identity is IDENTITY else IDENTITY, run_name="later")
-        if stop(lambda w=worker, k=kept: w.rejoin("again", held=k, run=run)) is None:
-            worker.rejoin("again", held=kept, run=run)
-        assert worker.run == run
-        assert {int(i) for i in worker.held} == set(kept)
-        live.state()
-        served = Counter(kept)
-        finish(live, worker, served)
-        assert served == Counter(range(12))
-
-
-@IDENTITIES
-def test_a_drain_stopped_at_any_write_loses_nothing(each_stop: Callable[..., Any], identity: Any) -> None:
-    for live, stop in each_stop("drain"):
-        filled(live, "dead", identity)
-        other, served = HandWorker(live, "other", identity), Counter[int]()
-        other.fence("dead")
-        if stop(lambda w=other: w.drain("dead")) is None:
-            other.drain("dead")
-        live.call("sweep", 60.0)  # or whatever comes next
-        live.state()
-        assert live.members() == {"other"}
-        finish(live, other, served)
-        assert served == Counter(range(12))
-
-
-def test_a_retry_stopped_at_any_write_loses_nothing(each_stop: Callable[..., Any]) -> None:
-    for live, stop in each_stop("retry"):
-        worker, held = filled(live)
-        worker.exchange(*(fail(n) for n in held[:2]), *(bury(n) for n in held[2:4]))
-
-        def go(live: LiveFrontier = live) -> Any:
-            overview = peek(live.redis, live.crawl)
-            return retry(live.redis, live.crawl, overview, failed=lambda _: True, dead=lambda _: True)
-
-        if stop(go) is None:
-            go()
-        live.state()
-        served = Counter(held[4:])
-        finish(live, worker, served)
-        assert served == Counter(range(12))
-        assert (live.count("failed"), live.redis.llen(live.key("failed"))) == (0, 0)
-
-
-def test_a_join_stopped_at_any_write_is_done_again(each_stop: Callable[..., Any]) -> None:
-    """Of an absent crawl, and of a finished one: nothing is half-described, and the run is a new one."""
-    identity = replace(IDENTITY, limits=Limits(0.0, 3, {"a": (1.0, None)}))
-    for finished in (False, True):
-        for live, stop in each_stop("join"):
-            if finished:
-                worker, _ = filled(live)
-                finish(live, worker, Counter())
-
-            def go(live: LiveFrontier = live) -> HandWorker:
-                return HandWorker(live, "new", identity)
-
-            worker = stop(go) or go()
-            assert (worker.run, live.members()) == (int(finished), {"new"} | ({"worker"} & live.members()))
-            assert live.redis.hget(live.key("limits"), "a")
-            live.state()
-            worker.exchange(*(put(n) for n in range(5)))
-            served = Counter[int]()
-            finish(live, worker, served)
-            assert served == Counter(range(5))
-
-
-@pytest.mark.parametrize("identity", [IDENTITY, HASTY], ids=["unlimited", "limited"])
-def test_a_limit_stopped_at_any_write_holds_when_it_is_set_again(
-    each_stop: Callable[..., Any], identity: Any
-) -> None:
-    for live, stop in each_stop("limit"):
-        worker, held = filled(live, identity=identity)
-
-        def go(live: LiveFrontier = live) -> Any:
-            return live.call("limit", b"slot 0", delay_s=2.0, concurrency=4, block_s=5.0)
-
-        answer = stop(go) or go()
-        assert answer[:2] == (2.0, 4)
-        live.state()
-        served = Counter(held)
-        finish(live, worker, served)
-        assert served == Counter(range(12))
-
-
-def test_a_tally_stopped_at_any_write_counts_once(each_stop: Callable[..., Any]) -> None:
-    told = [("sum", "a", 3), ("sum", "b", 0.5), ("max", "c", 7), ("min", "d", 1), ("sum", "e", 2)]
-    deltas = pack_tally(told)
-    for live, stop in each_stop("tally"):
-        worker, _ = filled(live)
-
-        def go(live: LiveFrontier = live, worker: HandWorker = worker) -> Any:
-            return live.call("tally", "source", worker.epoch, worker.run, 1, deltas)
-
-        if stop(go) is None:
-            go()
-        stats = {k: float(v) for k, v in live.redis.hgetall(live.key("stats")).items()}
-        assert stats == {b"told:source": 1, b"sum:a": 3, b"sum:b": 0.5, b"max:c": 7, b"min:d": 1, b"sum:e": 2}
-
-
-@pytest.mark.parametrize("to", [Seen.COMPACT, Seen.EXPIRING])
-def test_a_conversion_stopped_at_any_write_forgets_nothing(each_stop: Callable[..., Any], to: Seen) -> None:
-    for live, stop in each_stop("convert"):
+@HOW
+@pytest.mark.parametrize("what", [Seen.COMPACT, Seen.EXPIRING, "flush", "forget", "steer", "limit"])
+def test_what_is_done_manually_can_be_done_again(each_stop: EachStop, what: str, words: str) -> None:
+    """Nothing that was seen is forgotten."""
+    converts = what in list(Seen)
+    for live, stop in each_stop("convert" if converts else what, words, least=1):
         tokens = [b"token %d" % n for n in range(30)]
         worker = HandWorker(live, "worker")
         worker.exchange(*(put(n, admission=Admission.SEEN, token=t) for n, t in enumerate(tokens)))
-        worker.leave()
-
-        def go(live: LiveFrontier = live) -> Any:
-            return convert_some(live.redis, live.frontier.name, to, [])
-
-        if stop(go) is None:
-            go()
-        while go():
-            pass
-        live.frontier._seen = to
-        identity = replace(IDENTITY, seen_ttl_s=1e6 if to is Seen.EXPIRING else 0.0)
-        again = HandWorker(live, "again", identity)
-        receipt = again.exchange(
-            *(put(100 + n, admission=Admission.SEEN, token=t) for n, t in enumerate(tokens))
-        )
-        assert len(receipt.dropped) == len(tokens)
-
-
-@pytest.mark.parametrize("seen", Seen)
-@pytest.mark.parametrize("what", ["flush", "forget", "steer"])
-def test_what_is_done_manually_can_be_done_again(
-    each_stop: Callable[..., Any], seen: Seen, what: str
-) -> None:
-    for live, stop in each_stop(what, seen, least=1):
-        identity = replace(IDENTITY, seen_ttl_s=1e6 if seen is Seen.EXPIRING else 0.0)
-        worker = HandWorker(live, "worker", identity)
-        worker.exchange(*(put(n, admission=Admission.SEEN, token=b"token %d" % n) for n in range(5)))
         calls: dict[str, Callable[[], Any]] = {
             "flush": lambda live=live: live.call("flush", ["worker"]),
             "forget": lambda live=live: forget(live.redis, live.crawl, [(b"token 1", b"")]),
-            "steer": lambda live=live: steer(live.redis, live.crawl, Word.PAUSE),
+            "steer": lambda live=live: steer(live.redis, live.crawl, Word.RESUME),
+            "limit": lambda live=live: live.call("limit", b"", delay_s=0.0, concurrency=4, block_s=5.0),
         }
-        if stop(calls[what]) is None:
-            calls[what]()
+        call = calls.get(what) or (lambda live=live: convert_some(live.redis, live.frontier.name, what, []))
+        if converts:
+            worker.leave()
+        if stop(call) is None:
+            call()
         if what == "flush":
             assert not live.key_names()
             continue
-        live.state()
-        if what == "forget":
-            receipt = worker.exchange(put(9, admission=Admission.SEEN, token=b"token 1"))
-            assert not receipt.dropped
+        if converts:
+            while call():
+                pass
+            live.frontier._seen = Seen(what)
+            worker = HandWorker(live, "later", replace(IDENTITY, seen_ttl_s=1e6 * (what == Seen.EXPIRING)))
+        moves = (put(100 + n, admission=Admission.SEEN, token=t) for n, t in enumerate(tokens))
+        assert len(worker.exchange(*moves).dropped) == len(tokens) - (what == "forget")
+        crawl_on(live, worker, range(30))
 
 
-# Mending, stopped itself
-
-
-def test_a_mend_stopped_at_any_write_is_done_again(each_stop: Callable[..., Any], monkeypatch: Any) -> None:
-    """`torn` stays until everything is repaired."""
-    for live, stop in each_stop("mend", least=5):
-        worker, held = filled(live, identity=limited(0.0, 10))
-        moves = [put(40, partition=b"new"), ack(held[0]), release(held[1])]
-        other = Stopper(live, monkeypatch)
-        # The write at which it is stopped: of ten leases, after they were popped.
-        for at in range(1, 60):
-            _, answer = other.stop("exchange", at, lambda w=worker, m=moves: w.exchange(*m, want=5))
-            if answer is not None or live.redis.exists(live.key("torn")):
-                break
-        assert live.redis.exists(live.key("torn"))
-        stop(lambda w=worker: w.send(w.last))
-        repeat(worker, moves)
-        live.state()
-        served = Counter([held[0], *(int(i) for i in worker.held)])
-        finish(live, worker, served)
-        assert set(served) == {*range(12), 40}
-        assert max(served.values()) == 1
-
-
-POSITION = "@user_script: 7: "
-REFUSALS = [
-    "NOPERM this user may not run HSET", "OOM command not allowed", "MISCONF errors writing", "LOADING data",
-    "READONLY a replica", "NOREPLICAS not enough", "BUSY a script", "MASTERDOWN no link", "NEWCODE unknown",
-    "ERR Unknown Redis command called from script",
-    "ERR ACL failure in script: User x has no permissions to run the 'hset' command",
-    "ERR Script attempted to access a non local key in a cluster node", f"{POSITION}-OOM command not allowed",
-    f"{POSITION}-READONLY a replica", f"{POSITION}-MISCONF errors writing",
-    f"{POSITION}The user executing the script can't run this command or subcommand",
-    f"{POSITION}Unknown Redis command called from Lua script",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("raised", ["words", "{ err = words }"], ids=["Redis 6.2", "Redis 7"])
-@pytest.mark.parametrize("words", REFUSALS)
-def test_what_a_stopped_script_was_moving_is_kept_whatever_refuses_its_repair(
-    live: LiveFrontier, monkeypatch: Any, words: str, raised: str
+def test_no_run_is_finished_before_an_audit_has_seen_to_the_mark(
+    live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Whatever words a version of Redis has for it; errors in Lua are tables from Redis 7 on."""
-    worker, held = filled(live)
-    stopper, at = Stopper(live, monkeypatch), 0
-    while not live.redis.exists(live.key("torn")):
-        at += 1
-        stopper.stop("exchange", at, lambda: worker.exchange(release(held[0])))
-    packed = live.redis.smembers(live.key("torn"))
-    # Only the first write is refused, so that nothing but the answer to it can stop the repair.
-    refusal = f"""
-local words, refused, real, redis = [[{words}]], false, redis, nil
-redis = {{ pcall = real.pcall, sha1hex = real.sha1hex, call = function(...)
-  if (...) == 'HSET' and not refused then
-    refused = true
-    error({raised}, 0)
-  end
-  return real.call(...)
-end }}
-"""
-    source = scripts.source
-    with monkeypatch.context() as patch:
-        patch.setattr(scripts, "source", lambda *args: (refusal if args[0] == "mend" else "") + source(*args))
-        with pytest.raises(FrontierError):
-            worker.send(worker.last)
-    assert live.redis.smembers(live.key("torn")) == packed
-    live.frontier._denied = False
-    repeat(worker, [release(held[0])])
-    assert not live.redis.exists(live.key("torn"))
+    """The next run has none."""
+    worker.exchange(put(1), want=1)
+    live.redis.hset(live.key("meta"), "torn", 0)
+    receipt = worker.exchange(ack(1))
+    assert (receipt.status, receipt.damage) == (Status.OK, "torn")
+    live.run(audit(live.frontier, worker.epoch, worker.run))
+    assert worker.exchange().status is Status.FINISHED
+    worker.leave()
+    live.redis.hset(live.key("meta"), "torn", 0)
+    HandWorker(live, "next")
+    assert not is_marked(live)
 
 
-def test_nothing_is_noted_of_a_script_that_has_written_nothing(live: LiveFrontier, monkeypatch: Any) -> None:
-    """Refused at its first write, an exchange leaves everything as it was."""
-    worker, held = filled(live)
-    before = live.dump()
-    reached, _ = Stopper(live, monkeypatch).stop("exchange", 1, lambda: worker.exchange(ack(held[0])))
-    assert reached
-    assert live.dump() == before
-
-
-# Rights
-
-
-OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
-"""Of commands of streams; and one of their errors."""
-
-
-def commands_in_lua() -> set[str]:
-    """Return the commands that the Lua names, wherever it does."""
-    found: set[str] = set()
-    for name, lua in scripts.lua_files().items():
-        text = re.sub(r"--.*", "", lua)
-        if name != "rights":
-            found |= set(re.findall(r"'([A-Z]{3,})'", text))
-    no_commands = {
-        "LOST", "RESYNC", "FINISHED", "ABSENT", "LIVE", "DIFFERS", "CONVERTING", "KIND", "TORN", "DENIED",
-        "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
-        "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
-    }  # fmt: skip
-    return found - no_commands - OPTIONS - {"INFO"}  # a user without it has samples without the memory
-
-
-def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
-    """A command that the probe does not know could stop a script midway."""
-    rights = scripts.lua_files()["rights"]
-    assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED", "ONE_WAY", "UNDER_WAY"} == set(
-        re.findall(r"'([A-Z]{3,})'", rights)
-    ) - OPTIONS - {"NOPERM"}
-
-
-@pytest.mark.parametrize("command", sorted(commands_in_lua()))
-def test_a_command_that_is_refused_is_named_before_anything_is_written(
-    redis_server: RedisServer, crawl_name: str, command: str
+@pytest.mark.parametrize(("mark", "gone"), [(0, 1), (1, 0)])
+def test_an_audit_believes_only_counts_that_were_stored(
+    live: LiveFrontier, worker: HandWorker, mark: int, gone: int
 ) -> None:
-    """At the start, by its name; nothing of the crawl is there, and no scratch."""
-    fed = StartKeys("stream", (f"{crawl_name}:fed",), b"m")
-    with redis_server.client() as admin:
-        name = re.sub(r"\W", "_", crawl_name)
-        rights = ["~*", "+@all", f"-{command.lower()}"]
-        admin.execute_command("ACL", "SETUSER", name, "on", ">password", *rights)
-        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
-        try:
-            with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
-                refused = LiveFrontier(url, crawl_name, start_keys=fed)
-                with pytest.raises(FrontierRefused, match=rf"\b{command}\b.*ACL SETUSER"):
-                    HandWorker(refused, "worker")
-                assert cleaner.key_names() == set()
-                admin.execute_command("ACL", "SETUSER", name, f"+{command.lower()}")
-                HandWorker(refused, "worker").leave()
-        finally:
-            admin.execute_command("ACL", "DELUSER", name)
-
-
-def test_commands_of_streams_are_needed_only_where_one_feeds_the_crawl(
-    redis_server: RedisServer, crawl_name: str
-) -> None:
-    """A user that was enough for a crawl is enough for it still."""
-    name = re.sub(r"\W", "_", crawl_name)
-    with redis_server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all", "-@stream")
-        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
-        try:
-            for start_keys in (None, StartKeys("list", (f"{crawl_name}:fed",), b"m")):
-                with closing(LiveFrontier(url, crawl_name, start_keys=start_keys)) as live:
-                    worker = HandWorker(live, "worker")
-                    assert numbers(worker.exchange(put(1), want=1)) == [1]
-                    live.frontier._denied = True  # so that all are probed
-                    assert worker.exchange(ack(1)).census.done == 1
-        finally:
-            admin.execute_command("ACL", "DELUSER", name)
-
-
-TAKEN_AWAY = ("rpush", "zadd", "hset", "lpush", "hdel", "sadd", "lpop", "zrem", "hincrby")
-
-
-@pytest.mark.parametrize("command", TAKEN_AWAY)
-def test_rights_that_are_taken_away_tear_one_exchange_at_most(
-    redis_server: RedisServer, crawl_name: str, command: str
-) -> None:
-    """Until they are given back nothing more is written; then the same exchange is applied."""
-    with redis_server.client() as admin:
-        name = re.sub(r"\W", "_", crawl_name)
-        admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all")
-        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
-        try:
-            with closing(LiveFrontier(url, crawl_name, Order.FIFO)) as live:
-                worker, held = filled(live, identity=limited(0.0, 10))
-                worker.exchange(release(held[0]))
-                moves = [put(50, partition=b"new"), put(51, due_in=5), fail(held[1]), ack(held[2])]
-                admin.execute_command("ACL", "SETUSER", name, f"-{command}")
-                with pytest.raises(FrontierRefused):
-                    worker.exchange(*moves, want=4)
-                before = live.dump()
-                for _ in range(3):
-                    with pytest.raises(FrontierRefused, match=command.upper()):
-                        worker.send(worker.last)
-                assert live.dump() == before
-                admin.execute_command("ACL", "SETUSER", name, f"+{command}")
-                repeat(worker, moves)
-                live.state()
-                served = Counter([held[1], held[2], *(int(i) for i in worker.held)])
-                finish(live, worker, served)
-                assert served == Counter([*range(12), 50, 51])
-                assert live.count("failed") == 1
-        finally:
-            admin.execute_command("ACL", "DELUSER", name)
+    """Else it would report as gone what was settled."""
+    worker.exchange(put(1), put(2), want=2)
+    live.redis.hdel(live.key("in-flight:worker"), entry_id(1))
+    live.redis.hset(live.key("meta"), "torn", mark)
+    assert live.run(audit(live.frontier, worker.epoch, worker.run)).gone == gone

@@ -82,7 +82,7 @@ MUTATIONS = (
         (LUA + "lib/starts.lua", "  return note_broken(name, worker_id, seeding == AGAIN)", "  return ''"),
     )),
     Mutation("7", "the count of leases is not compared", (
-        (LUA + "transitions/exchange.lua", "if held ~= there.in_flight and", "if false and"),
+        (LUA + "transitions/exchange.lua", "if held ~= there.in_flight then", "if false then"),
     )),
     Mutation("8", "a repeat of an exchange has other contents", (
         (WORKER + "protocol.py", "if self._call is None:\n            try:",
@@ -92,7 +92,7 @@ MUTATIONS = (
         (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i])", "      local _ = 0"),
     )),
     Mutation("9", "a new put does not open a finished run", (
-        (LUA + "moves/put.lua", "  state.phase = 'open'\n", ""),
+        (LUA + "moves/put.lua", "  open_run()\n", ""),
     )),
     Mutation("9", "what a worker that may come back needs is unlinked", (
         (LUA + "lib/member.lua", "key.failed, key.dead, key.absent) > 0", "key.failed, key.dead) > 0"),

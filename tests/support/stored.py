@@ -19,7 +19,8 @@ from support.stored_counts import apart
 from support.stored_partitions import TURNING, check_partitions, limits_in, spent_in
 
 BIAS = 2**52
-PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name}
+PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name and key.name != "never"}
+"""Whoever reads the state finds that the key `never` does not exist: it is an unknown one."""
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
@@ -346,7 +347,7 @@ def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
 
 
 def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
-    assert set(worker) - {b"came_from", b"mended", b"adopted", b"waits", b"offered"} == WORKER_FIELDS
+    assert set(worker) - {b"came_from", b"adopted", b"waits", b"offered"} == WORKER_FIELDS
     dropped, granted = worker[b"dropped"], worker[b"leases"]
     return (
         json.loads(worker[b"identity"]),

@@ -19,6 +19,8 @@ from scrapy_dq.frontier.worker.log import ShardLog
 logger = logging.getLogger(__name__)
 NEXT_S = 1.0
 """Pause between two audits."""
+_TORN = "torn"
+"""The damage after a script that was stopped by an error (lua/lib/stopped.lua)."""
 
 
 async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
@@ -92,10 +94,11 @@ class Auditor:
         else:
             if found != Audited() or not self._warned:
                 self._warned = True
-                self._logger.error(
-                    "Keys of crawl %r were deleted or evicted while it runs (%s): %s. %s",
-                    self._frontier.crawl, damage, told(found), _consequence(found),
-                )  # fmt: skip
+                level, cause = logging.ERROR, "Keys of crawl %r were deleted or evicted while it runs"
+                if damage == _TORN and not (found.gone or found.seen_gone):
+                    level, cause = logging.WARNING, "A script of crawl %r was stopped by an error"
+                text = cause + " (%s): %s. %s"
+                self._logger.log(level, text, self._frontier.crawl, damage, told(found), _consequence(found))
         await asyncio.sleep(NEXT_S)
 
 

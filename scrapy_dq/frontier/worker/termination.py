@@ -48,7 +48,7 @@ class TerminationDetector:
     def step(self, shard: int, quiet: bool) -> None:
         """Go on after an exchange with *shard*, or begin anew; *quiet*: nothing here keeps the run open."""
         home, of = self._protocols[0], self._protocols[shard]
-        (self._left.add if of.lost or not of.census.empty else self._left.discard)(shard)
+        (self._left.add if of.lost or of.damage or not of.census.empty else self._left.discard)(shard)
         if of.applied > self._asked.get(shard, of.applied):
             del self._asked[shard]
         if self._left or not quiet or home.finished or self._has_changed(shard):

@@ -1,6 +1,4 @@
 -- answer: what the worker's record keeps of its last exchange, so that a repeat of it gets the same answer.
--- USES     grants, grants.add_grant, grants.grant_at, keys.in_flight_key, keys.worker_key, midway, state.now_ms,
---          state.there
 -- Returns 'i' and the ids that were granted; or, if any has a time for sending, 't' and for each id(12) and time(8).
 local function remember_grants()
   if #grants.ids == 0 then return '' end
@@ -25,7 +23,6 @@ local function remember(worker_id, was, seq, nonce, seeding, dropped, settled)
   set('leases', was[5], remember_grants())
   if settled > 0 then set('done', nil, (tonumber(was[6]) or 0) + settled) end
   redis.call('HSET', worker_key(worker_id), unpack(changed))
-  midway.remembered = true
 end
 -- Grants again what is still in flight of *remembered*.
 local function repeat_grants(worker_id, remembered)
@@ -39,9 +36,4 @@ local function repeat_grants(worker_id, remembered)
       if at > 0 then grant_at(n, at - now_ms()) end
     end
   end
-end
--- Whether this exchange was stopped midway, and the number in flight is still the one that mend.lua has stored.
-local function is_mended(worker_id, seq, nonce)
-  local mended = string.format('%.0f %.0f ', seq, there.in_flight) .. nonce
-  return redis.call('HGET', worker_key(worker_id), 'mended') == mended
 end

@@ -1,5 +1,4 @@
 -- bands: the lists of each partition, one per rank, and which of them is served first (its best).
--- USES     entry.rank_bytes, entry.rank_text, entry.unpack_rank, keys.backlog_key, keys.key
 local lists = {} -- EACH CALL. Rank -> partition -> name: a cache, as most moves of an exchange use a few lists
 local function list_of(rank, partition)
   local of_rank = lists[rank]
@@ -14,10 +13,13 @@ local function list_of(rank, partition)
   end
   return list
 end
+-- Set -> partition -> how many of its first members are granted, but not removed yet (grants.lua).
+local granted_of = {} -- EACH CALL
 -- Returns the first member of a partition in a ZSET that is sorted by bytes, without the partition's name.
 local function first_of(set, partition)
+  local granted = granted_of[set] and granted_of[set][partition] or 0
   local member = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1',
-    'LIMIT', 0, 1)[1]
+    'LIMIT', granted, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
 -- Registers a new list. Most partitions have a single list, for which no search is necessary.

@@ -1,7 +1,5 @@
 -- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
 --   spent     HASH  partition -> "<run or day> <requests that were sent, and are done or failed>"
--- USES     keys.key, midway, politeness.DAY_MS, politeness.DEFERRED, politeness.busy_change, politeness.busy_of,
---          politeness.limits_of, state, state.wall_ms
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
 local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
@@ -17,10 +15,7 @@ local function count_spent(partition, never_sent)
   end
   -- Only where there is a budget: else each host that a crawl meets would leave a field.
   local _, _, budget = limits_of(partition)
-  if budget > 0 then
-    spent_change[partition] = (spent_change[partition] or 0) + 1
-    midway.spent = spent_change
-  end
+  if budget > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
 end
 -- Whether a partition gets nothing more in this run, or on this day.
 local function is_spent(partition)
@@ -39,11 +34,11 @@ local function is_saturated(partition)
 end
 local function save_partitions()
   for partition, change in pairs(busy_change) do
+    busy_change[partition] = nil -- first: stopped.lua calls this once more
     if change ~= 0 and redis.call('HINCRBY', key.busy, partition, change) <= 0 then
       redis.call('HDEL', key.busy, partition)
     end
   end
-  busy_change = {}
   if state.budget_period == 2 and next(spent_change) then
     local day = string.format('%d', period())
     local was = redis.call('HGET', key.meta, 'spent_on')

@@ -1,7 +1,5 @@
 -- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
 -- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
--- USES     bands.first_of, budgets.is_spent, held.leases_of, keys.key, politeness.earliest_of, state, state.is_there,
---          state.now_ms, state.there
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Run by each exchange: the number of members and the size of `seen` have been read by then.
 local function look_for_damage()

@@ -1,17 +1,15 @@
 -- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
--- USES     entry.read_delayed, keys.key, midway.falling_due, partition.classify_touched, partition.wake_resting,
---          politeness.forget_past, put.append, state, state.is_there, state.now_ms, types.polite
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
   repeat
     local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', 0, 20)
+    if due[1] then write_first() end
     for _, member in ipairs(due) do
       local id, rank, partition, payload = read_delayed(member)
-      redis.call('ZREM', key.delayed, member)
-      falling_due = member -- until it is stored elsewhere
-      state.delayed = state.delayed - 1
       append(id, rank, partition, payload)
+      redis.call('ZREM', key.delayed, member)
+      state.delayed = state.delayed - 1
       max_bytes = max_bytes - #member
     end
     limit = limit - #due

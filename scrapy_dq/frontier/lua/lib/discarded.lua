@@ -1,6 +1,5 @@
 -- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis, so they
 -- are recorded here and unlinked in small steps: by exchanges, and by the client that has dropped them (sweep.lua).
--- USES     keys.bucket_key, keys.key, state.now_there
 local function discard(generation, buckets)
   redis.call('HSET', key.discarded, generation, buckets)
   now_there('discarded')

@@ -11,8 +11,6 @@
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
 --                                     +128 quarantine; DEFERRED before the partition: see defer.lua
--- USES     keys.in_flight_key, keys.key, keys.worker_key, midway.moving, order.order_newest_first,
---          politeness.DEFERRED, politeness.lease_ended, state, state.CLAIMED, state.now_there, state.touched
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
 local rank_texts = {} -- EACH CALL
@@ -53,31 +51,31 @@ local function read_record(record)
     partition = partition, payload = string.sub(element, 21) }
 end
 local holds_suspect = nil -- EACH CALL. Id of the lease from quarantine that this worker holds; false: none
--- Removes one lease from a worker; false if it does not hold it.
-local function take_lease(worker_id, id)
+-- Returns one lease of a worker; false if it does not hold it. A move first stores the entry in its next place, and
+-- then ends the lease: a script that is stopped in between has lost nothing.
+local function read_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
-  redis.call('HDEL', in_flight_key(worker_id), id)
   local lease = read_record(record)
-  lease.attempts, lease.quarantined = lease.flags % 128, lease.flags >= 128
-  lease.id, lease.worker = id, worker_id
-  moving = lease -- until it is stored elsewhere
-  if lease.quarantined or holds_suspect == id then -- the record may belong to another entry with this id (grants.lua)
-    redis.call('HSET', worker_key(worker_id), 'quarantined', '')
-    holds_suspect = false
-  end
-  state.in_flight = state.in_flight - 1
-  lease_ended(lease.partition, id)
+  lease.attempts, lease.quarantined, lease.suspect = lease.flags % 128, lease.flags >= 128, lease.flags >= 128
   lease.deferred = string.sub(lease.partition, 1, 1) == DEFERRED
   if lease.deferred then lease.partition = string.sub(lease.partition, 2) end
   return lease
 end
+local function end_lease(worker_id, id, lease)
+  redis.call('HDEL', in_flight_key(worker_id), id)
+  state.in_flight = state.in_flight - 1
+  if lease.suspect or holds_suspect == id then -- the record may belong to another entry with this id (grants.lua)
+    redis.call('HSET', worker_key(worker_id), 'quarantined', '')
+    holds_suspect = false
+  end
+  lease_ended((lease.deferred and DEFERRED or '') .. lease.partition, id)
+end
 local function come_back(set, id, lease, score)
-  redis.call('ZADD', key[set], score or 0,
+  local added = redis.call('ZADD', key[set], score or 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
-  moving = nil
   now_there(set)
   if lease.partition == CLAIMED then state.claimed = 1 end -- after a retry, in a run that has claimed nothing
-  state.waiting = state.waiting + 1
+  state.waiting = state.waiting + added
   touched[lease.partition] = true
 end

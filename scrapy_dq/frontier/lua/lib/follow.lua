@@ -1,5 +1,4 @@
 -- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
--- USES     keys.key, member.clear_run, state, state.load_state
 -- Whether a worker that joins begins a run here.
 local function is_over(of_run)
   if of_run < 0 or not state.epoch then return state.phase == 'finished' end

@@ -1,14 +1,13 @@
--- grants: the leases of an exchange: stored in in-flight in a few writes.
--- USES     entry.partition_of, keys.in_flight_key, keys.key, messages.count_message, midway, politeness.count_busy,
---          state
-local CHUNK = 32 -- leases written at once, and entries popped: bounds what is popped past max_bytes, and pushed back
+-- grants: the leases of an exchange: stored in in-flight in a few writes, and only then removed from where they waited.
+local CHUNK = 32 -- leases written at once, and entries read: bounds what is read past max_bytes
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
-local grants = { ids = {}, records = {}, waits = {}, timed = false, bytes = 0, written = 0 } -- EACH CALL
+-- What is not removed yet: by list, how many elements (from its head; negative: from its end), and members of ZSETs.
+local grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} } -- EACH CALL
 local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
-  midway.grants = grants
 end
-local function write_grants()
+-- Counts them here: between two writes no count is higher than what is stored. *fed*: they have not waited (claim.lua).
+local function write_grants(fed)
   if #grants.ids == grants.written then return end
   local in_flight, fields, written = in_flight_key(grants.worker_id), {}, {}
   local held = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1))
@@ -23,8 +22,14 @@ local function write_grants()
     written[id] = true
   end
   local new = redis.call('HSET', in_flight, unpack(fields))
-  state.in_flight = state.in_flight - (#fields / 2 - new)
+  state.in_flight = state.in_flight + new
+  if not fed then state.waiting = state.waiting - #fields / 2 end
   grants.written = #grants.ids
+  for list, count in pairs(grants.elements) do
+    if count > 0 then redis.call('LTRIM', list, count, -1) else redis.call('LTRIM', list, 0, count - 1) end
+  end
+  for _, member in ipairs(grants.members) do redis.call('ZREM', member[1], member[2]) end
+  grants.elements, grants.members, granted_of = {}, {}, {}
 end
 local function add_grant(id, record)
   local n = #grants.ids + 1
@@ -32,14 +37,16 @@ local function add_grant(id, record)
   grants.bytes = grants.bytes + #record
   return n
 end
-local function grant(id, record)
-  local n = add_grant(id, record)
-  if n - grants.written >= CHUNK then write_grants() end
+local function write_many()
+  if #grants.ids - grants.written >= CHUNK then write_grants() end
 end
 local function grant_member(set, partition, member, flag)
-  redis.call('ZREM', set, partition .. '\0' .. member)
-  grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
+  grants.members[#grants.members + 1] = { set, partition .. '\0' .. member }
+  local of = granted_of[set] or {}
+  granted_of[set], of[partition] = of, (of[partition] or 0) + 1
+  add_grant(string.sub(member, 17, 28), string.sub(member, 1, 8) .. string.char(string.byte(member, 29) % 128 + flag)
     .. partition .. '\0' .. string.sub(member, 9, 28) .. string.sub(member, 30))
+  write_many()
 end
 local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end
 -- Returns what the worker gets: the records, and the time of each, if any has one.

@@ -1,5 +1,4 @@
 -- in turn: the partitions that are served next. Those of which this worker holds nothing come before the others.
--- USES     entry.holds_suspect, keys.key, types.polite
 -- Returns the candidate partitions in the order of serving.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')

@@ -2,7 +2,6 @@
 -- written: its type is not checked, and an event that Redis refuses is dropped.
 -- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or who gave a command), count,
 -- about.
--- USES     keys.key, state, state.wall_ms
 local MOST_EVENTS, MOST_WORDS, AGAIN_MS = 500, 80, 600000
 local function last_event()
   local packed = redis.pcall('LINDEX', key.journal, -1)

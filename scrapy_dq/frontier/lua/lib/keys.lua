@@ -39,7 +39,7 @@ local function names()
     samples = KEYS[32],
     minutes = KEYS[33],
     journal = KEYS[34],
-    torn = KEYS[35],
+    never = KEYS[35],
   }
   return string.sub(KEYS[1], 1, -5), key, { unpack(KEYS, 36) }
 end

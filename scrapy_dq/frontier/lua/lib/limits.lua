@@ -1,6 +1,4 @@
 -- limits: sets the limits of partitions, from settings or by hand. Those that wait may then be served again.
--- USES     budgets.save_partitions, entry.partition_of, held.lease_records_of, keys.key, politeness.count_busy, state,
---          state.save_limiting
 local function free(waiting)
   if redis.call('EXISTS', waiting) == 0 then return end
   -- Each is checked at its turn: lease.lua puts back those that still have to wait.

@@ -1,7 +1,4 @@
 -- member: registers and removes workers; clears the keys of a run.
--- USES     entry.rank_text, entry.split, entry.unpack_rank, keys.backlog_key, keys.in_flight_key, keys.key,
---          keys.worker_key, kinds.drop_seen, midway, starts.stored_starts, state, state.next_event,
---          state.save_limiting, state.wall_ms, state.wall_us
 -- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, what it was
 -- offered (offer.lua; a program is offered nothing), and the event of its joining (0: lost). *ours*: see described.lua.
 -- *came_from*: its last exchange under its old id.
@@ -9,7 +6,6 @@
 -- registers it once more, and a late copy of the first exchange would be applied once more.
 local function register(id, identity, ours, old, suspect, came_from, seeding)
   if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- it seeds (exchange.lua)
-  midway.registering = id
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'nonce', '', 'seeding', seeding or 1, 'fenced', 0,
     'identity', identity, 'quarantined', suspect or '', 'dropped', '', 'leases', '',
     'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', ours.starts,
@@ -18,15 +14,12 @@ local function register(id, identity, ours, old, suspect, came_from, seeding)
   if ours.spider ~= '' then redis.call('HSET', worker_key(id), 'offered', old and old.offered or 0) end
   redis.call('HSET', key.beats, id, 0)
   state.members = state.members + redis.call('SADD', key.members, id) -- last: every member has the keys above
-  midway.registering = nil
 end
 local function registered_at(id) return tonumber(redis.call('HGET', worker_key(id), 'registered')) or 0 end
 local function remove_member(id)
-  midway.removing = id -- its leases are stored elsewhere by now
   state.members = state.members - redis.call('SREM', key.members, id)
   redis.call('HDEL', key.beats, id)
   redis.call('UNLINK', worker_key(id), in_flight_key(id))
-  midway.removing = nil
 end
 -- Unlinks every key of the run by its name; no pattern search.
 local function clear_run(keep_seen, keep_admitted)
@@ -82,7 +75,7 @@ end
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for', 'shared', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
-    'sampled', 'never_sent', 'unserved')
+    'sampled', 'never_sent', 'unserved', 'torn')
   redis.call('HSET', key.meta, 'began', wall_ms())
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0

@@ -8,7 +8,6 @@
 --   defer    5, id
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 --   decline  7, id, reason, fingerprint
--- USES     order.order_rank
 local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
 -- Returns the puts, each with its position in the exchange (from 0) and its rank; and the moves that end leases, in
 -- order: tables with ids (of acks, of acks never sent, and of defers, without another kind in between: an ack may

@@ -4,7 +4,6 @@
 --   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no other worker leases
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
 --   blocked   ZSET  partition, score: the end of a block that its site or a person has asked for
--- USES     keys.key, state, state.CLAIMED, state.now_ms, state.touched, types.polite
 local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: only a budget counts it
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')

@@ -1,8 +1,5 @@
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
--- USES     bands.remove_best_band, entry.partition_of, entry.rank_text, entry.split, entry.unpack_rank, held.leases_of,
---          keys.backlog_key, keys.in_flight_key, keys.key, limits.free,
---          partition.classify_touched, politeness.end_stint, state, state.touched
 -- Counts the entries in lists, `returned`, `quarantine` and `declined`; adds their partitions to *found*. It also
 -- removes bands without a list: they would keep a run open. *looks*: writes nothing.
 local function recount_waiting(found, looks)

@@ -1,5 +1,4 @@
 -- resharding: what arrive.lua and depart.lua share.
--- USES     keys.key, shared.stored_field, state
 -- Whether this shard takes part in that reshard, and that process owns it (reshard.lua).
 local function is_owned(epoch, change, owner)
   return state.epoch == epoch and stored_field('shards') == change and stored_field('reshard:owner') == owner
@@ -38,4 +37,11 @@ local function appender(from, first)
     return #elements - skipped
   end
   return append, function() note('') end
+end
+-- A new list may have no band yet: no worker would find it.
+local function note_band(partition, rank)
+  local band = rank_bytes(rank)
+  if redis.call('EXISTS', list_of(rank, partition)) == 0 then return end
+  if redis.call('HGET', key.bands, partition) == band then return end
+  if not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band) then add_band(partition, rank) end
 end

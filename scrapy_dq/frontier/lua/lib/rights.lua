@@ -1,5 +1,4 @@
 -- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
--- USES     keys.worker_key
 -- Whether an error means that a user is denied a command; Redis 6.2 words it differently from 7, and both from 8 and
 -- Valkey. The last one: rename-command.
 local function is_denied(text)
@@ -24,9 +23,9 @@ local function refused_commands(kind)
   end
   -- On a key that does not exist; commands that write fail with another error, or change nothing.
   try('TIME')
-  for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'RPOP', 'SCARD', 'SMEMBERS', 'SPOP',
-    'SRANDMEMBER', 'TYPE', 'ZCARD', 'ZPOPMAX' }) do try(command, scratch) end
-  for _, command in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'SISMEMBER', 'ZMSCORE', 'ZREM', 'ZSCORE' }) do
+  for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'SCARD', 'SMEMBERS', 'SRANDMEMBER',
+    'TYPE', 'ZCARD' }) do try(command, scratch) end
+  for _, command in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'LPOS', 'SISMEMBER', 'ZMSCORE', 'ZREM', 'ZSCORE' }) do
     try(command, scratch, '')
   end
   for _, command in ipairs({ 'HRANDFIELD', 'HSCAN', 'LINDEX' }) do try(command, scratch, 0) end

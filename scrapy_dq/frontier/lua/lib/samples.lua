@@ -5,7 +5,6 @@
 -- delayed, in_flight, workers, seen, memory (KiB of this Redis; 0: unknown), and the sums of all workers since the run
 -- began: exchanges, their ms, errors, ms without Redis.
 -- `meta.sampled`: when the last sample was taken (ms), how many were, these sums, when the last outage was noted (ms).
--- USES     journal.event_of_run, keys.key, state, state.wall_ms
 local EVERY_MS, DAY_MS, MOST_DROPPED = 9500, 86400000, 100
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
 -- How many are kept, and of how many bytes: all that a crawl keeps takes less than 256 KiB, whatever it counts.

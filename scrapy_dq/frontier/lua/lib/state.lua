@@ -1,7 +1,6 @@
 -- state: counts, phase and clock of the run; read once, and written once by save_state().
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
--- USES     keys.key
 local state = nil -- EACH CALL
 local there = nil -- EACH CALL. The size of each key when this script started (types.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
@@ -13,7 +12,7 @@ local touched = {} -- EACH CALL. Partitions that were changed: partition.lua the
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
-    'gone', 'never_sent', 'unserved')
+    'gone', 'never_sent', 'unserved', 'torn')
   local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed, delayed, members, seen =
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency, budget, budget_period = string.match(s[5] or '', '^(%d+) (%d+) ?(%d*) ?(%d*)$')
@@ -27,7 +26,7 @@ local function load_state()
     seen = tonumber(seen or 0),
     gone = tonumber(s[9] or 0), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
     unserved = tonumber(s[11] or 0), -- dead letters of this run that no worker could serve (abandon.lua)
-    damage = '', -- which keys contradict the counts, as far as this script has found (damage.lua)
+    damage = s[12] and 'torn' or '', torn = s[12], -- which keys contradict the counts (damage.lua, stopped.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
@@ -43,7 +42,13 @@ local function save_state()
   if state.never_sent > 0 then redis.call('HSET', key.meta, 'never_sent', state.never_sent) end
   if state.phase == state.stored_phase then return redis.call('HSET', key.meta, 'counts', counts) end
   redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
-  if state.phase == 'open' then redis.call('HDEL', key.meta, 'seen_for') end -- the kept seen set is in use again
+end
+local function open_run() -- at once, before anything is stored in it
+  if state.stored_phase == 'finished' then
+    redis.call('HSET', key.meta, 'phase', 'open')
+    redis.call('HDEL', key.meta, 'seen_for') -- the kept seen set is in use again
+  end
+  state.phase, state.stored_phase = 'open', 'open'
 end
 local function save_limiting()
   if not state.limited then return redis.call('HDEL', key.meta, 'limiting') end

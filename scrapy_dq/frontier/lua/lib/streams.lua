@@ -1,7 +1,6 @@
 -- streams: start payloads from a stream, by a consumer group. What is read is pending there until messages.lua
 -- acknowledges it. What was read for a crawl that has forgotten it (cleared, or its Redis rolled back), or by a
 -- consumer of the group that has died, is read once more.
--- USES     keys.key, messages.count_message, messages.group_of, messages.of_message, state.wall_ms
 local read_stream
 do
   -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many
@@ -26,7 +25,7 @@ do
     from = from or ''
     if from == '' and math.abs(now - (tonumber(looked) or 0)) < PAUSE_MS then return {} end
     local pending = redis.pcall('XPENDING', name, group_of(), from == '' and '-' or from, '+', LOOKS)
-    if pending.err then pending = {} end -- there is no group yet, or somebody else has written that note
+    if pending.err then pending = {} end -- there is no group yet
     local fields, ids = {}, {}
     for i, each in ipairs(pending) do fields[i] = name .. '\0' .. each[1] end
     local counted = fields[1] and redis.call('HMGET', key.messages, unpack(fields))
@@ -63,9 +62,7 @@ do
       -- No fields: it was deleted meanwhile. One that is counted is in progress here.
       local field = message and message[2] and name .. '\0' .. message[1]
       if field and redis.call('HEXISTS', key.messages, field) == 0 then
-        local payload = of_message(field, mark .. data_of(message[2]))
-        count_message(payload, 1)
-        payloads[#payloads + 1] = payload
+        payloads[#payloads + 1] = of_message(field, mark .. data_of(message[2]))
       end
     end
     return payloads

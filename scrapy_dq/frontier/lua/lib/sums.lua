@@ -1,9 +1,7 @@
 -- sums: the stats of all workers, added up.
--- USES     keys.key, midway, rights.is_denied
--- Adds *deltas* (flat: kind, stat, decimal number) from position *first* on.
-local function add_up(deltas, first)
-  for i = first, #deltas, 3 do
-    midway.deltas, midway.at = deltas, i
+-- Adds *deltas* (flat: kind, stat, decimal number).
+local function add_up(deltas)
+  for i = 1, #deltas, 3 do
     local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
     if kind == 'sum' then
       -- A stored value that is not a number, or a sum that is too large, leaves it unchanged: only this stat is wrong.
@@ -20,5 +18,4 @@ local function add_up(deltas, first)
       end
     end
   end
-  midway.deltas, midway.at = nil, nil
 end

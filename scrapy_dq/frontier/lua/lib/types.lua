@@ -1,5 +1,4 @@
 -- types: reads how large the keys are before anything is written: a key of another type stops a script here.
--- USES     keys.in_flight_key, keys.key, state, state.count_seen, state.load_state, state.there
 local polite = nil -- EACH CALL. Whether any key of politeness exists, as far as this script knows
 local function load_sizes(worker_id)
   if not state then load_state() end
@@ -20,3 +19,6 @@ local function load_sizes(worker_id)
   count_seen()
   if worker_id then there.in_flight = leases_of(worker_id) end
 end
+-- After its first write a script may exceed maxmemory. With this one, which changes nothing, all that is stored can be
+-- moved in a Redis that is full.
+local function write_first() redis.call('HDEL', key.meta, '') end

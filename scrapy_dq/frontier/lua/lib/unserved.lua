@@ -1,5 +1,4 @@
 -- unserved: what becomes of the pages that no worker of a run could serve, when the next run begins.
--- USES     keys.key, kinds.remove_seen, kinds.tidy_seen, state
 -- A run that keeps the seen set finds pages again that no worker of the last run could serve: now there may be code.
 -- Returns how many.
 local function unmark_unserved()

@@ -1,5 +1,4 @@
 -- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
--- USES     keys.key, state
 -- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
 local function words()
   if not state.told and state.hold == '' then return '' end

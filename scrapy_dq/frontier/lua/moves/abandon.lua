@@ -4,8 +4,6 @@
 --          buries
 -- COST     O(500 * log declined + workers)
 -- CRASH    before: the next exchange of any worker does it; after: nothing to do
--- USES     declined, entry.split, held.fields_of, keys.key, messages.count_message, state, state.is_there, state.now_there,
---          state.wall_ms
 -- Whether there are workers with a spider, and every one of them was offered everything that is declined.
 local function all_have_declined(members)
   local last = is_there('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
@@ -28,8 +26,8 @@ local function abandon(members)
     }))
     redis.call('ZREM', key.declined, waiting)
     now_there('dead')
-    count_message(payload, -1)
     state.waiting, state.unserved = state.waiting - 1, state.unserved + 1
+    count_message(payload, -1)
   end
   redis.call('HSET', key.meta, 'unserved', state.unserved)
   return redis.call('EXISTS', key.declined) == 0

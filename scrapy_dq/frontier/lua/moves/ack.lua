@@ -4,13 +4,11 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
--- USES     budgets.count_spent, declined, entry.holds_suspect, entry.take_lease, keys.in_flight_key,
---          messages.count_message, midway.moving, state, state.CLAIMED, state.is_there
 local function ack(worker_id, ids, never_sent)
   if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
     for _, id in ipairs(ids) do
-      local lease = take_lease(worker_id, id)
-      moving = nil
+      local lease = read_lease(worker_id, id)
+      if lease then end_lease(worker_id, id, lease) end
       -- A claimed start payload is not counted: the requests made from it are.
       if lease and lease.partition ~= CLAIMED then
         state.done = state.done + 1

@@ -4,16 +4,15 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log delayed)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     budgets.count_spent, declined, entry.rank_bytes, entry.take_lease, keys.key, messages.count_message,
---          midway.moving, state, state.now_ms, state.now_there
 local function again(worker_id, ending)
-  local lease = take_lease(worker_id, ending.id)
+  local lease = read_lease(worker_id, ending.id)
   if not lease then return false end
   local member = ending.next_id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
   local added = redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
-  moving = nil
+  state.delayed = state.delayed + added
+  end_lease(worker_id, ending.id, lease)
   declined.forget({ ending.id })
-  state.delayed, state.done = state.delayed + added, state.done + 1
+  state.done = state.done + 1
   state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
   count_spent(lease.partition, ending.never_sent)
   count_message(lease.payload, -1)

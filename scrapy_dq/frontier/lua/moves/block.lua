@@ -3,8 +3,6 @@
 -- RETURNS  nothing
 -- COST     O(log partitions)
 -- CRASH    before: the site will ask for it again; after: nothing to do
--- USES     keys.key, politeness.blocked_until, politeness.earliest_of, politeness.set_earliest, state.now_ms,
---          state.touched
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms
   if until_ms <= blocked_until(partition) then return end

@@ -3,19 +3,17 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     declined, entry.take_lease, keys.MOST_ID, keys.key, messages.count_message, midway.moving,
---          state.now_there, state.wall_ms
 local function bury_lease(worker_id, id, lease, reason)
   now_there('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
     reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))
-  moving = nil
+  end_lease(worker_id, id, lease)
   declined.forget({ id })
   count_message(lease.payload, -1)
 end
 local function bury(worker_id, id, reason)
-  local lease = take_lease(worker_id, id)
+  local lease = read_lease(worker_id, id)
   if not lease then return false end
   bury_lease(worker_id, id, lease, reason)
   return true

@@ -6,14 +6,15 @@
 -- RETURNS  nothing; adds to grants, like a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
--- USES     grants, grants.grant, keys.start_keys, politeness.count_busy, put.wrong_lists, state, state.CLAIMED,
---          streams.read_stream, types.is_wrong
 local wrong_key = {} -- EACH CALL. A start key of another type than the settings say: name, actual, expected
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
-local POP = { list = 'LPOP', set = 'SPOP', zset = 'ZPOPMAX' }
+local READ = { list = { 'LINDEX', 0 }, set = { 'SRANDMEMBER' }, zset = { 'ZREVRANGE', 0, 0 } }
+local REMOVE = { set = 'SREM', zset = 'ZREM' }
 -- Returns the next payload, or some; none: the key is empty, or has another type.
 local function taken(name, kind, mark, is_first)
-  local reply = kind == 'stream' and read_stream(name, mark, is_first) or redis.pcall(POP[kind] or 'EXISTS', name)
+  local reply
+  if kind == 'stream' then reply = read_stream(name, mark, is_first)
+  else reply = redis.pcall(READ[kind][1], name, unpack(READ[kind], 2)) end
   if type(reply) == 'table' and reply.err then
     -- The type is read only after an error: most keys have the right one.
     local actual = redis.call('TYPE', name).ok
@@ -28,6 +29,7 @@ local function taken(name, kind, mark, is_first)
 end
 local function claim(want, kind, mark, id_stem)
   local claimed = 0
+  write_grants()
   for _, name in ipairs(start_keys) do
     local payloads
     repeat
@@ -38,12 +40,15 @@ local function claim(want, kind, mark, id_stem)
         -- does: after a roll-back, a late copy may claim another one while its worker is busy with the first.
         local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
         local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
-        grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
-        claimed = claimed + 1
+        open_run() -- with a put that is known, it was finished
+        add_grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
+        write_grants(true)
+        claimed, state.claimed = claimed + 1, 1
+        if kind == 'stream' then count_message(payload, 1)
+        elseif kind == 'list' then redis.call('LPOP', name)
+        else redis.call(REMOVE[kind], name, string.sub(payload, #mark + 1)) end
       end
     until not payloads[1]
   end
-  state.in_flight = state.in_flight + claimed
-  if claimed > 0 then state.claimed, state.phase = 1, 'open' end -- with a put that is known, it was finished
   count_busy(CLAIMED, claimed)
 end

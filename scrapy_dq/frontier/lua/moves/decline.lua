@@ -3,11 +3,11 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log declined + workers that have declined it)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     declined, entry.take_lease
 local function decline(worker_id, id, reason, fingerprint)
-  local lease = take_lease(worker_id, id)
+  local lease = read_lease(worker_id, id)
   if not lease then return false end
   declined.note(worker_id, id, reason, fingerprint)
   declined.wait(id, lease)
+  end_lease(worker_id, id, lease)
   return true
 end

@@ -4,8 +4,6 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight as they are; after: they are reclaimed, and no attempt is charged
--- USES     entry.holds_suspect, entry.partition_of, keys.in_flight_key, keys.worker_key, politeness.DEFERRED,
---          politeness.count_busy, politeness.lease_ended, state
 local function defer(worker_id, ids)
   local changed = {}
   for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do

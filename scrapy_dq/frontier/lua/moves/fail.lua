@@ -3,10 +3,8 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     budgets.count_spent, declined, entry.take_lease, keys.key, messages.count_message, midway.moving, state,
---          state.wall_ms
 local function fail(worker_id, id, reason, label, never_sent, keep)
-  local lease = take_lease(worker_id, id)
+  local lease = read_lease(worker_id, id)
   if not lease then return false end
   if keep > 0 then
     redis.call('LPUSH', key.failed, cmsgpack.pack({
@@ -14,7 +12,7 @@ local function fail(worker_id, id, reason, label, never_sent, keep)
       lease.partition,
     }))
   end
-  moving = nil
+  end_lease(worker_id, id, lease)
   declined.forget({ id })
   state.failed = state.failed + 1
   count_spent(lease.partition, never_sent)

@@ -6,9 +6,6 @@
 --          nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold
 -- COST     O(1) while something waits that is not over its budget, O(workers) else
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
--- USES     abandon, abandon.all_have_declined, damage.damaged, damage.saturated_by_budgets, held.fields_of,
---          held.leases_of, journal.note_event, keys.key, keys.worker_key, starts.incomplete_starts, state,
---          state.is_there, state.wall_ms
 local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
@@ -58,7 +55,7 @@ local function raises(finish_at, seeding)
 end
 local function raise_level(finish_at, seeding, was)
   if not raises(finish_at, seeding) then return end
-  state.phase = 'open'
+  open_run()
   if was ~= seeding then state.sequence = state.sequence + 1 end -- nobody may finish the run by an older answer
 end
 -- For an exchange that found the run finished: stores its seq, so that a late copy does not count as the next one.

@@ -5,9 +5,6 @@
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     budgets.is_saturated, budgets.used_by, grants, grants.grant_at, in_turn, keys.MOST_NAME, keys.key,
---          partition.classify, partition.next_turn, partition.put_into, politeness.busy_of, politeness.earliest_of,
---          politeness.limits_of, politeness.set_earliest, serve, state, state.now_ms, types.polite
 local served = {} -- EACH CALL. Turn, partition, ...: those that stay in the rotation; written after each round
 -- How many partitions in the rotation had nothing to lease: their lists were evicted or deleted, or they are
 -- saturated. Others are looked at instead: else, with many of them, each exchange would meet some and bring nothing.

@@ -5,7 +5,6 @@
 -- RETURNS  nothing
 -- COST     O(notes * log partitions)
 -- CRASH    before: the worker sends them again; after: nothing to do
--- USES     block, journal.note_event, keys.key, sent, state
 -- `meta.gone_elsewhere` has "<shard>:<count> " of each shard that home was told of: many workers tell the same.
 local function gone(shard, count)
   local known, others = 0, ''

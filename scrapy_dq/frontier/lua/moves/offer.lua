@@ -3,8 +3,6 @@
 -- RETURNS  how many were granted; adds them to grants, as lease.lua does
 -- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- USES     budgets.is_saturated, budgets.is_spent, declined, entry.come_back, entry.holds_suspect, entry.split, grants,
---          grants.grant_at, grants.grant_member, keys.key, keys.worker_key, partition.classify,
 --          politeness.count_busy, politeness.earliest_of, politeness.limits_of, politeness.set_earliest, state,
 --          state.is_there, state.now_ms, types.polite
 local taken = {} -- EACH CALL. By partition, how many were granted
@@ -18,10 +16,10 @@ local function offer(worker_id, want, ahead, most, here)
     local id, suspect = string.sub(member, 17, 28), string.byte(member, 29) >= 128
     if is_spent(partition) then
       -- It waits with the others of its partition: no worker gets any of them in this run, or on this day.
-      redis.call('ZREM', key.declined, waiting[i])
-      state.waiting = state.waiting - 1
       come_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
         place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
+      redis.call('ZREM', key.declined, waiting[i])
+      state.waiting = state.waiting - 1
       classify(partition, ahead)
     elseif not declined.by(worker_id, id) then
       -- As in lease.lua, but without a turn in the rotation. An entry that cannot be leased now stays the next one.
@@ -45,7 +43,7 @@ local function offer(worker_id, want, ahead, most, here)
     end
     offered = waiting[i + 1]
   end
+  write_grants() -- before it counts as offered
   if offered ~= was then redis.call('HSET', worker_key(worker_id), 'offered', offered) end
-  state.waiting, state.in_flight = state.waiting - got, state.in_flight + got
   return got
 end

@@ -5,9 +5,6 @@
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
--- USES     bands.add_band, bands.list_of, entry.come_back, entry.rank_bytes, entry.turn_bytes, keys.key, kinds.seen,
---          messages.count_message, midway.adding, midway.adding_to, midway.falling_due, midway.opening,
---          midway.opening_rank, state, state.now_ms, state.now_there, state.touched, state.wall_ms, @@
 local KNOWN, FULL = 1, 2
 local admit = {
   function(token) return seen().add(token) end,
@@ -17,10 +14,9 @@ local admit = {
 local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
   local element = turn_bytes(rank, state.sequence) .. id .. payload
-  opening, opening_rank = partition, rank
   local length = redis.call('RPUSH', list_of(rank, partition), element)
-  state.waiting = state.waiting + 1 -- only after RPUSH: never count what is not stored (mend.lua)
-  adding, falling_due = nil, nil
+  state.waiting = state.waiting + 1 -- only after RPUSH: an audit would miss what is counted and not stored
+  adding = nil
   if length == 1 then
     add_band(partition, rank)
     touched[partition] = true
@@ -43,7 +39,7 @@ local function put(new)
   end
   if not admit[new.admission](token) then return KNOWN end
   adding, adding_to = token, new.admission -- until the entry is stored
-  state.phase = 'open'
+  open_run()
   if new.reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
     redis.call('HSET', key.dead, id,

@@ -4,14 +4,11 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log returned)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
--- USES     declined, entry.come_back, entry.take_lease
 local function release(worker_id, id)
-  local lease = take_lease(worker_id, id)
+  local lease = read_lease(worker_id, id)
   if not lease then return false end
-  if declined.of(id) then
-    declined.wait(id, lease)
-    return true
-  end
-  come_back(lease.quarantined and 'quarantine' or 'returned', id, lease)
+  if declined.of(id) then declined.wait(id, lease)
+  else come_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
+  end_lease(worker_id, id, lease)
   return true
 end

@@ -3,8 +3,8 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
--- USES     ack, again, bury, decline, defer, fail, moves.KIND, release
 local function settle(worker_id, endings, keep_failed)
+  if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
   for _, ending in ipairs(endings) do
     local kind = ending.kind
     if kind == KIND.ACK then ack(worker_id, ending.ids, ending.never_sent)

@@ -10,20 +10,21 @@
 --                     it cannot be converted
 --   arrive(items)     adds what a reshard has read in another shard: tokens, each after what else is known of it
 -- The first three, and arrive, are required. key.seen exists if anything was seen; its type identifies the kind.
--- USES     discarded.sweep_some, keys.key, state, state.is_there, state.seen_count, state.wrong_seen, types.is_wrong,
---          types.size_of
+local TYPES = { exact = 'set', expiring = 'zset', compact = 'hash' }
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}
 local SWEPT_BESIDE = 100
+-- A token whose entry is not stored yet (put.lua), and its admission: after an error, stopped.lua takes it back.
+local adding, adding_to = nil -- EACH CALL
 local opened, converting = nil -- EACH CALL. The kind; during a conversion (convert.lua), also the old kind
 -- Returns the names of both.
 local function stored_kinds()
   local stored = state.epoch and (state.seen_kind or '')
   local from, to = string.match(stored or '', '^(%l+)>(%l+)$')
-  if from then return to, from end
-  if stored and stored ~= '' then return stored end
-  -- Without meta its type says what it is.
-  local actual = not stored and redis.call('TYPE', key.seen).ok
+  if not from and stored and stored ~= '' then return stored end
+  -- Without meta, or if a conversion was stopped before it renamed `seen`, its type says what it is.
+  local actual = (from or not stored) and redis.call('TYPE', key.seen).ok
+  if from and (actual == 'none' or actual == TYPES[to]) then return to, from end
   return actual == 'zset' and 'expiring' or actual == 'hash' and 'compact' or 'exact'
 end
 local function seen()

@@ -1,8 +1,5 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
 -- a HASH: generation (part of their names), buckets, count. For the interface of a kind see kinds.lua.
--- USES     buckets.FIRST, buckets.bucket_of, buckets.bucket_with, buckets.new_generation, buckets.number,
---          buckets.rounds_of, buckets.sub, buckets.to_the_last, discarded.MOST_BUCKETS, discarded.discard,
---          discarded.whole_number, keys.bucket_key, keys.key, kinds.KINDS, midway, types.is_wrong
 function KINDS.compact()
   local LOAD, MOST_SPLITS, PART = 200, 6, 1000 -- 1,000 puts of an exchange need 5 splits
   local kind = {}
@@ -32,6 +29,7 @@ function KINDS.compact()
     end
     buckets = buckets + 1
     rounds = rounds_of(buckets)
+    save()
     for i = 1, #moving, PART do
       redis.call('SREM', whole, unpack(moving, i, math.min(i + PART - 1, #moving)))
     end
@@ -72,6 +70,5 @@ function KINDS.compact()
     generation = nil -- read it again after key.seen is gone
   end
   kind.prepare = begin
-  midway.seen = function() return changed and { generation, buckets, count } end
   return kind
 end

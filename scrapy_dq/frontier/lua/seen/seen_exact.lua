@@ -1,5 +1,4 @@
 -- seen, kind exact: the whole fingerprint in a SET. For the interface of a kind see kinds.lua.
--- USES     keys.key, kinds.KINDS
 function KINDS.exact()
   return {
     size = 'SCARD',

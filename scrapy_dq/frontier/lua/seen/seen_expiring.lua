@@ -1,6 +1,5 @@
 -- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. Fingerprints admitted before
 -- seen_since, which is constant during a run, count as new. For the interface of a kind see kinds.lua.
--- USES     digits, keys.key, kinds.KINDS, state.now_ms
 function KINDS.expiring()
   local since -- read when needed
   local function seen_since()

@@ -5,8 +5,6 @@
 --          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: repeating it changes nothing
--- USES     keys.key, keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, state.is_member, state.load_state,
---          state.save_state, state.stale, types.wrong_type
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end

@@ -11,10 +11,6 @@
 --          missing that had arrived: this shard was rolled back) | WRONG_TYPE, key, actual, expected
 -- COST     O(items)
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
--- USES     bands.list_of, keys.key, kinds.seen, kinds.tidy_seen, limits.begin_to_limit, messages.count_message,
---          messages.of_message, partition.classify_touched, put_back.note_band, resharding.appender,
---          resharding.in_parts, resharding.is_owned, shared.stored_field, state, state.CLAIMED, state.save_state,
---          state.touched, types.polite, types.wrong_type
 local epoch, change, owner, from, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local first, items = tonumber(ARGV[6]), cmsgpack.unpack(ARGV[7])
 load_sizes()

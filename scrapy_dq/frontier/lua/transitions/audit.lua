@@ -7,10 +7,6 @@
 --          | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: repeating the audit finds what is left to repair
--- USES     bands.add_band, budgets.save_partitions, entry.rank_bytes, held.leases_of, held.unlink_foreign,
---          journal.note_event, keys.MOST_NAME, keys.backlog_key, keys.in_flight_key, keys.key, keys.worker_key,
---          partition.PLACES, partition.classify_touched, recount, recount.recount_waiting, starts.UNKNOWN,
---          starts.note_broken, state, state.save_state, state.stale, state.touched, types.wrong_type
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
 load_sizes()
@@ -68,6 +64,7 @@ if last then
     state.delayed = redis.call('ZCARD', key.delayed)
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
+  if state.torn and state.torn ~= '0' then gone = 0 end -- a stopped script could not store its counts (stopped.lua)
   if state.seen < 0 then seen_gone, state.seen = 1, 0 end
   if repair and gone + seen_gone > 0 then
     state.gone = state.gone + gone + seen_gone
@@ -79,5 +76,9 @@ if repair then
   save_partitions()
   save_state()
   if gone + seen_gone > 0 then note_event('damaged', '', gone + seen_gone) end
+  if last then
+    redis.call('LREM', key.failed, 0, '') -- placeholders of a retry that was stopped
+    redis.call('HDEL', key.meta, 'torn')
+  end
 end
 return { 'OK', lost_bands, unled, lost_partitions, lost_members, gone, seen_gone }

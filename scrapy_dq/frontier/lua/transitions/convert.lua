@@ -6,8 +6,6 @@
 --          | ONE_WAY, from (this kind cannot be converted) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 5 ms for 500
 -- CRASH    before, after: repeating the call continues with what is left
--- USES     half_moved, keys.key, kinds.converting, kinds.drop_seen, kinds.opened, kinds.seen, kinds.stored_kinds,
---          kinds.tidy_seen, kinds.tokens_in, midway, state, state.save_state, state.seen_count, types.wrong_type
 local to, most, dead_ids = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 load_sizes()
 local wrong = half_moved()
@@ -28,18 +26,16 @@ if not converting then
     return { 'OK', from, 0 }
   end
   if not seen().some then return { 'ONE_WAY', from } end
-  redis.call('RENAME', key.seen, key.converting)
+  if to == 'compact' then write_first() end -- compacting is how a user gets below maxmemory
   state.seen_kind = from .. '>' .. to
-  midway.seen_kind = state.seen_kind
-  redis.call('HSET', key.meta, 'seen_kind', state.seen_kind)
-  midway.seen_kind = nil
+  redis.call('HSET', key.meta, 'seen_kind', state.seen_kind) -- first: see stored_kinds()
+  redis.call('RENAME', key.seen, key.converting)
   opened = nil
   if seen().prepare then seen().prepare(tokens_in(converting, key.converting)) end
 end
 local from, under_way = string.match(state.seen_kind, '^(%l+)>(%l+)$')
 if under_way ~= to then return { 'UNDER_WAY', state.seen_kind } end
--- After its first write a script may exceed maxmemory: compacting is how a user gets below it.
-if to == 'compact' then redis.call('HDEL', key.meta, '') end
+if to == 'compact' then write_first() end
 local tokens, old = converting.some(key.converting, most)
 local done = {}
 for _, token in ipairs(tokens) do

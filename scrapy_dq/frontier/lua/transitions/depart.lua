@@ -8,9 +8,6 @@
 -- RETURNS  OK | CHANGED (another process, or reshard) | WRONG_TYPE, key, actual, expected
 -- COST     O(count + items)
 -- CRASH    before: they are in both shards: the repeat of the reshard moves none of them twice; after: nothing to do
--- USES     bands.list_of, bands.remove_best_band, entry.rank_bytes, keys.key, kinds.seen, messages.count_message,
---          messages.of_message, partition.classify_touched, resharding.in_parts, resharding.is_owned, state,
---          state.save_state, state.touched, types.wrong_type
 local epoch, change, owner, label, rank, partition = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local count, stay, left = tonumber(ARGV[7]), cmsgpack.unpack(ARGV[8]), ARGV[9]
 local sent, items, gave = cmsgpack.unpack(ARGV[10]), cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[12])

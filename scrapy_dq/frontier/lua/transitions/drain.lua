@@ -5,9 +5,6 @@
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)
 -- CRASH    between two steps: the member stays fenced, and any worker continues
--- USES     budgets.save_partitions, bury.bury_lease, declined, entry.come_back, entry.take_lease,
---          held.unlink_foreign, keys.in_flight_key, keys.worker_key, member.remove_member,
---          partition.classify_touched, state.load_state, state.save_state, state.stale, types.wrong_type
 local worker_id, limit, max_attempts = ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
@@ -17,10 +14,11 @@ if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
 load_sizes()
 local moved, buried = 0, 0
+write_first()
 -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
 -- Not HKEYS: it reads the whole hash in each step.
 for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
-  local lease = take_lease(worker_id, id)
+  local lease = read_lease(worker_id, id)
   if lease and lease.quarantined then lease.attempts = lease.attempts + 1 end
   if lease and lease.attempts >= max_attempts then
     bury_lease(worker_id, id, lease,
@@ -30,6 +28,7 @@ for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) d
     lease.quarantined = not lease.deferred
     if declined.of(id) then declined.wait(id, lease)
     else come_back(lease.deferred and 'returned' or 'quarantine', id, lease) end
+    end_lease(worker_id, id, lease)
     moved = moved + 1
   end
 end

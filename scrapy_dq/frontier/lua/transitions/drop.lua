@@ -6,9 +6,6 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(most + members)
 -- CRASH    before, after: repeating the call goes on with what is left
--- USES     bands.first_of, bands.list_of, bands.remove_best_band, entry.ELEMENT, entry.MEMBER, entry.read_delayed,
---          entry.unpack_rank, half_moved, journal.note_event, keys.key, messages.count_message, partition.classify,
---          state, state.is_there, state.save_state, types.is_wrong, types.wrong_type
 local partition, most, apart, members, by = ARGV[1], tonumber(ARGV[2]), ARGV[3], cmsgpack.unpack(ARGV[4]), ARGV[5]
 load_sizes()
 local wrong = half_moved()
@@ -34,12 +31,10 @@ while dropped < most do
   local list = list_of(unpack_rank(band), partition)
   local length = redis.call('LLEN', list)
   local some = math.min(most - dropped, length)
-  if is_there('messages') then
-    for _ = 1, some do count_message(string.sub(redis.call('LPOP', list), ELEMENT + 1), -1) end
-  else
-    redis.call('LTRIM', list, some, -1)
-  end
+  local elements = is_there('messages') and redis.call('LRANGE', list, 0, some - 1) or {}
+  redis.call('LTRIM', list, some, -1)
   count('waiting', some)
+  for _, element in ipairs(elements) do count_message(string.sub(element, ELEMENT + 1), -1) end
   if some == length then remove_best_band(partition) end
 end
 for _, name in ipairs({ 'returned', 'quarantine' }) do

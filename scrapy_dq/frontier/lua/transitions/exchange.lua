@@ -12,17 +12,10 @@
 --          (joined) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, the stored kind of seen, which this script does not support
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
--- CRASH    before, or stopped midway (salvage.lua): the worker sends the same bytes again; after, reply lost: the
---          same bytes with the same seq and nonce get the same answer; worker dead: its leases are reclaimed, its
---          outbox is lost, and the parents of the puts in it are still in flight
--- USES     answer.is_mended, answer.remember, answer.repeat_grants, budgets.save_partitions, claim,
---          damage.look_for_damage, damage.look_for_partitions, declined, delayed.next_due_ms, delayed.tidy,
---          entry.holds_suspect, finish.finish_if_done, finish.raise_level, finish.raises, finish.remember_nothing,
---          grants, grants.begin_grants, grants.granted, grants.write_grants, keys.in_flight_key, keys.key,
---          keys.worker_key, kinds.seen, kinds.tidy_seen, kinds.unfit, lease, midway, moves.read_moves,
---          notes.apply_notes, offer, politeness.blocked_among, put, put.FULL, put.forget, put.wrong_lists, settle,
---          starts.start_done, state, state.census, state.is_there, state.load_state, state.save_state, state.stale,
---          state.there, types.wrong_type, words
+-- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same seq and nonce
+--          get the same answer; stopped by an error (stopped.lua): the repeat is answered with RESYNC if its leases
+--          have changed, else it applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the
+--          parents of the puts in it are still in flight
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
@@ -37,7 +30,6 @@ local last_seq = tonumber(me[1])
 if last_seq == seq then
   -- A repeat after a lost reply; else somebody has written that number, and this exchange was never applied.
   if me[8] ~= nonce then return { 'RESYNC' } end
-  if redis.call('EXISTS', key.torn) == 1 then return { 'TORN' } end
   repeat_grants(worker_id, me[5] or '') -- still in flight: no other worker could settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
@@ -55,8 +47,7 @@ end
 if me[2] == '1' then return { 'RESYNC' } end
 load_sizes(worker_id)
 -- After a roll-back of Redis a late copy of an exchange can match the sequence; only the count reveals it.
-if held ~= there.in_flight and not is_mended(worker_id, seq, nonce) then return { 'RESYNC' } end
-midway.worker, midway.seq, midway.nonce = worker_id, seq, nonce
+if held ~= there.in_flight then return { 'RESYNC' } end
 look_for_damage()
 raise_level(finish_at, seeding, me[7])
 
@@ -74,11 +65,12 @@ holds_suspect = holds_suspect or no_suspects
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 tidy_seen()
-begin_grants(worker_id, max_bytes)
+begin_grants(worker_id, max_bytes, nonce)
 if state.hold ~= '' then want, claims = 0, false end
 if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
 -- Check the keys, too: the counts may have been overwritten.
 if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
+  if not (puts[1] or endings[1]) then write_first() end
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   want = math.min(want, share)

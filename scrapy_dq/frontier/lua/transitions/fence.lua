@@ -5,8 +5,6 @@
 --          | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: the member is fenced, and any worker drains it
--- USES     held.fields_of, held.leases_of, held.unlink_foreign, journal.note_event, keys.key, keys.worker_key,
---          shared.unshare, starts.start_broken, state.is_member, state.load_state, state.next_event, state.stale
 local worker_id, epoch, run, gone = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 load_state()
 local answer = stale(epoch, run)

@@ -5,8 +5,6 @@
 --          | CONVERTING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
--- USES     half_moved, journal.note_event, keys.key, kinds.remove_seen, kinds.tidy_seen, kinds.unfit, state,
---          state.save_state, types.wrong_type, words.tell
 local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
 load_sizes()
 local wrong = unfit() or half_moved()

@@ -16,11 +16,6 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- USES     described, described.agreement, described.describe, digits.MOST_RUNS, follow.follow_home, follow.is_over,
---          journal.note_event, keys.MOST_MEMBERS, keys.key, kinds.unfit, member.clear_run, member.keeps_seen,
---          member.next_run, member.over_for, member.register, member.registered_at, member.seen_stays,
---          replace_limits, rights.refused_commands, shared.note_shared, shared.stored_field, state, state.census,
---          state.save_state, state.wall_ms, types.too_many, types.wrong_type, unserved.unmark_unserved, words
 local MOST_MEMBERS = 10000
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
@@ -64,7 +59,7 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
   describe(ours)
 else
   resumed = 1
-  if of_run >= 0 then state.phase = 'open' end -- the last worker left it; the run goes on at home
+  if of_run >= 0 then open_run() end -- the last worker left it; the run goes on at home
   for _, field in ipairs(agree) do
     if stored_field(field) == '' and field ~= 'shards' then redis.call('HSET', key.meta, field, ours[field]) end
   end

@@ -7,10 +7,6 @@
 --          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
--- USES     budgets.save_partitions, held.fields_of, journal.note_event, keys.in_flight_key, keys.key, member.end_run,
---          member.keeps_seen, member.remove_member, partition.classify_touched, release, samples.sample,
---          samples.sampled, samples.save_sampled, starts.start_broken, state, state.load_state, state.save_state,
---          state.stale, types.wrong_type
 local worker_id = ARGV[1]
 load_state()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
@@ -20,6 +16,7 @@ local began = ARGV[7] ~= '0'
 local broken = began and start_broken(worker_id) or ''
 local starts = fields_of(worker_id, 'starts')[1] or ''
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
+if ids[1] then write_first() end
 for _, id in ipairs(ids) do release(worker_id, id) end
 remove_member(worker_id)
 classify_touched(0)

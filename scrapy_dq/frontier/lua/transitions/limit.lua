@@ -5,10 +5,6 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
--- USES     block, budgets.spent_by, half_moved, journal.note_event, keys.key, limits.begin_to_limit,
---          limits.set_own_limits, partition.classify, politeness.blocked_until, politeness.earliest_of,
---          politeness.limits_of, politeness.own_limits, politeness.set_earliest, state, state.now_ms,
---          state.save_limiting, state.save_state, types.wrong_type, words.tell
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local by, budget = ARGV[5], tonumber(ARGV[6])
 load_sizes()

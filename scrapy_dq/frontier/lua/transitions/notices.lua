@@ -4,7 +4,6 @@
 --          | ABSENT
 -- COST     O(events of the journal)
 -- CRASH    before: nothing; after, reply lost: nobody is told
--- USES     journal.MOST_EVENTS, keys.key, state, state.census, types.wrong_type
 local DEATHS, OUTAGE_MS = 3, 60000
 load_sizes()
 if not state.epoch then return { 'ABSENT' } end

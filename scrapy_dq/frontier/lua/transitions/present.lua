@@ -4,7 +4,6 @@
 --          the last part), names: those of this part
 -- COST     O(look + in flight); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
--- USES     entry.partition_of, entry.split, held.lease_records_of, keys.key, politeness.DEFERRED
 local partition, cursor, look = ARGV[1], ARGV[2], tonumber(ARGV[3])
 for _, set in ipairs({ 'rotation', 'suspects', 'resting', 'saturated', 'earliest', 'blocked' }) do
   if redis.call('ZSCORE', key[set], partition) then return { 1, '0', {} } end

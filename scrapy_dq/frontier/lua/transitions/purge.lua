@@ -5,8 +5,6 @@
 -- RETURNS  OK, how many were unlinked
 -- COST     O(keys that were found)
 -- CRASH    before, after: repeating it unlinks what is left
--- USES     entry.rank_bytes, entry.rank_text, keys.backlog_key, keys.bucket_key, keys.in_flight_key, keys.key,
---          keys.worker_key, state.is_member, types.wrong_type
 load_sizes()
 local unlinked = 0
 local function unlink(...) unlinked = unlinked + redis.call('UNLINK', ...) end

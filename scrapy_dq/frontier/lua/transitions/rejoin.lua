@@ -5,12 +5,6 @@
 --          | FINISHED, last_seq (2^52: the next run has begun) | LOST | LOST, shards (resharded) | CONVERTING, from>to
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
--- USES     budgets.save_partitions, described, described.describe, journal.note_event, keys.in_flight_key, keys.key,
---          keys.worker_key, kinds.drop_seen, kinds.unfit, limits.free, member.keeps_seen, member.next_run,
---          member.register, member.registered_at, member.remove_member, member.seen_stays, midway,
---          partition.classify_touched, release, shared.note_shared, shared.stored_field, shared.stored_shards,
---          starts.AGAIN, starts.forget_done_starts, starts.start_goes_on, state, state.is_member, state.save_state,
---          types.wrong_type, words, words.tell
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
 load_sizes()
@@ -65,7 +59,6 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
   describe(ours) -- a program rejoined first, and a program cannot describe the run
 end
 local owned, suspect = {}, ''
-midway.registering = new_id
 if old.fenced == '0' then
   local mine = {}
   for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
@@ -92,7 +85,7 @@ end
 redis.call('HDEL', key.absent, old_id, new_id)
 start_goes_on(ours.starts, old_id)
 note_shared()
-if seeding == AGAIN and ours.starts ~= '' then state.phase = 'open' end
+if seeding == AGAIN and ours.starts ~= '' then open_run() end
 save_state()
 if ours.starts ~= '' then note_event('returned', new_id, #owned, old_id) end
 return { 'OK', state.run, table.concat(owned), last_seq, words(), registered_at(new_id) }

@@ -12,9 +12,6 @@
 --          number, another process owns it, or this is a late copy) | WRONG_TYPE, key, actual, expected
 -- COST     O(fields of meta); O(lists) if what is there is of another crawl, or of an older run
 -- CRASH    before, after: repeating it changes nothing; a crawl stays closed until a reshard is complete
--- USES     keys.key, kinds.unfit, limits.set_limits, member.clear_run, member.keeps_seen, member.next_run,
---          shared.stored_field, shared.stored_shards, state, state.load_state, state.now_ms, state.save_state,
---          types.wrong_type
 local epoch, change, owner, id, home, step = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
 local begins = step == 'begin'
 local added, run, open, sequence = ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9] == '1', tonumber(ARGV[10])

@@ -5,9 +5,6 @@
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
--- USES     entry.come_back, half_moved, journal.note_event, keys.key, messages.count_message, midway.moving,
---          partition.classify_touched, state, state.is_there, state.load_state, state.save_state, state.stale,
---          types.wrong_type, words.tell
 local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 load_state()
 local answer = stale(epoch, tonumber(run))
@@ -25,35 +22,40 @@ local function read(record, from)
   if #partition > 512 or string.find(partition, '\0', 1, true) then return end
   return fields, { place = place, payload = payload, partition = partition, attempts = 0 }
 end
--- Replaces a record by a placeholder. Searching for each record would take 0.5 ms among 10,000.
-local emptied = 0
-local function take_out(record, position)
-  if redis.call('LINDEX', key.failed, position) ~= record then
-    return redis.call('LREM', key.failed, 1, record) == 1 -- more requests have failed since, and the list was trimmed
+-- Returns the position of a record; nothing if it is gone. Searching for each would take 0.5 ms among 10,000.
+local function find(record, position)
+  if redis.call('LINDEX', key.failed, position) == record then return position end
+  return redis.call('LPOS', key.failed, record) -- more requests have failed since, and the list was trimmed
+end
+local function begin()
+  if state.phase == 'finished' then -- a hold lasts until the run is finished
+    redis.call('HDEL', key.meta, 'hold')
+    state.hold = ''
   end
-  redis.call('LSET', key.failed, position, '')
-  emptied = emptied + 1
-  return true
+  open_run()
 end
 local from_failed, from_dead = 0, 0
 failed = cmsgpack.unpack(failed)
 for i = 1, #failed, 2 do
   local fields, lease = read(failed[i], 7)
-  if lease and text(fields[1], 12) and take_out(failed[i], failed[i + 1]) then
-    state.failed = math.max(0, state.failed - 1)
-    lease.id, moving = fields[1], lease
+  local position = lease and text(fields[1], 12) and find(failed[i], failed[i + 1])
+  if position then
+    begin()
     come_back('returned', fields[1], lease)
+    redis.call('LSET', key.failed, position, '') -- a placeholder: no position changes
+    state.failed = math.max(0, state.failed - 1)
     count_message(lease.payload, 1)
     from_failed = from_failed + 1
   end
 end
-if emptied > 0 then redis.call('LREM', key.failed, emptied, '') end
+if from_failed > 0 then redis.call('LREM', key.failed, 0, '') end
 for _, id in ipairs(cmsgpack.unpack(dead)) do
   local record = text(id, 12) and redis.call('HGET', key.dead, id)
   local _, lease = read(record or '', 5)
-  if lease and redis.call('HDEL', key.dead, id) == 1 then
-    lease.id, moving = id, lease
+  if lease then
+    begin()
     come_back('returned', id, lease)
+    redis.call('HDEL', key.dead, id)
     count_message(lease.payload, 1)
     if is_there('decliners') and redis.call('HDEL', key.decliners, id) == 1 then -- every worker may try it again
       state.unserved = math.max(0, state.unserved - 1)
@@ -63,11 +65,8 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   end
 end
 if from_failed + from_dead > 0 or open == '1' then
-  if state.phase == 'finished' then -- a hold lasts until the run is finished
-    redis.call('HDEL', key.meta, 'hold')
-    state.hold = ''
-  end
-  state.phase, state.sequence = 'open', state.sequence + 1 -- the version of a shard changes (exchange.lua)
+  begin()
+  state.sequence = state.sequence + 1 -- the version of a shard changes (exchange.lua)
   tell() -- wake workers that are idle because nothing was waiting
 end
 classify_touched(0)

@@ -3,7 +3,6 @@
 -- RETURNS  OK | LOST | RESYNC | FINISHED
 -- COST     O(1)
 -- CRASH    before: the next worker that joins notes it; until then an absent shard is created; after: nothing to do
--- USES     keys.key, state.load_state, state.stale
 local epoch, run = ARGV[1], ARGV[2]
 load_state()
 local answer = stale(epoch, tonumber(run))

@@ -4,8 +4,6 @@
 --          flat (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
 -- COST     O(look * log partitions); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
--- USES     entry.rank_text, entry.unpack_rank, keys.backlog_key, keys.key, politeness.parse_limits, state,
---          state.load_state, state.now_ms
 -- Entries in `returned` and `quarantine` are not counted: they are few.
 local MOST_LISTS, MOST_LISTS_IN_ALL = 50, 10000 -- of one partition; of all partitions in one call
 local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

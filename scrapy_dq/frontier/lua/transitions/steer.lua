@@ -5,8 +5,6 @@
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
--- USES     damage.look_for_damage, finish.finish_if_done, journal.note_event, keys.key, starts.incomplete_starts,
---          state, state.save_state, state.there, types.wrong_type, words.tell
 local word, by = ARGV[1], ARGV[2]
 load_sizes()
 if not state.epoch then return { 'ABSENT' } end

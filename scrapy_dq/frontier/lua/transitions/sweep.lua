@@ -3,7 +3,6 @@
 -- RETURNS  OK, left (1: some are left, 0: none) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 1 ms for 1,000
 -- CRASH    before, after: the next worker of this crawl continues
--- USES     discarded.sweep_some, types.wrong_type
 local most = tonumber(ARGV[1])
 load_sizes()
 return { 'OK', sweep_some(most) and 1 or 0 }

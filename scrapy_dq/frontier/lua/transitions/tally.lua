@@ -4,8 +4,7 @@
 -- RETURNS  OK, counted (0: this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)
 -- COST     O(deltas)
 -- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once;
---          worker dead: what it has not reported is not counted
--- USES     keys.key, state.stale, sums.add_up, types.wrong_type
+--          worker dead: what it has not reported is not counted; stopped by an error: nor is the rest of this report
 local source, number = ARGV[1], tonumber(ARGV[4])
 load_sizes()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
@@ -13,5 +12,5 @@ if answer then return { answer } end
 local told = 'told:' .. source
 if (tonumber(redis.call('HGET', key.stats, told) or 0) or 0) >= number then return { 'OK', 0 } end
 redis.call('HSET', key.stats, told, number)
-add_up(cmsgpack.unpack(ARGV[5]), 1)
+add_up(cmsgpack.unpack(ARGV[5]))
 return { 'OK', 1 }

@@ -4,9 +4,6 @@
 --          id, attempts, payload, ...
 -- COST     O(count * log partitions): some 10 commands for each entry, and for each partition that has none
 -- CRASH    nothing to do
--- USES     bands.list_of, entry.ELEMENT, entry.MEMBER, entry.MOST_BYTES, entry.place_before, entry.read_delayed,
---          entry.unpack_rank, entry.whole, keys.MOST_NAME, keys.key, order.order_newest_first, state.load_state,
---          state.now_ms
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left, room = {}, count, 4 * max_bytes -- room: for what is read, and perhaps not reported
 local missing = 1000 -- lists of which only the band is left: this many are skipped, in all partitions

@@ -1,0 +1,114 @@
+"""Commands that a user may not call are named at the start; in mid-crawl they stop one exchange."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import pytest
+
+from frontier.test_torn import crawl_on, filled, repeat
+from scrapy_dq.frontier import scripts
+from scrapy_dq.frontier.model import FrontierRefused, Order, StartKeys
+from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, numbers, put, release
+from support.redis_server import RedisServer
+
+OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
+"""Of commands of streams; and one of their errors."""
+
+
+def commands_in_lua() -> set[str]:
+    """Return the commands that the Lua names, wherever it does."""
+    found: set[str] = set()
+    for name, lua in scripts.lua_files().items():
+        text = re.sub(r"--.*", "", lua)
+        if name != "rights":
+            found |= set(re.findall(r"'([A-Z]{3,})'", text))
+    no_commands = {
+        "LOST", "RESYNC", "FINISHED", "ABSENT", "LIVE", "DIFFERS", "CONVERTING", "KIND", "DENIED",
+        "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
+        "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
+    }  # fmt: skip
+    return found - no_commands - OPTIONS - {"INFO"}  # a user without it has samples without the memory
+
+
+def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
+    """A command that the probe does not know could stop a script midway."""
+    rights = scripts.lua_files()["rights"]
+    assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED", "ONE_WAY", "UNDER_WAY"} == set(
+        re.findall(r"'([A-Z]{3,})'", rights)
+    ) - OPTIONS - {"NOPERM"}
+
+
+@pytest.mark.parametrize("command", sorted(commands_in_lua()))
+def test_a_command_that_is_refused_is_named_before_anything_is_written(
+    redis_server: RedisServer, crawl_name: str, command: str
+) -> None:
+    """At the start, by its name; nothing of the crawl is there, and no scratch."""
+    fed = StartKeys("stream", (f"{crawl_name}:fed",), b"m")
+    with redis_server.client() as admin:
+        name = re.sub(r"\W", "_", crawl_name)
+        rights = ["~*", "+@all", f"-{command.lower()}"]
+        admin.execute_command("ACL", "SETUSER", name, "on", ">password", *rights)
+        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
+        try:
+            with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
+                refused = LiveFrontier(url, crawl_name, start_keys=fed)
+                with pytest.raises(FrontierRefused, match=rf"\b{command}\b.*ACL SETUSER"):
+                    HandWorker(refused, "worker")
+                assert cleaner.key_names() == set()
+                admin.execute_command("ACL", "SETUSER", name, f"+{command.lower()}")
+                HandWorker(refused, "worker").leave()
+        finally:
+            admin.execute_command("ACL", "DELUSER", name)
+
+
+def test_commands_of_streams_are_needed_only_where_one_feeds_the_crawl(
+    redis_server: RedisServer, crawl_name: str
+) -> None:
+    """A user that was enough for a crawl is enough for it still."""
+    name = re.sub(r"\W", "_", crawl_name)
+    with redis_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all", "-@stream")
+        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
+        try:
+            for start_keys in (None, StartKeys("list", (f"{crawl_name}:fed",), b"m")):
+                with closing(LiveFrontier(url, crawl_name, start_keys=start_keys)) as live:
+                    worker = HandWorker(live, "worker")
+                    assert numbers(worker.exchange(put(1), want=1)) == [1]
+                    live.frontier._denied = True  # so that all are probed
+                    assert worker.exchange(ack(1)).census.done == 1
+        finally:
+            admin.execute_command("ACL", "DELUSER", name)
+
+
+TAKEN_AWAY = ("rpush", "zadd", "hset", "lpush", "hdel", "sadd", "ltrim", "zrem", "hincrby")
+
+
+@pytest.mark.parametrize("command", TAKEN_AWAY)
+def test_rights_that_are_taken_away_stop_one_exchange_at_most(
+    redis_server: RedisServer, crawl_name: str, command: str
+) -> None:
+    """Until they are given back nothing more is written."""
+    with redis_server.client() as admin:
+        name = re.sub(r"\W", "_", crawl_name)
+        admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all")
+        url = redis_server.url.replace("redis://", f"redis://{name}:password@")
+        try:
+            with closing(LiveFrontier(url, crawl_name, Order.FIFO)) as live:
+                worker, held = filled(live, limited(0.0, 10))
+                worker.exchange(release(held[0]))
+                moves = [put(50, partition=b"new"), put(51, due_in=5), fail(held[1]), ack(held[2])]
+                admin.execute_command("ACL", "SETUSER", name, f"-{command}")
+                with pytest.raises(FrontierRefused):
+                    worker.exchange(*moves, want=4)
+                before = live.dump()
+                for _ in range(3):
+                    with pytest.raises(FrontierRefused, match=command.upper()):
+                        worker.send(worker.last)
+                assert live.dump() == before
+                admin.execute_command("ACL", "SETUSER", name, f"+{command}")
+                repeat(worker, moves)
+                crawl_on(live, worker, [*range(12), 50, 51], held)
+        finally:
+            admin.execute_command("ACL", "DELUSER", name)
