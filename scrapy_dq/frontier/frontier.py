@@ -307,7 +307,6 @@ class Frontier:
         held: int,
         moves: bytes,
         terms: bytes = NO_TERMS,
-        nonce: bytes = b"",
         registered: int = 0,
     ) -> Receipt:
         """Apply *moves* in order and take up to *want* leases, in one atomic step.
@@ -318,7 +317,6 @@ class Frontier:
             held: number of leases that this worker believes it owns before *moves* are applied.
             moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
             terms: from `pack_terms`.
-            nonce: random bytes that nobody else can know before; a repeat has the same.
             registered: of the answer to the join or rejoin of *worker_id*; 0: not compared.
         Raises:
             FrontierUnavailable: the moves may or may not have been applied. Repeat the same
@@ -328,7 +326,7 @@ class Frontier:
         while True:
             reply = await self._call(
                 "exchange", worker_id, epoch, run, seq, want, int(seeding), held, MAX_EXCHANGE_BYTES,
-                self._keep_failed, terms, moves, nonce, registered,
+                self._keep_failed, terms, moves, registered,
             )  # fmt: skip
             if reply[0] != b"KIND":
                 if self._wait_replicas:

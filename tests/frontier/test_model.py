@@ -51,7 +51,6 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.moves import next_id
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
-from scrapy_dq.frontier.worker.protocol import NONCE_BYTES
 from support.compact import compacted
 from support.live_frontier import LiveFrontier
 from support.redis_server import RedisServer
@@ -459,8 +458,8 @@ class FrontierMachine(RuleBasedStateMachine):
             self.reference.due_first = [member[:12] for member in members]
         sent = args
         if method == "exchange":
-            *others, moves, terms, nonce = args
-            sent = (*others, pack_moves(moves), pack_terms(terms), nonce)
+            *others, moves, terms = args
+            sent = (*others, pack_moves(moves), pack_terms(terms))
         answer = self.live.call(method, *sent)
         expected = getattr(self.reference, method)(*args)
         if isinstance(answer, Receipt):
@@ -531,7 +530,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self, actor: Actor, moves: list[Move], want: int, seeding: int, terms: Terms
     ) -> tuple[Any, ...]:
         who = (actor.worker_id, actor.epoch, actor.run, actor.seq)
-        return (*who, want, seeding, len(actor.held), moves, terms, secrets.token_bytes(NONCE_BYTES))
+        return (*who, want, seeding, len(actor.held), moves, terms)
 
     def send(
         self, actor: Actor, moves: list[Move], want: int, seeding: int, lost: bool, terms: Terms = NO_TERMS

@@ -14,6 +14,7 @@ from scrapy_dq.frontier import forget, keys, peek, scripts
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.drop import drop
+from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
@@ -427,7 +428,7 @@ def test_what_is_done_manually_can_be_done_again(each_stop: EachStop, what: str,
         worker = HandWorker(live, "worker")
         worker.exchange(*(put(n, admission=Admission.SEEN, token=t) for n, t in enumerate(tokens)))
         calls: dict[str, Callable[[], Any]] = {
-            "flush": lambda live=live: live.call("flush", ["worker"]),
+            "flush": lambda live=live: (live.call("flush", ["worker"]), live.run(purge([live.frontier]))),
             "forget": lambda live=live: forget(live.redis, live.crawl, [(b"token 1", b"")]),
             "steer": lambda live=live: steer(live.redis, live.crawl, Word.RESUME),
             "limit": lambda live=live: live.call("limit", b"", delay_s=0.0, concurrency=4, block_s=5.0),

@@ -443,10 +443,11 @@ class Crawler(Listener):
         if parentless:
             self.stop("outbox_lost")
 
-    def exchanged(self, nonce: bytes, status: bytes, *, of_run: bool) -> None:
+    def exchanged(self, worker_id: str, seq: int, status: bytes, *, of_run: bool) -> None:
         """Note the answer to an exchange, before the worker gets it; not *of_run*: the next run has begun."""
         call = self.worker.home.protocol._call
-        if not isinstance(call, Exchange) or call.nonce != nonce or status != b"FINISHED":
+        same = isinstance(call, Exchange) and (call.worker_id, call.seq) == (worker_id, seq)
+        if not same or status != b"FINISHED":
             return  # it is a late copy, or the run goes on
         if of_run:
             self.told_at = self._world.now

@@ -124,7 +124,7 @@ MUTATIONS = (
          "admit[new.admission](token)"),
     )),
     Mutation(GUARD, "a repeat of an exchange brings no leases", (
-        (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, me[5] or '', want, max_bytes)", ""),
+        (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, me[5] or '')", ""),
     )),
     Mutation(GUARD, "a lease that is in progress here is started again", (
         (WORKER + "leases.py", "if lease.entry_id in self._running or lease.entry_id in self._settling:",
@@ -174,7 +174,7 @@ MUTATIONS = (
         (LUA + "moves/settle.lua", "again(worker_id, ending)", "ack(worker_id, { ending.id })"),
     )),
     Mutation(GUARD, "a late copy of its join takes a worker into the next run", (
-        (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[9] and", "if false and"),
+        (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[8] and", "if false and"),
         (LUA + "transitions/rejoin.lua", "since * registered > 0 and since ~= registered", "false"),
     ), test="frontier/test_late.py::test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run"),
     Mutation(GUARD, "partitions without entries hide those behind them", (

@@ -354,7 +354,7 @@ class Schedule:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")
             shard, of = shard_called("evalsha", args), self._of(process)
             if isinstance(outcome, list) and of:
-                of.exchanged(names[11], outcome[0], of_run=len(outcome) > 2)
+                of.exchanged(names[0].decode(), int(names[3]), outcome[0], of_run=len(outcome) > 2)
             if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
                 worker_id, number = names[0].decode(), names[3]
                 for record in outcome[4]:  # rank(8) flags(1) partition 0 turn(8) id(12) payload

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -42,7 +41,6 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
-from scrapy_dq.frontier.worker.protocol import NONCE_BYTES
 from support import stored, stored_counts
 from support.stored import HISTORY as HISTORY
 
@@ -318,7 +316,7 @@ class HandWorker:
             "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
             "seeding": seeding, "held": len(self.held),
             "moves": pack_moves(moves, now), "terms": pack_terms(terms, now),
-            "nonce": os.urandom(NONCE_BYTES), "registered": self.registered,
+            "registered": self.registered,
         } | other  # fmt: skip
         receipt = self.send(self.last)
         self.seq += receipt.applied or receipt.status is Status.FINISHED

@@ -102,19 +102,17 @@ class ReferenceFrontier(Partitions):
 
     def exchange(
         self, worker_id: str, epoch: str, run: int, seq: int, want: int, seeding: int, held: int,
-        moves: Sequence[Move], terms: Terms = NO_TERMS, nonce: bytes = b"",
+        moves: Sequence[Move], terms: Terms = NO_TERMS,
     ) -> Receipt:  # fmt: skip
         if stale := self._stale(epoch, run, worker_id):
             return Receipt(stale)
         me = self.members.get(worker_id)
-        if me and seq == me.last_seq and nonce != me.nonce:
-            return Receipt(Status.RESYNC)
         if me and seq == me.last_seq:
             return self._receipt(me, self.census())
         if not me or seq != me.last_seq + 1:
             return Receipt(Status.RESYNC)
         if self.phase == "finished" and not any(isinstance(move, Put) for move in moves):
-            me.last_seq, me.nonce, me.dropped, me.granted = seq, nonce, (), ()
+            me.last_seq, me.dropped, me.granted = seq, (), ()
             return Receipt(Status.FINISHED, False, (), self.census(), words=self.words)
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
@@ -135,7 +133,7 @@ class ReferenceFrontier(Partitions):
         self.classify_touched(ahead)
         if me.seeding != seeding and seeding in (0, 3) and me.starts:
             self.starts[me.starts] = True
-        me.last_seq, me.nonce, me.seeding = seq, nonce, seeding
+        me.last_seq, me.seeding = seq, seeding
         if self.words.hold:
             want = 0
         if terms.max_pages is not None:

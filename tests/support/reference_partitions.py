@@ -55,7 +55,6 @@ class Worker:
 
     identity: dict[str, Any]
     last_seq: int = 0
-    nonce: bytes = b""
     seeding: int = 1
     fenced: bool = False
     beats: int = 0

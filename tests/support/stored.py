@@ -24,7 +24,7 @@ PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name and
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
-    b"last_seq", b"nonce", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases",
+    b"last_seq", b"seeding", b"fenced", b"identity", b"quarantined", b"dropped", b"leases",
     b"since", b"done", b"starts", b"joined", b"registered",
 }  # fmt: skip
 HISTORY = ("samples", "minutes", "journal")
@@ -226,7 +226,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "members": {
             i: (
                 *(w.identity, w.last_seq, w.seeding, w.fenced, w.beats, w.dropped, w.granted),
-                *(w.suspects, w.starts, w.came_from, w.nonce, w.offered),
+                *(w.suspects, w.starts, w.came_from, w.offered),
             )
             for i, w in reference.members.items()
         },
@@ -360,7 +360,6 @@ def _member(worker: dict[bytes, bytes], beats: int) -> tuple[Any, ...]:
         [worker[b"quarantined"]] if worker[b"quarantined"] else [],
         worker[b"starts"].decode(),
         int(worker[b"came_from"]) if b"came_from" in worker else None,
-        worker[b"nonce"],
         int(worker.get(b"offered", 0)),
     )
 

@@ -87,19 +87,6 @@ def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
     assert msgpack.unpackb(first.terms, raw=True)[4] == [b"list", b"m", b"r" * 8]
 
 
-def test_each_exchange_has_a_nonce_and_its_repeat_the_same() -> None:
-    """By its number alone, Redis could not tell another exchange from a repeat."""
-    numbers = count(1)
-    made = protocol()
-    made._random_bytes = lambda n: next(numbers).to_bytes(n, "big")
-    first = exchange(made, 1000.0)
-    assert exchange(made, 1001.0).nonce == first.nonce == b"\0\0\0\0\0\0\0\1"
-    made.received(Receipt(Status.OK, applied=True), 1001.1)
-    second = exchange(made, 1002.0)
-    made.received(Receipt(Status.FINISHED, applied=False, words=Words()), 1002.1)
-    assert len({first.nonce, second.nonce, exchange(made, 1003.0).nonce}) == 3
-
-
 def test_an_answer_grants_leases_and_confirms_moves() -> None:
     made = protocol()
     made.outbox.append(put(1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -480,30 +479,3 @@ async def test_delayed_entries_come_when_they_are_due_and_not_before(crawl: Craw
             assert sending.at - began >= times[sending.number] - EARLY_S
         assert [sending.number for sending in crawl.sent] in ([3, 1, 4, 2, 0], [3, 4, 1, 2, 0])
     assert all(a.at <= b.at for a, b in pairwise(crawl.sent))
-
-
-# Something else's keys
-
-
-async def test_a_list_whose_name_is_used_is_reported_and_the_others_are_served(
-    crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One ERROR line names the key, another says what is gone with it; the crawl ends with the rest."""
-    crawl.size = 0
-    async with Engine(crawl, concurrency=0) as engine:
-        for number in range(4):
-            engine.put(number, partition=(A, B)[number % 2])
-        engine.seed(())
-        await until(lambda: engine.worker.census.waiting == 4, "they are stored")
-        name = keys.prefix(crawl.name) + "backlog:0:a.com"
-        client.set(name, "somebody else's")
-        engine.slots = engine.capacity = 4
-        await engine.run()
-        assert crawl.done == {1: 1, 3: 1}
-        assert engine.worker.census.gone == 2
-        named, gone = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
-        for words in (name, "is a string, not a list", "A key cannot be used"):
-            assert words in named
-        for words in ("2 requests are gone", "frontier_damaged"):
-            assert words in gone
-        assert client.get(name) == b"somebody else's"

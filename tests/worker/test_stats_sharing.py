@@ -152,4 +152,4 @@ async def test_a_foreign_key_ends_the_sharing_and_not_the_crawl(
         if record.levelno >= logging.ERROR and record.name == "scrapy_dq.stats.sharing"
     ]
     assert len(errors) == 1
-    assert "stats' is a string" in errors[0]
+    assert "has another type" in errors[0]

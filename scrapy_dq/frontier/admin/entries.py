@@ -157,7 +157,7 @@ class _Reader:
         at, pace, name = 0, ReadPace(_PART), self._prefix + "failed"
         while records := self._client.lrange(name, at, at + pace.count - 1):
             pace.saw(records)
-            yield [self._ended(FAILED, parse_failed(record)) for record in records]
+            yield [self._ended(FAILED, parse_failed(record)) for record in records if record]
             at += len(records)
 
     def dead(self) -> Iterator[list[Entry]]:

@@ -100,7 +100,7 @@ def _failed_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -
 def _failed_records(client: Any, shard: Shard, most_bytes: float = math.inf) -> Iterator[bytes]:
     name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
     while most_bytes > 0 and (records := client.lrange(name, at, at + pace.count - 1)):
-        yield from records
+        yield from filter(None, records)  # empty: left by a retry that was stopped
         at += len(records)
         most_bytes -= sum(map(len, records))
         pace.saw(records)

@@ -139,7 +139,9 @@ def _retry_failed(
             return
         pace.saw(records)
         chosen = [
-            (record, index - kept) for index, record in enumerate(records, at) if wanted(parse_failed(record))
+            (record, index - kept)
+            for index, record in enumerate(records, at)
+            if record and wanted(parse_failed(record))  # empty: left by a retry that was stopped
         ]
         taken = sum(move(batch, ()) for batch in _batches(chosen, lambda each: len(each[0])))
         moved(len(records))

@@ -87,7 +87,7 @@ class Driver:
         try:
             receipt = await self.frontier.exchange(
                 call.worker_id, call.epoch, call.run, call.seq, call.want, call.seeding, call.held,
-                call.moves, call.terms, call.nonce, call.registered,
+                call.moves, call.terms, call.registered,
             )  # fmt: skip
         except FrontierRefused:
             self.protocol.refused()

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
-NONCE_BYTES = 8
 _LOWERED = (Seeding.DONE, Seeding.LISTENING)
 """With these levels only, nothing of this worker's start() is incomplete if it dies."""
 _NO_RECORDS = 2**52
@@ -77,8 +76,6 @@ class Exchange:
     held: int
     moves: bytes
     terms: bytes
-    nonce: bytes
-    """A repeat has the same one: nobody who writes to Redis can pass this exchange off as applied before."""
     registered: int
     """Of the answer to join or rejoin: a late copy does not fit a later registration under the same id."""
     prefix: list[Move]
@@ -530,7 +527,7 @@ class WorkerProtocol:
         self.composed = self.together.compose()
         return Exchange(
             self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
-            pack_moves(prefix, now), pack_terms(terms, now), self._random_bytes(NONCE_BYTES),
+            pack_moves(prefix, now), pack_terms(terms, now),
             self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
         )  # fmt: skip
 

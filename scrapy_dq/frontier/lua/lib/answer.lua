@@ -10,8 +10,8 @@ local function remember_grants()
   return table.concat(records)
 end
 -- Writes the changed fields of the worker's record; *was*: the record as exchange.lua reads it.
-local function remember(worker_id, was, seq, nonce, seeding, dropped, settled)
-  local changed = { 'last_seq', seq, 'nonce', nonce }
+local function remember(worker_id, was, seq, seeding, dropped, settled)
+  local changed = { 'last_seq', seq }
   local function set(field, before, now)
     if before ~= now then
       changed[#changed + 1] = field

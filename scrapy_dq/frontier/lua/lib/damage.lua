@@ -14,7 +14,8 @@ local function saturated_by_budgets()
   end
   return #some > 0
 end
--- Detects entries that would never be leased: no set has a partition, one rests without an entry, or some are saturated by leases that are gone and will never be settled. COST O(workers) in this case
+-- Detects entries that would never be leased: no set has a partition, one rests without an entry, or some are
+-- saturated by leases that are gone and will never be settled. COST O(workers) in this case
 local function look_for_partitions()
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end

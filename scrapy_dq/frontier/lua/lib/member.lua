@@ -6,7 +6,7 @@
 -- registers it once more, and a late copy of the first exchange would be applied once more.
 local function register(id, identity, ours, old, suspect, came_from, seeding)
   if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- it seeds (exchange.lua)
-  redis.call('HSET', worker_key(id), 'last_seq', 0, 'nonce', '', 'seeding', seeding or 1, 'fenced', 0,
+  redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0,
     'identity', identity, 'quarantined', suspect or '', 'dropped', '', 'leases', '',
     'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', ours.starts,
     'joined', old and (old.joined or 0) or next_event(), 'registered', wall_us())

@@ -59,7 +59,7 @@ local function raise_level(finish_at, seeding, was)
   if was ~= seeding then state.sequence = state.sequence + 1 end -- nobody may finish the run by an older answer
 end
 -- For an exchange that found the run finished: stores its seq, so that a late copy does not count as the next one.
-local function remember_nothing(worker_id, seq, nonce)
+local function remember_nothing(worker_id, seq)
   redis.call('HDEL', worker_key(worker_id), 'leases') -- after its first write a script may exceed maxmemory
-  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'nonce', nonce, 'dropped', '', 'leases', '')
+  redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')
 end

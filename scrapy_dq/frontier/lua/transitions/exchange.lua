@@ -3,8 +3,7 @@
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop
 --          from `admitted`, joined; finish_at: see finish.lua; no_suspects: lease no suspect; max_pages: of the run,
---          in flight, or sent and done or failed), moves (moves.lua), nonce (a repeat has the same), registered (of the
---          join; 0: any)
+--          in flight, or sent and done or failed), moves (moves.lua), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
@@ -12,24 +11,23 @@
 --          (joined) | LOST | RESYNC | FINISHED
 --          | CONVERTING, from>to | KIND, the stored kind of seen, which this script does not support
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
--- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes with the same seq and nonce
---          get the same answer; stopped by an error (stopped.lua): the repeat is answered with RESYNC if its leases
---          have changed, else it applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the
---          parents of the puts in it are still in flight
+-- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes get the same answer;
+--          stopped by an error (stopped.lua): the repeat is answered with RESYNC if its leases have changed, else it
+--          applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the parents of the puts in
+--          it are still in flight
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local keep_failed, terms, moves, nonce, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12], ARGV[13]
+local keep_failed, terms, moves, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12]
 load_state()
 local answer = stale(epoch, run, worker_id)
 answer = answer and { answer } or unfit()
 if answer then return answer end
-local me = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done', 'seeding', 'nonce',
+local me = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done', 'seeding',
   'registered')
-if registered ~= '0' and me[9] and me[9] ~= registered then return { 'RESYNC' } end -- see member.lua
+if registered ~= '0' and me[8] and me[8] ~= registered then return { 'RESYNC' } end -- see member.lua
 local last_seq = tonumber(me[1])
 if last_seq == seq then
-  -- A repeat after a lost reply; else somebody has written that number, and this exchange was never applied.
-  if me[8] ~= nonce then return { 'RESYNC' } end
+  -- A repeat after a lost reply: a worker sends no other bytes under this number.
   repeat_grants(worker_id, me[5] or '') -- still in flight: no other worker could settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
@@ -41,7 +39,7 @@ local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects, max_p
   unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) then
-  remember_nothing(worker_id, seq, nonce)
+  remember_nothing(worker_id, seq)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '', '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end
@@ -65,7 +63,7 @@ holds_suspect = holds_suspect or no_suspects
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 tidy_seen()
-begin_grants(worker_id, max_bytes, nonce)
+begin_grants(worker_id, max_bytes)
 if state.hold ~= '' then want, claims = 0, false end
 if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
 -- Check the keys, too: the counts may have been overwritten.
@@ -84,7 +82,7 @@ if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
-remember(worker_id, me, seq, nonce, seeding, dropped, settled)
+remember(worker_id, me, seq, seeding, dropped, settled)
 local last = { finish_if_done(finish_at, elsewhere) } -- of the census
 save_partitions()
 save_state()

@@ -1,7 +1,7 @@
 -- retry: failed request or dead letter -> backlog, at its place and with 0 attempts; finished -> open again.
 -- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...),
 --          dead (msgpack array of ids), by (who retries them, for the journal), open (1: even if nothing is moved here)
--- RETURNS  OK, moved from failed, moved from dead (missing and invalid records are skipped)
+-- RETURNS  OK, moved from failed, moved from dead (missing records are skipped)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
@@ -12,15 +12,10 @@ if answer then return { answer } end
 load_sizes()
 local wrong = half_moved()
 if wrong then return wrong end
-local function text(value, length) return type(value) == 'string' and (not length or #value == length) end
--- Returns the fields of a record and the lease that it holds from field *from* on; nothing if the record is invalid.
+-- Returns the fields of a record, and the lease that it holds from field *from* on.
 local function read(record, from)
-  local unpacked, fields = pcall(cmsgpack.unpack, record)
-  if not unpacked or type(fields) ~= 'table' then return end
-  local place, payload, partition = fields[from], fields[from + 1], fields[from + 2]
-  if not (text(place, 16) and text(payload) and text(partition)) then return end
-  if #partition > 512 or string.find(partition, '\0', 1, true) then return end
-  return fields, { place = place, payload = payload, partition = partition, attempts = 0 }
+  local fields = cmsgpack.unpack(record)
+  return fields, { place = fields[from], payload = fields[from + 1], partition = fields[from + 2], attempts = 0 }
 end
 -- Returns the position of a record; nothing if it is gone. Searching for each would take 0.5 ms among 10,000.
 local function find(record, position)
@@ -37,9 +32,9 @@ end
 local from_failed, from_dead = 0, 0
 failed = cmsgpack.unpack(failed)
 for i = 1, #failed, 2 do
-  local fields, lease = read(failed[i], 7)
-  local position = lease and text(fields[1], 12) and find(failed[i], failed[i + 1])
+  local position = find(failed[i], failed[i + 1])
   if position then
+    local fields, lease = read(failed[i], 7)
     begin()
     come_back('returned', fields[1], lease)
     redis.call('LSET', key.failed, position, '') -- a placeholder: no position changes
@@ -50,9 +45,9 @@ for i = 1, #failed, 2 do
 end
 if from_failed > 0 then redis.call('LREM', key.failed, 0, '') end
 for _, id in ipairs(cmsgpack.unpack(dead)) do
-  local record = text(id, 12) and redis.call('HGET', key.dead, id)
-  local _, lease = read(record or '', 5)
-  if lease then
+  local record = redis.call('HGET', key.dead, id)
+  if record then
+    local _, lease = read(record, 5)
     begin()
     come_back('returned', id, lease)
     redis.call('HDEL', key.dead, id)
