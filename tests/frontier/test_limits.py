@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.model import Limits, Release, Status, Terms
+from scrapy_dq.frontier.model import Release, Status, Terms
 from support.live_frontier import (
     IDENTITY,
     SLOW,
@@ -141,16 +141,6 @@ def test_other_settings_replace_all_limits(live: LiveFrontier, slow: HandWorker)
     assert live.limit(A) == (0.0, 3, 0.0)
     assert live.limit(B) == (50.0, 3, 0.0)
     assert numbers(resumed.exchange(want=9)) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("stored", [b"", b"\xc1", b"\x80", b"\x93\xa1x\x00\x90", b"\x93\x00\x00\x91\x01"])
-def test_old_limits_that_another_program_has_overwritten_are_replaced(
-    live: LiveFrontier, slow: HandWorker, stored: bytes
-) -> None:
-    """They count as none."""
-    live.redis.hset(live.key("meta"), "limits_set", stored)
-    assert HandWorker(live, "other", limited(0.0, 2)).joined.limits_before in (Limits(), None)
-    assert live.limit(A) == (0.0, 2, 0.0)
 
 
 def test_settings_without_limits_free_all(live: LiveFrontier, slow: HandWorker) -> None:
