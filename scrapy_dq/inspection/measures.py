@@ -90,10 +90,8 @@ class MeasuresWatch:
             self._look_at_some(client)
             info = info_of(client)
         rows = [self._crawls[name].row for name in sorted(self._crawls)]
-        # Equal labels would make all of the text invalid: such names are made for that.
-        unique = {row.crawl: row for row in reversed(rows) if row.at}
         return Measures(
-            True, 0.0, list(reversed(unique.values())),
+            True, 0.0, [row for row in rows if row.at],
             (info or {}).get("used_memory"), (info or {}).get("maxmemory"),
             None if info is None else not refusals(info),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Failed requests with hostile URLs, reasons and workers, as somebody who may write to Redis writes them."""
+"""Failed requests with hostile URLs and reasons: pages and exceptions decide what these are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOSTILE = (
 
 
 def add_hostile(live: LiveFrontier, worker: HandWorker, count: int = 1000) -> None:
-    """Write *count* of them, of which one has 100 kB, and two records that are none."""
+    """Write *count* of them, of which one has 100 kB."""
     texts = [text.encode("utf-8", "surrogatepass") for text in HOSTILE]
     worker.exchange(put(1, payload=stored("http://x.example/1")), want=1)
     worker.exchange(fail(1))
@@ -29,5 +29,4 @@ def add_hostile(live: LiveFrontier, worker: HandWorker, count: int = 1000) -> No
         if n == count // 2:
             record[2] = b"y" * 100_000
         pipe.rpush(name, msgpack.packb(record))
-    pipe.rpush(name, b"not ours", msgpack.packb([1, 2]))
     pipe.execute()

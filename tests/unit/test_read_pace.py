@@ -18,7 +18,7 @@ MOST_BYTES = 8 * len(LARGE)
 
 def of_failed(n: int) -> bytes:
     """Return a record as lua/moves/fail.lua writes it."""
-    return msgpack.packb([b"%012d" % n, b"label", b"reason", 1, b"worker", 0, 0, LARGE])
+    return msgpack.packb([b"%012d" % n, b"label", b"reason", 1, b"worker", 0, 0, LARGE, b""])
 
 
 class Kept:
@@ -38,7 +38,7 @@ class Kept:
 
     def hscan(self, name: str, cursor: int, count: int) -> tuple[int, dict[bytes, bytes]]:
         end = min(cursor + count, len(self.records))
-        record = msgpack.packb([b"reason", 1, b"worker", 0, 0, LARGE])
+        record = msgpack.packb([b"reason", 1, b"worker", 0, 0, LARGE, b""])
         self.reads.append((end - cursor) * len(record))
         return end % len(self.records), {b"%012d" % n: record for n in range(cursor, end)}
 

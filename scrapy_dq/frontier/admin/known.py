@@ -28,8 +28,8 @@ def is_seen(client: Any, crawl: str, fingerprint: bytes, partition: bytes, known
     client, shard = shards[shard_of(partition, fingerprint, len(shards))]
     kind, since = client.hmget(keys.meta(shard), "seen_kind", "seen_since")
     prefix = keys.prefix(shard)
-    for name, stored in _sets((kind or b"exact").decode("ascii", "replace")):
-        if _has(client, prefix + name, stored, fingerprint, int(since) if (since or b"").isdigit() else 0):
+    for name, stored in _sets((kind or b"exact").decode()):
+        if _has(client, prefix + name, stored, fingerprint, int(since or 0)):
             return True
     return bool(client.sismember(prefix + "adopted", known_as))
 
@@ -48,9 +48,9 @@ def _has(client: Any, name: str, kind: str, fingerprint: bytes, since: int) -> b
         return at is not None and at >= since
     if kind == Seen.COMPACT.value:
         generation, buckets = client.hmget(name, "generation", "buckets")
-        if generation is None or not (buckets or b"").isdigit():
+        if generation is None:
             return False
-        number, member = _bucket_of(fingerprint, max(_FIRST, int(buckets)))
+        number, member = _bucket_of(fingerprint, int(buckets))
         return bool(client.sismember(b"%s:%s:%d" % (name.encode(), generation, number), member))
     return bool(client.sismember(name, fingerprint))
 

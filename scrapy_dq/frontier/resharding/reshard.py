@@ -12,7 +12,6 @@ copy of the tokens of every old one from which it gets partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scrapy_dq.frontier.admin.shards import before_and_after
@@ -92,9 +91,8 @@ async def _move(
     progress: Callable[[int], object],
 ) -> int:  # fmt: skip
     """Move all that belongs elsewhere; return how many tokens were copied."""
-    kind, copied = Seen.EXACT, 0
-    with suppress(ValueError):
-        kind = Seen(home.get(b"seen_kind", b"").decode("utf-8", "replace"))
+    copied = 0
+    kind = Seen((home.get(b"seen_kind") or b"exact").decode())
     routes = Routes(before, to, home.get(b"partition_by") != b"none", kind)
     for number in range(before):
         if number not in transfer.clocks:

@@ -104,8 +104,7 @@ class ShardChange:
         done, failed = counts_of(meta)[3:5]
         told = (await meta_of(self._frontiers[HOME])).get(b"gone_elsewhere", b"")
         known = {int(of): int(count) for of, count in re.findall(rb"(\d{1,9}):(\d{1,15}) ", told)}
-        gone = int(meta[b"gone"]) if meta.get(b"gone", b"").isdigit() else 0
-        sums = [max(0, done), max(0, failed), max(0, gone - known.get(number, 0))]
+        sums = [done, failed, max(0, int(meta.get(b"gone", 0)) - known.get(number, 0))]
         await self.transfer.arrive(HOME, number, "sums", sums)
         await self.transfer.on_disk([HOME])
 
