@@ -5,19 +5,18 @@
 --          order.order_newest_first, politeness.count_busy, put.wrong_list, state.is_there
 local serve -- the rest is hidden: a script may have 200 locals
 do
-  -- Returns up to *count* elements of a list in the order of serving, behind the first *skipped*.
+  -- Returns up to *count* elements that are served next, behind the first *skipped*, in the order of the list.
   local function read_list(list, newest, skipped, count)
     if not newest then return redis.pcall('LRANGE', list, skipped, skipped + count - 1) end
-    local elements, length = {}, redis.REDIS_VERSION_NUM and 0 or redis.pcall('LLEN', list)
     -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
-    if type(length) == 'number' and length > 10000 then
-      for i = 1, math.min(count, length - skipped) do elements[i] = redis.call('LINDEX', list, -skipped - i) end
-      return elements
+    local length = redis.REDIS_VERSION_NUM and 0 or redis.pcall('LLEN', list)
+    if type(length) ~= 'number' or length <= 10000 then
+      return redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
     end
-    local range = redis.pcall('LRANGE', list, -skipped - count, -skipped - 1)
-    if range.err then return range end
-    local size = #range
-    for i = 1, size do elements[i] = range[size + 1 - i] end
+    local elements = {}
+    for i = math.min(count, length - skipped), 1, -1 do
+      elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i)
+    end
     return elements
   end
   -- A key that is not a list has no entry of ours: it is treated as a list that was deleted, and reported.
@@ -35,7 +34,7 @@ do
     local size, most, taken = #elements, math.min(#elements, count), 0
     while taken < most and grants.bytes < grants.max_bytes do
       taken = taken + 1
-      local element = whole(elements[taken], ELEMENT)
+      local element = whole(elements[newest and size + 1 - taken or taken], ELEMENT)
       add_grant(string.sub(element, 9, 20), head .. element)
     end
     grants.elements[list] = (grants.elements[list] or 0) + (newest and -taken or taken)
