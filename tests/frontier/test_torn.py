@@ -87,6 +87,8 @@ redis = {{
 """
 FEW_TOKENS = ("local LOAD, MOST_SPLITS, PART = 200", "local LOAD, MOST_SPLITS, PART = 0.001")
 """With this, a compact `seen` splits its buckets at once."""
+MOVED = b"token 1626"
+"""That split moves it into another bucket."""
 HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another": (0.001, None)})
 
 
@@ -275,7 +277,7 @@ def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
     """In a run that was finished: it is open as soon as something waits."""
     for live, stop in each_stop("exchange", words, seen, least=6):
         worker = HandWorker(live, "worker", replace(IDENTITY, seen_ttl_s=1000.0 * (seen is Seen.EXPIRING)))
-        worker.exchange(put(9, admission=Admission.SEEN, token=b"token 9"), want=1)
+        worker.exchange(put(9, admission=Admission.SEEN, token=MOVED), want=1)
         assert worker.exchange(ack(9)).status is Status.FINISHED
         moves = [
             put(n, n % 2, partition=slot(n), admission=Admission.SEEN, token=b"token %d" % n,
@@ -287,6 +289,7 @@ def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
             assert not waits or live.redis.hget(live.key("meta"), "phase") == b"open"
             repeat(worker, moves)
         assert live.redis.hkeys(live.key("dead")) == [entry_id(5)]
+        assert worker.exchange(put(8, admission=Admission.SEEN, token=MOVED)).dropped
         crawl_on(live, worker, range(5))
 
 
@@ -315,6 +318,31 @@ def test_what_others_fed_is_not_lost(each_stop: EachStop, crawl_name: str, kind:
 
 
 @HOW
+def test_an_offer_that_was_stopped_is_made_again(each_stop: EachStop, words: str) -> None:
+    """No other worker is there to be offered what was declined."""
+    for live, stop in each_stop("exchange", words):
+        first, worker = HandWorker(live, "first"), HandWorker(live, "worker")
+        first.exchange(put(1), want=1)
+        first.exchange(decline(1))
+        first.leave()
+        if stop(lambda w=worker: w.exchange(want=1)) is None:
+            repeat(worker)
+        crawl_on(live, worker, {1})
+
+
+def test_what_an_exchange_that_was_stopped_has_spent_is_counted_once(each_stop: EachStop) -> None:
+    """Of the budget of a domain."""
+    for live, stop in each_stop("exchange", BUG, least=5):
+        worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=100)))
+        worker.exchange(*(put(n, partition=b"a") for n in range(6)))
+        held = taken(live, worker, 6)
+        moves = [*(ack(n) for n in held[:3]), fail(held[3]), release(held[4])]
+        if stop(lambda w=worker, m=moves: w.exchange(*m, want=1)) is None:
+            repeat(worker, moves)
+        assert live.call("limit", b"a")[3:] == (100, 4)
+
+
+@HOW
 @pytest.mark.parametrize("what", ["leave", "leave, not repeated", "drain", "rejoin", "rejoin a later run"])
 def test_leases_that_were_being_moved_are_not_lost(each_stop: EachStop, what: str, words: str) -> None:
     identity = limited(0.0, 3)
@@ -340,22 +368,23 @@ def test_leases_that_were_being_moved_are_not_lost(each_stop: EachStop, what: st
 
 
 @HOW
-@pytest.mark.parametrize("what", ["retry", "drop"])
-def test_what_is_retried_or_dropped_is_moved_once(each_stop: EachStop, what: str, words: str) -> None:
-    for live, stop in each_stop(what, words):
+@pytest.mark.parametrize("what", ["retry failed", "retry dead", "drop"])
+def test_what_is_retried_or_dropped_is_not_lost(each_stop: EachStop, what: str, words: str) -> None:
+    for live, stop in each_stop(what.split()[0], words):
         worker, held = filled(live)
         worker.exchange(*(fail(n) for n in held[:2]), *(bury(n) for n in held[2:4]), release(held[4]))
 
         def go(live: LiveFrontier = live) -> Any:
             if what == "drop":
                 return drop(live.redis, live.crawl, "slot 0")
-            overview = peek(live.redis, live.crawl)
-            return retry(live.redis, live.crawl, overview, failed=lambda _: True, dead=lambda _: True)
+            failed, dead = ((lambda _: True) if name in what else None for name in ("failed", "dead"))
+            return retry(live.redis, live.crawl, peek(live.redis, live.crawl), failed=failed, dead=dead)
 
         if stop(go) is None:
             go()
-        crawl_on(live, worker, {n for n in range(12) if what == "retry" or (n % 3 and n not in held[:4])})
-        assert what == "drop" or not live.redis.exists(live.key("dead"), live.key("failed"))
+        done = {"retry failed": held[2:4], "retry dead": held[:2], "drop": [*held[:4], 0, 3, 6, 9]}[what]
+        crawl_on(live, worker, range(12), done)
+        assert what == "drop" or not live.redis.exists(live.key(what.split()[1]))
 
 
 @HOW

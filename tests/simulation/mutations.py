@@ -92,7 +92,7 @@ MUTATIONS = (
         (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i])", "      local _ = 0"),
     )),
     Mutation("9", "a new put does not open a finished run", (
-        (LUA + "moves/put.lua", "  open_run()\n", ""),
+        (LUA + "moves/put.lua", "  if state.stored_phase ~= 'open' then open_run() end\n", ""),
     )),
     Mutation("9", "what a worker that may come back needs is unlinked", (
         (LUA + "lib/member.lua", "key.failed, key.dead, key.absent) > 0", "key.failed, key.dead) > 0"),

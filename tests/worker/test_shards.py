@@ -505,7 +505,7 @@ class Answered:
     def __init__(self, number: int) -> None:
         self.id = str(number)
         self.outbox, self.leases, self.lost, self.finished, self.finish_at = [], [], False, False, 0  # type: ignore[var-annotated]
-        self.composed, self.applied, self.version, self.left = 1, 1, number, 1
+        self.composed, self.applied, self.version, self.left, self.damage = 1, 1, number, 1, ""
 
     @property
     def census(self) -> Census:
@@ -549,6 +549,19 @@ def test_the_questions_are_asked_anew_when_the_worker_has_registered_again() -> 
     shards[0].applied += 1
     detector.step(0, quiet=True)
     assert asked == [0, 0]  # from the beginning: 1 was not asked again
+
+
+def test_the_end_is_not_asked_for_while_an_audit_of_a_shard_is_due() -> None:
+    """Its counts may say that nothing is left."""
+    shards = [Answered(number) for number in range(2)]
+    asked: list[int] = []
+    detector = TerminationDetector(cast("Any", shards), asked.append)
+    for damage, questions in (("torn", []), ("", [0])):
+        shards[1].damage = damage
+        for number, each in enumerate(shards):
+            each.left = 0
+            detector.step(number, quiet=True)
+        assert asked == questions
 
 
 def test_only_what_is_over_budgets_is_left_when_each_shard_has_said_so_twice() -> None:

@@ -1,18 +1,16 @@
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
 local serve -- the rest is hidden: a script may have 200 locals
 do
-  -- Returns up to *count* elements of a list in the order of serving, behind the first *skipped*.
+  -- Returns up to *count* elements that are served next, behind the first *skipped*, in the order of the list.
   local function read_list(list, newest, skipped, count)
     if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
-    local elements, length = {}, redis.REDIS_VERSION_NUM and 0 or redis.call('LLEN', list)
     -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
-    if length > 10000 then
-      for i = 1, math.min(count, length - skipped) do elements[i] = redis.call('LINDEX', list, -skipped - i) end
-      return elements
+    local length = redis.REDIS_VERSION_NUM and 0 or redis.call('LLEN', list)
+    if length <= 10000 then return redis.call('LRANGE', list, -skipped - count, -skipped - 1) end
+    local elements = {}
+    for i = math.min(count, length - skipped), 1, -1 do
+      elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i)
     end
-    local range = redis.call('LRANGE', list, -skipped - count, -skipped - 1)
-    local size = #range
-    for i = 1, size do elements[i] = range[size + 1 - i] end
     return elements
   end
   -- Returns how many were granted, and whether there are more; nothing if there is no list.
@@ -28,7 +26,7 @@ do
     local size, most, taken = #elements, math.min(#elements, count), 0
     while taken < most and grants.bytes < grants.max_bytes do
       taken = taken + 1
-      local element = elements[taken]
+      local element = elements[newest and size + 1 - taken or taken]
       add_grant(string.sub(element, 9, 20), head .. element)
     end
     grants.elements[list] = (grants.elements[list] or 0) + (newest and -taken or taken)

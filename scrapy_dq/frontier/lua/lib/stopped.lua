@@ -7,7 +7,6 @@ local was = state and redis.pcall('HMGET', key.meta, 'epoch', 'run')
 if was and state.epoch and was[1] == state.epoch and tonumber(was[2]) == state.run then
   if adding and adding_to == 1 then pcall(remove_seen, adding)
   elseif adding then redis.pcall('SREM', adding_to == 2 and key.seeds or key.admitted, adding) end
-  if state.phase == 'finished' then state.phase = state.stored_phase end
   pcall(save_partitions)
   local counted = pcall(save_state)
   if state.phase ~= 'finished' then -- else nothing is left

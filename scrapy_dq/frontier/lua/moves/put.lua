@@ -39,7 +39,7 @@ local function put(new)
   end
   if not admit[new.admission](token) then return KNOWN end
   adding, adding_to = token, new.admission -- until the entry is stored
-  open_run()
+  if state.stored_phase ~= 'open' then open_run() end
   if new.reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
     redis.call('HSET', key.dead, id,

@@ -21,13 +21,13 @@ if label == 'backlog' or label == 'failed' then
   -- First added, then removed: if the script is stopped in between, they are there twice, and none is lost.
   in_parts('RPUSH', list, items)
   redis.call('LTRIM', list, count, -1)
+  local of = label == 'failed' and label or 'waiting'
+  state[of] = math.max(0, state[of] - count + #stay)
   for i = 1, #sent, 2 do redis.call('HINCRBY', key.meta, 'reshard:to ' .. sent[i], sent[i + 1]) end
   local at = label == 'failed' and label or ARGV[5]
   redis.call('HSET', key.meta, 'reshard:at', at .. ':' .. partition, 'reshard:left', left)
-  if label == 'failed' then
-    state.failed = math.max(0, state.failed - count + #stay)
-  else
-    state.waiting, touched[partition] = math.max(0, state.waiting - count + #stay), true
+  if label == 'backlog' then
+    touched[partition] = true
     if redis.call('EXISTS', list) == 0 then
       local band = rank_bytes(rank)
       if redis.call('HGET', key.bands, partition) == band then remove_best_band(partition)
