@@ -71,8 +71,6 @@ SWEEP_S = 1.0
 """The longest time for which a leaving worker sweeps discarded keys."""
 FLUSH_SWEEP_S = 10.0
 """How long a flush deletes: enough for some 50 million fingerprints."""
-SCHEMA = "6"
-"""Version of the stored format. Workers with another schema are refused: they would misread the keys."""
 
 
 class Standing(NamedTuple):
@@ -251,7 +249,7 @@ class Frontier:
     def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
         """Source: lib/described.lua"""
         return (
-            schema_of(crawl.shards),
+            keys.schema_of(crawl.shards),
             self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
@@ -647,11 +645,6 @@ class Frontier:
             raise unavailable(error) from error
         refuse(reply)
         return reply
-
-
-def schema_of(shards: int) -> str:
-    """Return the version of the stored format: those without shards would take part at home alone."""
-    return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
 def _packed(limits: Limits | None) -> bytes:

@@ -81,11 +81,20 @@ FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
 MOST_SHARDS = 1_024
 
 
+SCHEMA = "7"
+"""Version of what is stored under these keys. Workers with another one are refused: they would misread it."""
+
+
 class Shard(NamedTuple):
     """One of the shards of a crawl. Number 0 is home; where a shard is meant, the crawl's name means home."""
 
     crawl: str
     number: int
+
+
+def schema_of(shards: int) -> str:
+    """Return the stored version: workers that know no shards would take part at home alone."""
+    return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
 def prefix(of: str | Shard) -> str:

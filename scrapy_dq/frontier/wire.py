@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
@@ -339,6 +340,15 @@ def refuse(reply: Any) -> None:
         raise FrontierRefused(
             f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. {way}"
             f"choose another crawl name with DQ_CRAWL, or start from scratch with SCHEDULER_FLUSH_ON_START"
+        )
+
+
+def refuse_other_schema(crawl: str, stored: bytes | None) -> None:
+    """Raise FrontierRefused if what is stored of a crawl has another layout than this version reads."""
+    if stored and stored.decode() not in (keys.schema_of(1), keys.schema_of(2)):
+        raise FrontierRefused(
+            f"crawl {crawl!r} was stored by another version of scrapy_dq (schema {stored.decode()}, this one "
+            f"has {keys.SCHEMA}): use that version, or `scrapy dq clear --force`"
         )
 
 

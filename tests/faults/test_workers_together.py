@@ -20,9 +20,9 @@ SETTINGS = {"CONCURRENT_REQUESTS": 4}
 VERSIONS = """\
 import os
 
-from scrapy_dq.frontier import frontier
+from scrapy_dq.frontier import keys
 
-frontier.SCHEMA = os.environ.get("SCHEMA", frontier.SCHEMA)
+keys.SCHEMA = os.environ.get("SCHEMA", keys.SCHEMA)
 """
 OTHER_CLASS = SPIDER.replace("ProjectSpider", "OtherSpider")
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier import frontier as frontier_module
-from scrapy_dq.frontier import peek
+from scrapy_dq.frontier import keys, peek
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import (
     Admission,
@@ -74,7 +73,7 @@ def test_a_worker_of_another_release_is_refused(
     if differs == "kind of seen":
         live = open_frontier(Order.FIFO, live.crawl, Seen.EXPIRING)
     else:
-        monkeypatch.setattr(frontier_module, "SCHEMA", "another")
+        monkeypatch.setattr(keys, "SCHEMA", "another")
     with pytest.raises(FrontierRefused, match=differs):
         HandWorker(live, "other")
     assert live.dump() == before

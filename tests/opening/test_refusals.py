@@ -16,7 +16,8 @@ import redis.asyncio
 
 from opening.old_redis import OldRedis
 from scrapy_dq.frontier import Frontier, keys
-from scrapy_dq.frontier.frontier import SCHEMA, Identity
+from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.keys import SCHEMA
 from scrapy_dq.frontier.model import Admission, Order
 from scrapy_dq.frontier.wire import pack_moves
 from support import stored

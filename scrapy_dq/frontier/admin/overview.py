@@ -19,7 +19,14 @@ from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Census, FrontierRefused, FrontierUnavailable, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import number_of, parse_epoch, parse_members, parse_words, wrong_type_in
+from scrapy_dq.frontier.wire import (
+    number_of,
+    parse_epoch,
+    parse_members,
+    parse_words,
+    refuse_other_schema,
+    wrong_type_in,
+)
 
 R = TypeVar("R", "Failed", "Dead")
 
@@ -297,7 +304,8 @@ def peek_shard(client: Any, shard: Shard, most_members: int | None = None) -> Ov
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
     words = parse_words(reply[5])
     members = parse_members(reply[4])
-    name, *times = reply[6]
+    name, *times, schema = reply[6]
+    refuse_other_schema(shard.crawl, schema)
     began_at, finished_at = (number_of(at) / 1000 for at in times)
     return Overview(
         phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops,

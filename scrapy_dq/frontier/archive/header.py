@@ -9,11 +9,11 @@ from uuid import uuid4
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.parts import KEPT, Header
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.frontier import Frontier, schema_of
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
 from scrapy_dq.frontier.resharding.shard_change import counts_of, meta_of
-from scrapy_dq.frontier.wire import half_moved
+from scrapy_dq.frontier.wire import half_moved, refuse_other_schema
 
 _SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1, 2, 3, 4, 7, 9, 11
 """In the counts of a shard. Source: lua/lib/state.lua"""
@@ -49,8 +49,7 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
     home, crawl = metas[HOME], frontiers[HOME].crawl
     if b"epoch" not in home:
         raise FrontierRefused(f"there is no crawl {crawl!r}")
-    if _text(home, "schema") not in (schema_of(1), schema_of(2)):
-        raise FrontierRefused(f"crawl {crawl!r} was stored by another version: export it with that one")
+    refuse_other_schema(crawl, home.get(b"schema"))
     for number, meta in enumerate(metas):
         if meta.get(b"epoch") != home[b"epoch"]:
             raise FrontierRefused(f"shard {number} of crawl {crawl!r} is gone, and with it what waited there")

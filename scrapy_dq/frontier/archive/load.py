@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.parts import TOKENS, Header, Part
 from scrapy_dq.frontier.archive.records import Item, Writer
-from scrapy_dq.frontier.frontier import Frontier, schema_of
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.messages import apart
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
@@ -144,7 +145,7 @@ def _refuse_if_there_is_one(
 
 def _meta_of_new(header: Header, target: Target, shards: int, epoch: bytes) -> dict[bytes, bytes]:
     said = {
-        "epoch": epoch.decode(), "run": str(header.run), "phase": "open", "schema": schema_of(shards),
+        "epoch": epoch.decode(), "run": str(header.run), "phase": "open", "schema": keys.schema_of(shards),
         "order": target.order.value, "seen_kind": target.seen.value, "fingerprinter": header.fingerprinter,
         "spider": header.spider, "partition_by": header.partition_by,
         "seen_since": str(header.seen_since_ms if target.seen is Seen.EXPIRING else 0), "imported": header.id,

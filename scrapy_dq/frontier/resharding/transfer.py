@@ -12,7 +12,7 @@ import msgpack
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.frontier import Frontier, schema_of
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order
 from scrapy_dq.frontier.scripts import Script
@@ -108,7 +108,7 @@ class Transfer:
         frontier = on or self.frontiers[number]
         reply = await self.call(
             frontier, "reshard", self._id, int(number == HOME), step, int(added), self._run,
-            int(self._is_open), sequence, schema_of(after), list(described), replaces,
+            int(self._is_open), sequence, keys.schema_of(after), list(described), replaces,
         )  # fmt: skip
         if reply[0] == b"LIVE":
             raise FrontierRefused(

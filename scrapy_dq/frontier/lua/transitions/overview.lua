@@ -2,10 +2,9 @@
 -- ARGS     most_members (to read; '': all)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done, waits), words (steer.lua),
---          {run_name, began, ended (of the last run that finished; both in ms)}
+--          {run_name, began, ended (of the last run that finished; both in ms), schema}
 -- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
-
 load_sizes()
 local most_members = tonumber(ARGV[1]) or math.huge
 local members, seeding = {}, 0
@@ -18,6 +17,6 @@ for at, id in ipairs(most_members > 0 and redis.call('SMEMBERS', key.members) or
     members[#members + 1] = part
   end
 end
-local of_run = redis.call('HMGET', key.meta, 'run_name', 'began', 'ended')
+local of_run = redis.call('HMGET', key.meta, 'run_name', 'began', 'ended', 'schema')
 return { state.epoch and state.phase or 'absent', state.epoch or '', state.run, census(seeding, incomplete_starts()),
   members, words(), of_run }
