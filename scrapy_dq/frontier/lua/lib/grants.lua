@@ -6,21 +6,26 @@ local grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, ele
 local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
 end
--- Counts them here: between two writes no count is higher than what is stored. *fed*: they have not waited (claim.lua).
-local function write_grants(fed)
-  if #grants.ids == grants.written then return end
-  local in_flight, fields, written = in_flight_key(grants.worker_id), {}, {}
-  local held = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1))
+-- An entry that was forgotten (forget.lua) and put again by a replay log is leased and settled once.
+local function uncount_repeated(in_flight)
+  local held, written = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1)), {}
   for i = grants.written + 1, #grants.ids do
     local id, record = grants.ids[i], grants.records[i]
     if held[i - grants.written] or written[id] then
-      -- It was forgotten (forget.lua) and put again by a replay log: it is leased and settled once.
       count_busy(partition_of(record), -1)
       count_message(string.sub(record, string.find(record, '\0', 10, true) + 21), -1)
     end
-    fields[#fields + 1], fields[#fields + 2] = id, record
     written[id] = true
   end
+end
+-- Counts them here: between two writes no count is higher than what is stored. *fed*: they have not waited (claim.lua).
+local function write_grants(fed)
+  if #grants.ids == grants.written then return end
+  local in_flight, ids, records, fields, n = in_flight_key(grants.worker_id), grants.ids, grants.records, {}, 0
+  for i = grants.written + 1, #ids do
+    fields[n + 1], fields[n + 2], n = ids[i], records[i], n + 2
+  end
+  if state.limited or is_there('messages') then uncount_repeated(in_flight) end
   local new = redis.call('HSET', in_flight, unpack(fields))
   state.in_flight = state.in_flight + new
   if not fed then state.waiting = state.waiting - #fields / 2 end

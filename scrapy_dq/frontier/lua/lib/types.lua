@@ -3,19 +3,21 @@ local polite = nil -- EACH CALL. Whether any key of politeness exists, as far as
 local function load_sizes(worker_id)
   if not state then load_state() end
   there = { members = redis.call('SCARD', key.members), rotation = redis.call('ZCARD', key.rotation) }
-  -- In many crawls none of these exists, nor any of the next group.
+  polite = false
+  -- In many crawls none of these exists.
   if redis.call('EXISTS', key.dead, key.returned, key.quarantine, key.declined, key.decliners, key.delayed,
-    key.discarded, key.messages) > 0 then
+    key.discarded, key.messages, key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
+    key.earliest, key.blocked, key.spent) > 0 then
     for _, name in ipairs({ 'returned', 'quarantine', 'declined', 'delayed' }) do
       there[name] = redis.call('ZCARD', key[name])
     end
     for _, name in ipairs({ 'dead', 'decliners', 'discarded', 'messages' }) do
       there[name] = redis.call('HLEN', key[name])
     end
+    polite = redis.call('EXISTS', key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
+      key.earliest, key.blocked, key.spent) > 0
+    if polite then there.suspects = redis.call('ZCARD', key.suspects) end
   end
-  polite = redis.call('EXISTS', key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
-    key.earliest, key.blocked, key.spent) > 0
-  if polite then there.suspects = redis.call('ZCARD', key.suspects) end
   count_seen()
   if worker_id then there.in_flight = leases_of(worker_id) end
 end

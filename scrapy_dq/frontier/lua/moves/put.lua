@@ -1,7 +1,7 @@
 -- put: new entry -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
--- ARGS     new (as moves.lua returns it: id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition;
---          optional: wait_ms, not_before_ms, reason (why it cannot be served; false: it can), known_as (its fingerprint
---          in `adopted`; false: none), most (refuse if this many wait already, for admission 3; nil: no limit))
+-- ARGS     id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition, wait_ms (nil, also of all that
+--          follow: none), not_before_ms, reason (why it cannot be served; false: it can), known_as (its fingerprint in
+--          `adopted`; false: none), most (refuse if this many wait already, for admission 3; nil: no limit)
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
@@ -22,28 +22,26 @@ local function append(id, rank, partition, payload)
     touched[partition] = true
   end
 end
-local function put(new)
-  local id, token, rank, payload, partition = new.id, new.token, new.rank, new.payload, new.partition
-  local wait_ms, most = new.wait_ms, new.most
+local function put(id, admission, token, rank, payload, partition, wait_ms, not_before_ms, reason, known_as, most)
   -- Everything that can fail comes before the token: after an error behind it, the repeat would be a duplicate.
   local due_ms, delayed = 0, nil
   if wait_ms then
     local after_wait = wait_ms > 0 and now_ms() + wait_ms or 0
-    due_ms = math.max(after_wait, new.not_before_ms > 0 and new.not_before_ms + state.offset or 0)
+    due_ms = math.max(after_wait, not_before_ms > 0 and not_before_ms + state.offset or 0)
     delayed = due_ms > now_ms() and id .. rank_bytes(rank) .. partition .. '\0' .. payload
   end
-  if new.known_as and redis.call('SISMEMBER', key.adopted, new.known_as) == 1 then return KNOWN end
+  if known_as and redis.call('SISMEMBER', key.adopted, known_as) == 1 then return KNOWN end
   if most and state.waiting + redis.call('ZCARD', key.delayed) >= most then
     -- A repeat of a stored put is a duplicate, not refused.
     return redis.call('SISMEMBER', key.admitted, token) == 1 and KNOWN or FULL
   end
-  if not admit[new.admission](token) then return KNOWN end
-  adding, adding_to = token, new.admission -- until the entry is stored
+  if not admit[admission](token) then return KNOWN end
+  adding, adding_to = token, admission -- until the entry is stored
   if state.stored_phase ~= 'open' then open_run() end
-  if new.reason then
+  if reason then
     local place = rank_bytes(rank) .. turn_bytes(rank, state.sequence)
     redis.call('HSET', key.dead, id,
-      cmsgpack.pack({ new.reason, wall_ms(), '', 0, place, payload, partition }))
+      cmsgpack.pack({ reason, wall_ms(), '', 0, place, payload, partition }))
     adding = nil
     now_there('dead')
     return

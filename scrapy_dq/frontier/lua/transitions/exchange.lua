@@ -34,7 +34,7 @@ if last_seq == seq then
   return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '', declined.among(grants.ids) }
 end
 
-local puts, endings = read_moves(moves)
+local puts, positions, endings = read_moves(moves)
 local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects, max_pages, elsewhere =
   unpack(cmsgpack.unpack(terms))
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
@@ -51,9 +51,9 @@ raise_level(finish_at, seeding, me[7])
 
 -- Puts first: after its first write a script may exceed maxmemory, and an ack writes.
 local dropped = {}
-for _, new in ipairs(puts) do
-  local refused = put(new)
-  if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. new.position end
+for i, move in ipairs(puts) do
+  local refused = put(fields_of_put(move))
+  if refused then dropped[#dropped + 1] = (refused == FULL and '~' or '') .. positions[i] end
 end
 apply_notes(worker_id, notes)
 local settled = state.done + state.failed
