@@ -181,6 +181,8 @@ def _age(text: str) -> float:
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
+    from redis.exceptions import ResponseError
+
     from scrapy_dq.frontier import keys
     from scrapy_dq.frontier.admin.crawls import shards_left
     from scrapy_dq.frontier.admin.overview import Overview
@@ -188,9 +190,10 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 
     try:
         return place.overview()
-    except FrontierRefused as refusal:
+    except (FrontierRefused, ResponseError) as error:
         if not options.force:
-            raise CommandError(f"{refusal}. --force deletes the crawl without reading it") from None
+            raise
+        asking.say(f"It cannot be counted: {error}.", options)
         return Overview("open", "", 0, Census(), [])
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")

@@ -198,90 +198,6 @@ STRANGE_RECORDS = {
 }
 
 
-@pytest.mark.parametrize("record", STRANGE_RECORDS.values(), ids=list(STRANGE_RECORDS))
-def test_an_untrusted_worker_record_stops_nobody(
-    dq: Any, live: LiveFrontier, worker: HandWorker, record: bytes
-) -> None:
-    """The others are shown and start as ever; it can be cleared with the rest."""
-    live.call("join", "stranger", {}, "epoch", IDENTITY)
-    live.redis.hset(live.key("worker:stranger"), "identity", record)
-    assert HandWorker(live, "next").joined.status is Status.OK
-    assert {member.worker_id for member in live.call("members")} == {"stranger", "worker", "next"}
-    assert {found["id"] for found in dq.listed("workers", "--no-rate")} == {"stranger", "worker", "next"}
-    assert dq.found("status", "--no-rate")["workers"] == 3
-    live.redis.hdel(live.key("meta"), "spider_args")
-    assert HandWorker(live, "last").joined.spider_args == ""
-    dq.found("clear", "--yes", **TTL)
-    assert not live.key_names()
-
-
-@pytest.mark.parametrize("epoch", [b"../../outside", b"", b"a" * 65, b"a.b", b"\xff"])
-def test_an_epoch_that_no_worker_wrote(dq: Any, live: LiveFrontier, worker: HandWorker, epoch: bytes) -> None:
-    """Parts of feeds are named by it: nobody joins such a crawl, and it can be cleared."""
-    live.redis.hset(live.key("meta"), "epoch", epoch)
-    # Not a dump: a hash with a long value is a table, whose order changes by itself.
-    before, members = live.redis.hgetall(live.key("meta")), live.members()
-    with pytest.raises(FrontierRefused, match=r"an epoch that no worker wrote.*scrapy dq clear"):
-        HandWorker(live, "next")
-    assert (live.redis.hgetall(live.key("meta")), live.members()) == (before, members)
-    dq.found("clear", "--yes", **TTL)
-    assert not live.key_names()
-
-
-@pytest.mark.parametrize("forced", [False, True])
-@pytest.mark.parametrize("name", ["meta", "members", "bands", "seen", "stats", "resting", "discarded"])
-def test_a_key_of_another_type_is_deleted_with_the_rest(
-    dq: Any, live: LiveFrontier, worker: HandWorker, name: str, forced: bool
-) -> None:
-    """It is said which one hides something, unless it is forced; what else there is, is counted."""
-    worker.exchange(put(1, partition=b"a", token=b"token", admission=Admission.SEEN), want=1)
-    live.redis.delete(live.key(name))
-    live.redis.set(live.key(name), "not ours")
-    dq.found("clear", "--yes", *["--force"] * forced, **TTL)
-    said = " ".join(dq.said)
-    assert forced or (f"{name}' is a string, not a " in said and "but all of it can be deleted" in said)
-    # Without the members, nothing names the keys of each of them.
-    assert live.key_names() <= ({"worker:worker", "in-flight:worker"} if name == "members" else set())
-
-
-def costly(count: int) -> bytes:
-    """Return a msgpack map with floats as names, whose words have the same sum: one bucket in Lua 5.1."""
-    words = ((0x3FF00000 + n, 0xD2445678 - n) for n in range(count))
-    names = (b"\xcb" + high.to_bytes(4, "big") + low.to_bytes(4, "big") for high, low in words)
-    return b"\xdf" + count.to_bytes(4, "big") + b"".join(name + b"\xc3" for name in names)
-
-
-def test_what_takes_seconds_to_read_is_deleted_unread(
-    dq: Any, live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Redis would not answer meanwhile, and no script is killed while it unpacks."""
-    worker.exchange(put(1))
-    live.redis.hset(live.key("meta"), "starts", costly(25_000))
-    dq.found("clear", "--yes", "--force", **TTL)
-    assert not live.key_names()
-
-
-@pytest.mark.parametrize("kind", ["compact>exact", "compact>compact", "x", "exact>exact", "expiring>exact"])
-@pytest.mark.parametrize("forced", [False, True])
-def test_a_kind_of_seen_that_no_script_wrote_is_deleted(
-    dq: Any, live: LiveFrontier, worker: HandWorker, kind: str, forced: bool
-) -> None:
-    """What was seen is counted, too."""
-    worker.exchange(put(1, token=b"token", admission=Admission.SEEN))
-    live.redis.hset(live.key("meta"), "seen_kind", kind)
-    deleted = dq.found("clear", "--yes", *["--force"] * forced, **TTL)["deleted"]
-    assert deleted["waiting"] == 1
-    assert deleted["seen"] == 1
-    assert not live.key_names()
-
-
-def test_a_crawl_without_a_phase_is_deleted(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """Somebody else has written that there is none."""
-    live.redis.hset(live.key("meta"), "phase", "absent")
-    dq.found("clear", "--yes", **TTL)
-    assert not live.key_names()
-
-
 def finish(live: LiveFrontier, days_ago: float) -> None:
     """Let a run end so many days ago, after one page."""
     worker = HandWorker(live, f"worker of {live.crawl}")
@@ -352,3 +268,26 @@ def test_a_crawl_that_begins_again_before_the_answer_stays(
         assert dq.printed.splitlines()[-1] == "1 crawl is deleted."
         assert old.dump() == {}
         assert peek(again.redis, "again").census.waiting == 1
+
+
+@pytest.mark.parametrize("name", ["meta", "members", "bands", "seen", "stats", "resting", "discarded"])
+def test_a_key_of_another_type_is_deleted_with_the_rest(
+    dq: Any, live: LiveFrontier, worker: HandWorker, name: str
+) -> None:
+    """By force; what else there is, is deleted too."""
+    worker.exchange(put(1, partition=b"a", token=b"token", admission=Admission.SEEN), want=1)
+    live.redis.delete(live.key(name))
+    live.redis.set(live.key(name), "not ours")
+    dq.found("clear", "--yes", "--force", **TTL)
+    assert not live.key_names()
+
+
+def test_a_crawl_that_cannot_be_read_is_not_deleted_without_force(
+    dq: Any, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """The message names the way."""
+    live.redis.delete(live.key("rotation"))
+    live.redis.set(live.key("rotation"), "not ours")
+    with pytest.raises(FrontierRefused, match=r"has another type: .* clear --force"):
+        dq.found("clear", "--yes", **TTL)
+    assert "rotation" in live.key_names()
