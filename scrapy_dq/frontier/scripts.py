@@ -19,7 +19,7 @@ from scrapy_dq.frontier.errors import moved_to, passes
 from scrapy_dq.frontier.model import Order, Seen
 
 _BASE = (
-    "keys", "order_{order}", "held", "state", "types", "discarded", "kinds", "words",
+    "keys", "order_{order}", "held", "state", "key_sizes", "discarded", "kinds", "words",
 )  # fmt: skip
 _COMMON = ("politeness", "budgets", "entry", "bands", "partition")
 _SEEN = {

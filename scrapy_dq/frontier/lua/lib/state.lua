@@ -2,7 +2,7 @@
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
 local state = nil -- EACH CALL
-local there = nil -- EACH CALL. The size of each key when this script started (types.lua); nil: not read
+local there = nil -- EACH CALL. The size of each key when this script started (key_sizes.lua); nil: not read
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen

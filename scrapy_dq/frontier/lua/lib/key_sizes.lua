@@ -1,4 +1,4 @@
--- types: reads how large the keys are before anything is written: a key of another type stops a script here.
+-- key sizes: read before anything is written, so that a key of another type stops a script here.
 local polite = nil -- EACH CALL. Whether any key of politeness exists, as far as this script knows
 local function load_sizes(worker_id)
   if not state then load_state() end
