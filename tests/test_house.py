@@ -150,7 +150,7 @@ def test_a_lua_file_begins_with_its_contract(path: Path) -> None:
     assert re.match(r"-- [a-z, -]+: ", header[0])
     if path.parent.name in ("moves", "transitions"):
         words = re.findall(r"^-- ([A-Z]+) ", header[0], re.MULTILINE)
-        assert words == ["ARGS", "RETURNS", "COST", "CRASH", "USES"]
+        assert words == ["ARGS", "RETURNS", "COST", "CRASH"]
 
 
 def test_lua_files_have_names_of_their_own() -> None:

@@ -181,17 +181,16 @@ def _age(text: str) -> float:
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
-    from redis.exceptions import ResponseError
-
     from scrapy_dq.frontier import keys
     from scrapy_dq.frontier.admin.crawls import shards_left
     from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.model import Census, FrontierRefused
+    from scrapy_dq.frontier.errors import is_answer
+    from scrapy_dq.frontier.model import Census
 
     try:
         return place.overview()
-    except (FrontierRefused, ResponseError) as error:
-        if not options.force:
+    except Exception as error:
+        if not (options.force and is_answer(error)):
             raise
         asking.say(f"It cannot be counted: {error}.", options)
         return Overview("open", "", 0, Census(), [])

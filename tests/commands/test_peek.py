@@ -93,15 +93,6 @@ def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
     assert dq.status == 0
 
 
-def test_a_list_whose_key_has_another_type_is_skipped(live: LiveFrontier, worker: HandWorker) -> None:
-    """As a lease does."""
-    worker.exchange(put(1, partition=b"a"), put(2, partition=b"b"))
-    live.redis.delete(live.key("backlog:0:a"))
-    live.redis.set(live.key("backlog:0:a"), "foreign")
-    assert [entry.partition for entry in upcoming(live.redis, live.crawl, 10)] == ["b"]
-    live.redis.delete(live.key("backlog:0:a"))
-
-
 def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
     """Of 12 MB no more than 4 MiB and one entry are shown, and not much more is read."""
     for n in range(0, 20, 2):

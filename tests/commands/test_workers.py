@@ -37,7 +37,6 @@ def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFronti
         "gone": own_identity() | {"pid": int(gone.stdout)},
         "elsewhere": {"host": "far.example", "pid": 7},
         "fenced": {"host": "far.example", "pid": 8},
-        "odd": ["no", "map"],
     }
     workers = {name: HandWorker(live, name) for name in identities}
     for name, identity in identities.items():
@@ -46,13 +45,13 @@ def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFronti
     live.call("fence", "fenced", workers["fenced"].epoch, workers["fenced"].run)
     found = {worker["id"]: worker for worker in dq.listed("workers", "--no-rate")}
     assert {name: worker["state"] for name, worker in found.items()} == {
-        "here": "running", "gone": "dead", "elsewhere": "unknown", "fenced": "fenced", "odd": "unknown",
+        "here": "running", "gone": "dead", "elsewhere": "unknown", "fenced": "fenced",
     }  # fmt: skip
     assert (found["elsewhere"]["leases"], found["elsewhere"]["pid"]) == (1, 7)
     assert found["here"]["pid"] == os.getpid()
     text = dq.text("workers", "--no-rate")
     assert "far.example" in text
-    assert len(text.splitlines()) == 6
+    assert len(text.splitlines()) == 5
 
 
 def test_a_worker_that_beats_while_it_is_watched_is_alive(

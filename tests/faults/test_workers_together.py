@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from scrapy_dq.frontier import keys
 from support.fault_crawl import FaultCrawl
 from support.outages import assert_quiet, lines
 from support.project import SPIDER, Project
@@ -87,8 +88,10 @@ def test_a_worker_of_another_package_version_is_refused(
     fault_redis: RedisServer,
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one that comes second names both schema versions and ends; the first one notices nothing."""
+    monkeypatch.setattr(keys, "SCHEMA", first)  # for the looks of this test
     crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS, spider=VERSIONS + SPIDER)
     going = start_first(crawl, {"SCHEMA": first})
     members = members_of(crawl)

@@ -550,7 +550,7 @@ class FrontierMachine(RuleBasedStateMachine):
         if lost:
             return
         if receipt.applied:
-            settled = {move.entry_id for move in sent[-3] if not isinstance(move, Put)}
+            settled = {move.entry_id for move in sent[-2] if not isinstance(move, Put)}
             actor.held = [entry_id for entry_id in actor.held if entry_id not in settled]
             actor.held += [lease.entry_id for lease in receipt.leases]
             actor.seq += 1

@@ -170,21 +170,6 @@ def test_other_spider_arguments_are_warned_about(server: RedisServer, make_proje
     assert "prose" not in warning
 
 
-@pytest.mark.parametrize(
-    "stored", ["[" * 100_000, '[[1, 2], ["a", 3]]', json.dumps({"\x1b]0;t\x07\n ERROR: forged": 1})]
-)
-def test_spider_arguments_that_no_worker_wrote_are_warned_about_in_one_line(
-    project: Project, live: LiveFrontier, stored: str
-) -> None:
-    join(live, "stopped", GONE, OURS).leave()
-    live.redis.hset(live.key("meta"), "spider_args", stored)
-    worker = project.run_to_end(args={"category": "prose"}, timeout_s=30)
-    [warning] = warnings_of(worker)
-    assert "DQ_CRAWL" in warning  # its end: nothing has broken the line
-    assert "\x1b" not in worker.text
-    assert "Traceback" not in worker.text
-
-
 def test_arguments_in_the_name_make_crawls_of_their_own(project: Project, live: LiveFrontier) -> None:
     """What the warning advises."""
     join(live, "stopped", GONE, replace(OURS, spider_args='{"category": "poetry"}')).leave()

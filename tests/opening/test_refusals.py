@@ -156,12 +156,12 @@ def without_rights(kind: Kind, *rules: str) -> Callable[[Stage], str]:
     return lambda stage: stage.user(kind, *rules)
 
 
-def wrong_type(name: str) -> Callable[[Stage], str]:
+def another_type(name: str) -> Callable[[Stage], str]:
     def prepare(stage: Stage) -> str:
         url = stage.store()
         with stage.server().client() as client:
             client.delete(stage.key(name))
-            client.rpush(stage.key(name), "somebody else's")
+            client.rpush(stage.key(name), "not ours")
         return url
 
     return prepare
@@ -194,8 +194,8 @@ CASES = {
         ("'exact'", "has 'expiring'", "with DQ_SEEN_TTL", "SCHEDULER_FLUSH_ON_START"),
         {"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 60},
     ),
-    "meta of a wrong type": Case(wrong_type("meta"), (":meta'", "is a list, not a hash", "DQ_CRAWL")),
-    "seen of a wrong type": Case(wrong_type("seen"), (":seen'", "is a list, not a set", "DQ_CRAWL")),
+    "meta of another type": Case(another_type("meta"), ("has another type", "DQ_CRAWL", "clear --force")),
+    "seen of another type": Case(another_type("seen"), ("has another type", "DQ_CRAWL", "clear --force")),
     "an unknown setting": Case(
         lambda stage: stage.store(), ("DQ_WORKER_TLL", "DQ_WORKER_TTL?"), {"DQ_WORKER_TLL": 3}, False
     ),

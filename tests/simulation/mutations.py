@@ -120,8 +120,8 @@ MUTATIONS = (
         ("scrapy_dq/scheduling/admission.py", "prefix = os.urandom(8)", "prefix = bytes(8)"),
     )),
     Mutation(GUARD, "each put counts as new", (
-        (LUA + "moves/put.lua", "if not admit[new.admission](token) then return KNOWN end",
-         "admit[new.admission](token)"),
+        (LUA + "moves/put.lua", "if not admit[admission](token) then return KNOWN end",
+         "admit[admission](token)"),
     )),
     Mutation(GUARD, "a repeat of an exchange brings no leases", (
         (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, me[5] or '')", ""),

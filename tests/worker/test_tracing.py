@@ -201,19 +201,6 @@ async def test_what_is_not_drawn_is_stored_as_it_is(trace: Callable[..., Any], s
         assert made.spans == []
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [b"\7", b"\7\1", b"\7" + bytes(24) + b"\1", b"\7" + bytes(16) + b"\1" * 8, IDS[:17] + bytes(8), b""],
-)
-async def test_ids_that_are_no_trace_s_make_no_span(trace: Callable[..., Any], payload: bytes) -> None:
-    """Somebody else has written them."""
-    async with trace(1e-9) as made:
-        made.put("https://books.example/", payload=payload)
-        lease = await made.lease()
-        made.worker.ack(lease.entry_id)
-        assert made.spans == []
-
-
 async def test_a_trace_that_another_worker_has_begun_goes_on(trace: Callable[..., Any]) -> None:
     """Whatever the share is here."""
     async with trace(1e-9) as made:

@@ -592,7 +592,7 @@ async def test_a_lease_count_that_differs_is_found_and_mended(
         # What a delayed copy does to a Redis that stepped back: the sequence fits, the leases go to nobody.
         script("exchange").call_blocking(
             client, keys.fixed(crawl.name), worker.id, worker.epoch, 0, last_seq + 1, 2, 0, meant, 1000, 0,
-            NO_TERMS, pack_moves([]), b"", 0,
+            NO_TERMS, pack_moves([]), 0,
         )  # fmt: skip
         client.hset(keys.prefix(crawl.name) + f"worker:{worker.id}", "last_seq", last_seq)
         assert len(entries(state(), worker.id)) == meant + 2

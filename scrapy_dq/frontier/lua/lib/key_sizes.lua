@@ -18,8 +18,8 @@ local function load_sizes(worker_id)
       key.earliest, key.blocked, key.spent) > 0
     if polite then there.suspects = redis.call('ZCARD', key.suspects) end
   end
-  count_seen()
   if worker_id then there.in_flight = leases_of(worker_id) end
+  count_seen() -- last: stopped.lua
 end
 -- After its first write a script may exceed maxmemory. With this one, which changes nothing, all that is stored can be
 -- moved in a Redis that is full.
