@@ -189,11 +189,6 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 
     try:
         return place.overview()
-    except Exception as error:
-        if not (options.force and is_answer(error)):
-            raise
-        asking.say(f"It cannot be counted: {error}.", options)
-        return Overview("open", "", 0, Census(), [])
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         orphans = shards_left(place.nodes(), place.crawl)
@@ -216,6 +211,11 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
                 f"run this again"
             ) from None
         return None
+    except Exception as error:
+        if not (options.force and is_answer(error)):
+            raise
+        asking.say(f"It cannot be counted: {error}.", options)
+        return Overview("open", "", 0, Census(), [])
 
 
 async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
