@@ -19,7 +19,7 @@ from support.waiting import patience
 
 TOKEN = "a-token-of-more-than-16-characters"
 UNPACED = (
-    "import sys; from scrapy.cmdline import execute; from scrapy_dq.web import budget; budget.PAUSE = 0; "
+    "import sys; from scrapy.cmdline import execute; from scrapy_dq.web import looks; looks.PAUSE = 0; "
     "execute(['scrapy', *sys.argv[1:]])"
 )
 
