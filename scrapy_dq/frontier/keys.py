@@ -82,7 +82,7 @@ MOST_SHARDS = 1_024
 
 
 SCHEMA = "7"
-"""Version of what is stored under these keys. Workers with another one are refused: they would misread it."""
+"""Version of the stored format. A worker with another version is refused: it would misread the keys."""
 
 
 class Shard(NamedTuple):

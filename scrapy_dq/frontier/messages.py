@@ -15,5 +15,5 @@ def apart(stored: bytes) -> tuple[bytes, bytes]:
 
 
 def joined(message: bytes, payload: bytes) -> bytes:
-    """Return the stored form of what `apart` returns."""
+    """Return the stored form of a message and its payload; the reverse of `apart`."""
     return FROM_STREAM + len(message).to_bytes(2, "big") + message + payload if message else payload

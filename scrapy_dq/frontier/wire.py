@@ -366,7 +366,7 @@ def half_moved(before: str, after: str) -> str:
 
 
 def wrong_type(key: str, actual: str, expected: str) -> str:
-    """Return a message about a start key of another type, with what to change."""
+    """Return a message about a start key of another type; it names the settings to change."""
     return (
         f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET, _AS_ZSET and "
         f"_AS_STREAM set the type of start keys. Correct these, or the key"

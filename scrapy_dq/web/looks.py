@@ -198,7 +198,7 @@ class Looks:
             await asyncio.sleep(self._rest(subject.crawl, pause_s, time.monotonic()))
 
     def _rest(self, crawl: str, pause_s: float, now: float) -> float:
-        """Have no look at *crawl* for *pause_s*; return how long there is none at any crawl."""
+        """Let *crawl* rest for *pause_s*; return how long all crawls rest."""
         self._rests = {each: until for each, until in self._rests.items() if until > now}
         self._rests[crawl] = now + pause_s
         return min(pause_s, MOST_PAUSE_S)

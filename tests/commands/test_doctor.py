@@ -273,7 +273,7 @@ def exposed(url: str, **options: Any) -> list[str]:
     ],
 )
 def test_nothing_is_exposed_on_this_machine(url: str) -> None:
-    """No password, no TLS: nothing is said of them."""
+    """It does not mention a password or TLS."""
     assert exposed(url) == []
 
 

@@ -349,7 +349,7 @@ def test_a_worker_that_seeds_is_not_forgotten_with_the_members(
 def test_a_script_that_was_stopped_half_way_hides_nothing(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
-    """Keys that were deleted meanwhile are detected nevertheless."""
+    """The audit still detects deleted keys."""
     worker.exchange(*puts(b"a", 4))
     live.redis.delete(*(live.key(name) for name in names))
     live.redis.hset(live.key("meta"), "torn", 0)

@@ -294,7 +294,7 @@ def test_a_run_that_was_forgotten_is_out_of_step(live: LiveFrontier, worker: Han
 def test_a_repeat_brings_all_that_a_large_exchange_has_brought(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Its limits are those of the exchange itself."""
+    """The repeat has the same limits as the exchange."""
     worker.exchange(*(put(n, payload=b"x" * 300_000) for n in range(14)))
     worker.exchange(*(put(n) for n in range(14, 1_014)))
     first = worker.exchange(want=1_000)

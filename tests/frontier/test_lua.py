@@ -271,7 +271,7 @@ def test_a_lua_file_takes_only_what_its_scripts_define_before_it(name: str) -> N
 
 @pytest.mark.parametrize("transition", _PARTS)
 def test_a_script_takes_something_of_each_of_its_files(transition: str) -> None:
-    """To create functions that nobody calls takes time in each call."""
+    """Each call of a script creates its functions, so unused ones cost time."""
     files = parts(transition, Order.FIFO)
     for part in _PARTS[transition]:
         assert any(NAMES[part][0] & NAMES[file][1] for file in files if file != part), part

@@ -415,7 +415,7 @@ def test_a_run_begins_once(each_stop: EachStop, what: str, finished: bool, words
 def test_an_import_that_was_stopped_is_completed_by_the_repeat(
     each_stop: EachStop, transition: str, redis_server: RedisServer, crawl_name: str, words: str
 ) -> None:
-    """Nobody can join meanwhile."""
+    """No worker can join before that."""
     budgets = replace(IDENTITY, limits=Limits(concurrency=3, own_budgets={"b": 7}))
     with closing(LiveFrontier(redis_server.url, f"{crawl_name} old", Order.PRIORITY_LIFO)) as old:
         worker = HandWorker(old, "worker", budgets)

@@ -1,4 +1,4 @@
-"""What the hosts in links and the charsets of pages may cost: Python takes the square of their length."""
+"""The cost of hosts in links and of charsets: Python needs the square of their length."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Retried:
     failed: int = 0
     dead: int = 0
     left: int = 0
-    """Chosen, but not moved: gone meanwhile."""
+    """Chosen, but gone before they were moved."""
     unreachable: tuple[int, ...] = ()
     """The shards that did not answer: of what they have, some may be left."""
 
@@ -94,7 +94,7 @@ def retry(
 
 
 def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
-    """Make *wanted* choose each entry only once, also if it fails again meanwhile.
+    """Make *wanted* choose each entry only once, even if it fails again during the retry.
 
     By id, not by time: Redis's clock may be set back.
     """

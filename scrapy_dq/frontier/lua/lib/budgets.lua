@@ -34,7 +34,7 @@ local function is_saturated(partition)
 end
 local function save_partitions()
   for partition, change in pairs(busy_change) do
-    busy_change[partition] = nil -- first: stopped.lua calls this once more
+    busy_change[partition] = nil -- first: stopped.lua may call this again
     if change ~= 0 and redis.call('HINCRBY', key.busy, partition, change) <= 0 then
       redis.call('HDEL', key.busy, partition)
     end

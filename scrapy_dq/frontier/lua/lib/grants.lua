@@ -1,7 +1,7 @@
 -- grants: the leases of an exchange: stored in in-flight in a few writes, and only then removed from where they waited.
 local CHUNK = 32 -- leases written at once, and entries read: bounds what is read past max_bytes
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
--- What is not removed yet: by list, how many elements (from its head; negative: from its end), and members of ZSETs.
+-- Granted, and not removed yet: of each list a number of elements (from its head; negative: from its end), and members.
 local grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} } -- EACH CALL
 local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
@@ -18,7 +18,7 @@ local function uncount_repeated(in_flight)
     written[id] = true
   end
 end
--- Counts them here: between two writes no count is higher than what is stored. *fed*: they have not waited (claim.lua).
+-- Changes the counts: between two writes no count is higher than the keys. *fed*: the grants never waited (claim.lua).
 local function write_grants(fed)
   if #grants.ids == grants.written then return end
   local in_flight, ids, records, fields, n = in_flight_key(grants.worker_id), grants.ids, grants.records, {}, 0

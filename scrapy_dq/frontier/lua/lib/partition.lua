@@ -14,7 +14,7 @@ local function put_into(partition, where, score)
 end
 local turn_checked = false -- EACH CALL
 local function next_turn()
-  if not turn_checked then -- after a roll-back or an eviction of the counts, those that wait would starve behind it
+  if not turn_checked then -- after a roll-back or an eviction, a lower turn would starve waiting partitions
     local last = redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2]
     state.turn, turn_checked = math.max(tonumber(last or 0), state.turn), true
   end

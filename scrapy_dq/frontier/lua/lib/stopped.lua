@@ -1,5 +1,5 @@
 -- stopped: runs after an error in a script that changes counts: a bug of ours, foreign data, or a command that this
--- user may not call any more. What was written stays, as scripts have no roll-back. So each move stores an entry in its
+-- user may not call any more. Scripts have no roll-back: all writes stay. So each move stores an entry in its
 -- next place before it removes it from the last one, and this file stores the counts and the mark `meta.torn`. With it,
 -- each exchange asks for an audit, and the run cannot finish before that (audit.lua).
 local was = there and there.seen and redis.pcall('HMGET', key.meta, 'epoch', 'run') -- nothing is written before that
