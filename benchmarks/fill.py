@@ -13,8 +13,9 @@ from uuid import uuid4
 from redis.asyncio import Connection
 
 from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier.calls import Exchange
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_MOVES, Move, Order, Put, Receipt, Seen, Status
+from scrapy_dq.frontier.model import MAX_MOVES, Move, Order, Put, Receipt, Seeding, Seen, Status
 from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import IDENTITY
 
@@ -93,7 +94,9 @@ class QuickWorker:
         """Make the next exchange; RuntimeError unless all puts were new and all that was wanted came."""
         self._seq += 1
         receipt = await self._frontier.exchange(
-            "worker", self.epoch, self.run, self._seq, want, 1, self._held, pack_moves(moves)
+            Exchange(
+                "worker", self.epoch, self.run, self._seq, want, Seeding.ACTIVE, self._held, pack_moves(moves)
+            )
         )
         settled = sum(not isinstance(move, Put) for move in moves)
         if not receipt.applied or receipt.dropped or len(receipt.leases) != want:

@@ -23,8 +23,9 @@ from redis.backoff import NoBackoff
 from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
 from scrapy_dq.frontier import Frontier, wire
+from scrapy_dq.frontier.calls import Exchange
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Ack, Admission, Limits, Move, Order, Put, Receipt
+from scrapy_dq.frontier.model import Ack, Admission, Limits, Move, Order, Put, Receipt, Seeding
 from support.redis_server import RedisServer
 
 COUNTS = [10, 100, 1_000, 10_000, 100_000]
@@ -83,7 +84,7 @@ class OneWorker:
         self._seq += 1
         began = time.perf_counter()
         receipt = await self._frontier.exchange(
-            "worker", self._epoch, self._run, self._seq, want, 0, self._held, packed
+            Exchange("worker", self._epoch, self._run, self._seq, want, Seeding.DONE, self._held, packed)
         )
         cost.seconds += time.perf_counter() - began
         cost.requests += len(moves) + len(receipt.leases)

@@ -40,7 +40,7 @@ STEPS = {
     ),
     "compose": Step(
         "worker", 345, "3  make one exchange at a time",
-        ("frontier/worker/worker.py, protocol.py", "frontier/worker/driver.py, frontier/wire.py"),
+        ("frontier/worker/worker.py, protocol.py", "frontier/worker/dialogue.py, frontier/wire.py"),
     ),
     "script": Step(
         "redis", 315, "4  apply it in one script",

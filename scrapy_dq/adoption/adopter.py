@@ -21,6 +21,7 @@ from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Put
+from scrapy_dq.frontier.worker.options import WorkerOptions
 
 MAX_REASONS = 1_000
 
@@ -85,26 +86,22 @@ class Adopter:
         progress: Progress,
         *,
         connect: Callable[[int], Any],
-        ttl_s: float,
-        rollback_horizon_s: float,
+        options: WorkerOptions,
         max_bytes: int,
     ) -> None:
         """
         Args:
-            frontiers, connect, ttl_s, rollback_horizon_s: see `Producer`.
+            frontiers, connect, options: see `Producer`.
             max_bytes: the largest entry that is stored (DQ_MAX_ENTRY_BYTES).
         """
         self.counts = AdoptionCounts()
         self._frontier = frontiers[HOME]
         self._source = source
         self._progress = progress
-        self._ttl_s = ttl_s
+        self._ttl_s = options.ttl_s
         self._max_bytes = max_bytes
         self._dead: dict[str, int | None] = {}
-        self._producer = Producer(
-            frontiers, crawl, connect=connect, ttl_s=ttl_s, rollback_horizon_s=rollback_horizon_s,
-            dropped=self._count_known,
-        )  # fmt: skip
+        self._producer = Producer(frontiers, crawl, options, connect=connect, dropped=self._count_known)
 
     @property
     def disturbed(self) -> bool:

@@ -18,7 +18,7 @@ from scrapy_dq.adoption.source import BadSource, Found, Source
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotDecode, Codec
 from scrapy_dq.environment import data_dir
-from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of
+from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.settings import Config, peers
@@ -131,8 +131,7 @@ async def take_over(
             source,
             progress,
             connect=connection.another,
-            ttl_s=config.worker_ttl_s,
-            rollback_horizon_s=config.rollback_horizon_s,
+            options=options_of(config),
             max_bytes=config.max_entry_bytes,
         )
         report.counts = adopter.counts

@@ -14,6 +14,7 @@ import msgpack
 from redis.exceptions import AuthenticationError, RedisError
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.errors import as_unavailable, denies, describe, unavailable
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
@@ -31,11 +32,9 @@ from scrapy_dq.frontier.model import (
     Member,
     Notices,
     Order,
-    Parentless,
     Receipt,
     Rejoined,
     RunOver,
-    Seeding,
     Seen,
     StartKeys,
     Status,
@@ -43,7 +42,6 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import TRANSITIONS, Function, Script
 from scrapy_dq.frontier.wire import (
-    NO_TERMS,
     audit_args,
     denied,
     id_text,
@@ -256,31 +254,15 @@ class Frontier:
             ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, crawl.shards,
         )  # fmt: skip
 
-    async def rejoin(
-        self,
-        new_id: str,
-        identity: dict[str, Any],
-        old_id: str,
-        epoch: str,
-        run: int,
-        held: Sequence[bytes],
-        parentless: Parentless,
-        seeding: Seeding,
-        crawl: Identity,
-        registered: int = 0,
-    ) -> Rejoined:
-        """Register a live worker again; keep those of *held* that are still in flight under *old_id*.
+    async def rejoin(self, call: Rejoin, identity: dict[str, Any], crawl: Identity) -> Rejoined:
+        """Register a live worker again; keep those of `call.held` that are still in flight under its old id.
 
-        Args:
-            parentless: whether the worker has puts without a parent lease. With these it also registers in a
-                finished run, as long as the tokens of its puts are stored; the first new put reopens the run.
-            seeding: ACTIVE or AGAIN.
-            registered: of the answer under *old_id*; 0: any.
         Source: transitions/rejoin.lua
         """
         reply = await self._call(
-            "rejoin", new_id, json.dumps(identity), old_id, epoch, run, b"".join(held), int(parentless),
-            int(seeding), registered, *self._said_of(crawl),
+            "rejoin", call.new_id, json.dumps(identity), call.old_id, call.epoch, call.run,
+            b"".join(call.held), int(call.parentless), int(call.seeding), call.registered,
+            *self._said_of(crawl),
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is Status.LOST:
@@ -294,41 +276,22 @@ class Frontier:
             int(registered),
         )  # fmt: skip
 
-    async def exchange(
-        self,
-        worker_id: str,
-        epoch: str,
-        run: int,
-        seq: int,
-        want: int,
-        seeding: Seeding,
-        held: int,
-        moves: bytes,
-        terms: bytes = NO_TERMS,
-        registered: int = 0,
-    ) -> Receipt:
-        """Apply *moves* in order and take up to *want* leases, in one atomic step.
+    async def exchange(self, call: Exchange) -> Receipt:
+        """Apply the moves of *call* in order and take up to as many leases as it wants, in one atomic step.
 
-        Args:
-            seq: one more than in the last answered exchange; 1 after (re)joining.
-            want: number of leases, 0 to MAX_LEASES.
-            held: number of leases that this worker believes it owns before *moves* are applied.
-            moves: a prefix of the outbox, from `pack_moves`; at most MAX_MOVES.
-            terms: from `pack_terms`.
-            registered: of the answer to the join or rejoin of *worker_id*; 0: not compared.
         Raises:
-            FrontierUnavailable: the moves may or may not have been applied. Repeat the same
-                arguments: they are applied once.
+            FrontierUnavailable: the moves may or may not have been applied. Repeat the same call: it is
+                applied once.
         Source: transitions/exchange.lua
         """
         while True:
             reply = await self._call(
-                "exchange", worker_id, epoch, run, seq, want, int(seeding), held, MAX_EXCHANGE_BYTES,
-                self._keep_failed, terms, moves, registered,
+                "exchange", call.worker_id, call.epoch, call.run, call.seq, call.want, int(call.seeding),
+                call.held, MAX_EXCHANGE_BYTES, self._keep_failed, call.terms, call.moves, call.registered,
             )  # fmt: skip
             if reply[0] != b"KIND":
                 if self._wait_replicas:
-                    await self._replicated(worker_id, epoch)
+                    await self._replicated(call.worker_id, call.epoch)
                 return parse_receipt(reply, time.monotonic())
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
             self._scripts["exchange"] = Function("exchange", self.order, Seen(reply[1].decode()))

@@ -15,7 +15,7 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.environment import data_dir
-from scrapy_dq.factory import codec_of, frontiers_of, identity_of
+from scrapy_dq.factory import codec_of, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import Admission, Put
 from scrapy_dq.pushing.lines import Line
@@ -122,9 +122,8 @@ class Pusher:
         try:
             await connection.open(quiet=True)
             producer = Producer(
-                await frontiers_of(self._config, connection), self._identity, connect=connection.another,
-                ttl_s=self._config.worker_ttl_s, rollback_horizon_s=self._config.rollback_horizon_s,
-                dropped=self._known, durable=self._durable,
+                await frontiers_of(self._config, connection), self._identity, options_of(self._config),
+                connect=connection.another, dropped=self._known, durable=self._durable,
             )  # fmt: skip
             try:
                 async with AsyncExitStack() as stack:

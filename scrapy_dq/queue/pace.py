@@ -47,7 +47,7 @@ class OnDemand(Pace):
         return max(0, min(capacity, MAX_LEASES) - buffered)
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
-        if self._called or self._urgent() or full or self._surplus:
+        if self.is_called or self._urgent() or full or self._surplus:
             return 0.0
         pause = IDLE_LONGEST_S
         if self._waits():

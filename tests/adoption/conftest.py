@@ -24,6 +24,8 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_dq.adoption.takeover import Options, Report, take_over
 from scrapy_dq.factory import codec_of, config_of, frontier_of, identity_of
 from scrapy_dq.frontier import Overview, keys, peek
+from scrapy_dq.frontier.calls import Exchange
+from scrapy_dq.frontier.model import Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker.identity import new_worker_id, own_identity
 from support.redis_server import RedisServer
@@ -137,7 +139,7 @@ class Case:
         while True:
             seq += 1
             receipt = await frontier.exchange(
-                worker_id, joined.epoch, joined.run, seq, 1000, 1, held, pack_moves([])
+                Exchange(worker_id, joined.epoch, joined.run, seq, 1000, Seeding.ACTIVE, held, pack_moves([]))
             )
             if not receipt.leases:
                 break

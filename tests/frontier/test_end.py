@@ -153,7 +153,7 @@ def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_
     worker.exchange()
     other.exchange()
     assert worker.exchange(want=4).status is FINISHED
-    late = dict(worker.last)
+    late = worker.last
     assert worker.send(late).status is FINISHED
     other.exchange(put(1))
     assert worker.send(late).leases == ()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from unittest.mock import Mock
 
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Put, Status
-from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
+from support.spoken import Spoken
 
 ARGS = replace(IDENTITY, starts="args", spider_args="args", run_name="job")
 OTHER = replace(ARGS, starts="other", spider_args="other")
@@ -27,19 +26,18 @@ class Late:
 
     def __init__(self, live: LiveFrontier, crawl: Identity) -> None:
         self._run = live._loop.run_until_complete
-        self.listener = Mock()
-        self._driver = Driver(live.frontier, crawl, own_identity(), self.listener, 0.0)
-        self.protocol = self._driver.protocol
-        self._run(self._driver.join("a new epoch"))
+        self._spoken = Spoken(live.frontier, crawl, 0.0)
+        self.listener, self.protocol = self._spoken.listener, self._spoken.protocol
+        self._run(self._spoken.join("a new epoch"))
 
     def speak(self, *puts: Put, times: int = 1) -> None:
         for each in puts:
             self.protocol.outbox.append(each)
         for _ in range(times):
-            self._run(self._driver.exchange(0))
+            self._run(self._spoken.exchange(0))
 
     def leave(self) -> None:
-        self._run(self._driver.leave())
+        self._run(self._spoken.leave())
 
     @property
     def told(self) -> int:
@@ -64,7 +62,7 @@ def test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run(live: LiveFro
     finish_without(late, other)
     other.leave()
     live.redis.hdel(live.key("meta"), "crawled")  # another one has crawled it since
-    late._run(late._driver.frontier.join(late.protocol.id, own_identity(), "new", late._driver._crawl))
+    late._run(live.frontier.join(late.protocol.id, own_identity(), "new", late._spoken.crawl))
     assert live.redis.hget(live.key("meta"), "run") == b"1"
     late.speak(start(2), times=3)
     assert (late.protocol.over, late.protocol.run) == (True, 0)

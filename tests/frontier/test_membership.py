@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.calls import Rejoin
 from scrapy_dq.frontier.model import (
     Admission,
     Census,
@@ -18,6 +19,7 @@ from scrapy_dq.frontier.model import (
     Parentless,
     Put,
     Rejoined,
+    Seeding,
     Seen,
     Status,
     Terms,
@@ -139,7 +141,7 @@ def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: Hand
     """After a lost reply the same rejoin, by its new id, changes nothing and answers the same."""
     worker.exchange(*(put(n) for n in ALL), want=4)
     held = [entry_id(1), entry_id(2)]
-    args = ("worker-2", {}, "worker", worker.epoch, 0, held, Parentless.NONE, 1, IDENTITY)
+    args = Rejoin("worker-2", "worker", worker.epoch, 0, held, Parentless.NONE, Seeding.ACTIVE), {}, IDENTITY
     first = live.call("rejoin", *args)
     before = but_beats(live)
     assert live.call("rejoin", *args) == first
@@ -157,7 +159,7 @@ def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
     if fenced:
         other.fence("worker")
         other.drain("worker")
-    args = ("worker-2", {}, "worker", worker.epoch, 0, [], Parentless.NONE, 1, IDENTITY)
+    args = Rejoin("worker-2", "worker", worker.epoch, 0, [], Parentless.NONE, Seeding.ACTIVE), {}, IDENTITY
     assert live.call("rejoin", *args).last_seq == 2
     other.fence("worker-2")
     other.drain("worker-2")
@@ -502,7 +504,7 @@ def test_a_repeated_join_or_rejoin_is_a_sign_of_life(live: LiveFrontier, worker:
     """All answers were lost: its heartbeat has not begun, or is that of its old id; it must not seem dead."""
     live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY)
     assert live.state()["members"]["worker"][4] == 1
-    args = ("worker-2", {}, "worker", worker.epoch, 0, [], Parentless.NONE, 1, IDENTITY)
+    args = Rejoin("worker-2", "worker", worker.epoch, 0, [], Parentless.NONE, Seeding.ACTIVE), {}, IDENTITY
     live.call("rejoin", *args)
     live.call("rejoin", *args)
     assert live.state()["members"]["worker-2"][4] == 1
@@ -632,10 +634,12 @@ def test_a_late_copy_of_a_registration_lets_no_late_exchange_in(rejoins: bool, l
     program.leave()
     if rejoins:
         live.call(
-            "rejoin", "program-2", {}, "program", program.epoch, 0, [], Parentless.NONE, 1, IDENTITY
+            "rejoin",
+            Rejoin("program-2", "program", program.epoch, 0, [], Parentless.NONE, Seeding.ACTIVE),
+            {}, IDENTITY,
         )  # fmt: skip
     else:
         live.call("join", "program", {}, uuid4().hex, IDENTITY)
-    assert late["worker_id"] in live.members()
+    assert late.worker_id in live.members()
     assert program.send(late).status is Status.RESYNC
     assert live.count("waiting") == 1

@@ -16,9 +16,10 @@ import redis.asyncio
 
 from opening.old_redis import OldRedis
 from scrapy_dq.frontier import Frontier, keys
+from scrapy_dq.frontier.calls import Exchange
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.keys import SCHEMA
-from scrapy_dq.frontier.model import Admission, Order
+from scrapy_dq.frontier.model import Admission, Order, Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from support import stored
 from support.live_frontier import put
@@ -84,7 +85,9 @@ class Stage:
             async with redis.asyncio.Redis.from_url(self.server().url) as client:
                 frontier = Frontier(client, self.crawl, order)
                 joined = await frontier.join("writer", {}, "epoch", Identity(**agreed))
-                await frontier.exchange("writer", joined.epoch, joined.run, 1, 0, 0, 0, pack_moves(moves))
+                await frontier.exchange(
+                    Exchange("writer", joined.epoch, joined.run, 1, 0, Seeding.DONE, 0, pack_moves(moves))
+                )
                 await frontier.leave("writer", joined.epoch, joined.run, False)
 
         asyncio.run(store())

@@ -10,7 +10,7 @@ from hashlib import blake2b, sha1
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from scrapy_dq.frontier.admin import producer
+from scrapy_dq.frontier.calls import Rejoin
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.messages import apart
 from scrapy_dq.frontier.model import (
@@ -29,7 +29,7 @@ from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
-from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.network import Client, HeartbeatClient, Network
@@ -445,8 +445,9 @@ class Crawler(Listener):
 
     def exchanged(self, worker_id: str, seq: int, status: bytes, *, of_run: bool) -> None:
         """Note the answer to an exchange, before the worker gets it; not *of_run*: the next run has begun."""
-        call = self.worker.home.protocol._call
-        same = isinstance(call, Exchange) and (call.worker_id, call.seq) == (worker_id, seq)
+        pending = self.worker.home.protocol._pending
+        same = pending is not None and not isinstance(pending, Rejoin)
+        same = same and (pending.call.worker_id, pending.call.seq) == (worker_id, seq)
         if not same or status != b"FINISHED":
             return  # it is a late copy, or the run goes on
         if of_run:
@@ -484,7 +485,7 @@ class Crawler(Listener):
 
     def redis_set_back(self) -> None:
         """Expect another answer to a rejoin that is under way: Redis may have more than before."""
-        if any(isinstance(of._call, Rejoin) for of in self._protocols):
+        if any(isinstance(of._pending, Rejoin) for of in self._protocols):
             self.unnoticed = False
 
     def rolled_back(self, parentless: bool) -> None:
@@ -532,7 +533,7 @@ def identity_of(setup: Setup, part: int, budget: int = 0) -> Identity:
 
 
 def _rejoins(protocol: WorkerProtocol, new_id: str) -> bool:
-    return isinstance(protocol._call, Rejoin) and protocol._call.new_id == new_id
+    return isinstance(protocol._pending, Rejoin) and protocol._pending.new_id == new_id
 
 
 def parts(payload: bytes) -> tuple[int, int, str]:
@@ -559,10 +560,9 @@ def install() -> None:
         process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
 
     Heartbeat._start_thread = start  # type: ignore[method-assign]
-    for module in (worker_module, producer):
-        module.own_identity = lambda: {  # type: ignore[attr-defined]
-            "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
-        }  # fmt: skip
+    worker_module.own_identity = lambda: {
+        "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
+    }  # fmt: skip
 
 
 def size(setup: Setup) -> None:

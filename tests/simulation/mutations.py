@@ -85,7 +85,7 @@ MUTATIONS = (
         (LUA + "transitions/exchange.lua", "if held ~= there.in_flight then", "if false then"),
     )),
     Mutation("8", "a repeat of an exchange has other contents", (
-        (WORKER + "protocol.py", "if self._call is None:\n            try:",
+        (WORKER + "protocol.py", "if self._pending is None:\n            try:",
          "if not isinstance(self._call, Rejoin):\n            try:"),
     )),
     Mutation("8", "a rejoin releases nothing", (

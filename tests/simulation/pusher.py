@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from hashlib import sha1
 from random import Random
+from typing import Any
 
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Admission, FrontierError, Put
+from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.crawler import identity_of
 from simulation.network import Client, HeartbeatClient, Network
@@ -37,12 +40,14 @@ class Pusher:
         ]
         self._producer = Producer(
             frontiers, identity_of(setup, 0, setup.budget_at(network.world.now)),
-            connect=lambda shard: HeartbeatClient(network, self.process),
-            ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s, dropped=lambda put: None,
+            WorkerOptions(
+                ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
+                max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
+            ),
+            connect=lambda shard: HeartbeatClient(network, self.process), dropped=lambda put: None,
         )  # fmt: skip
-        home = self._producer._parts[0].driver
-        self._call_leave = home.leave
-        home.leave = self._leave  # type: ignore[method-assign, assignment]
+        self._call_leave = frontiers[HOME].leave
+        frontiers[HOME].leave = self._leave  # type: ignore[method-assign]
         network.world.at(
             network.world.now, lambda: self.process.loop.create_task(self._main()), self.process.main
         )
@@ -62,10 +67,10 @@ class Pusher:
         """The ids under which it takes itself for a member."""
         return {worker_id for _, worker_id in self._producer.members}
 
-    async def _leave(self) -> None:
-        # It is tried once: a member that is left behind is found dead by the next worker.
-        await self._call_leave()
+    async def _leave(self, *args: Any, **options: Any) -> tuple[int, bool]:
+        answer = await self._call_leave(*args, **options)
         self._left = True
+        return answer
 
     async def _main(self) -> None:
         ids = entry_ids()

@@ -15,6 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier, keys
+from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
@@ -33,6 +34,7 @@ from scrapy_dq.frontier.model import (
     Receipt,
     Rejoined,
     Release,
+    Seeding,
     Seen,
     Sent,
     StartKeys,
@@ -309,15 +311,13 @@ class HandWorker:
     def exchange(
         self, *moves: Move, want: int = 0, seeding: int = 0, terms: Terms = NO_TERMS, **other: Any
     ) -> Receipt:
-        """Make the next exchange; *other* arguments of `Frontier.exchange` replace the right ones."""
+        """Make the next exchange; *other* fields of `Exchange` replace the right ones."""
         self.live.ahead_ms = max(self.live.ahead_ms, round(terms.ahead_s * 1000))
         now = time.monotonic()
-        self.last = {
-            "worker_id": self.worker_id, "epoch": self.epoch, "run": self.run, "seq": self.seq, "want": want,
-            "seeding": seeding, "held": len(self.held),
-            "moves": pack_moves(moves, now), "terms": pack_terms(terms, now),
-            "registered": self.registered,
-        } | other  # fmt: skip
+        self.last = Exchange(
+            self.worker_id, self.epoch, self.run, self.seq, want, Seeding(seeding), len(self.held),
+            pack_moves(moves, now), pack_terms(terms, now), self.registered,
+        )._replace(**other)  # fmt: skip
         receipt = self.send(self.last)
         self.seq += receipt.applied or receipt.status is Status.FINISHED
         if receipt.applied:
@@ -336,9 +336,9 @@ class HandWorker:
         """Make an exchange with *notes* and no move."""
         return self.exchange(want=want, terms=Terms(notes=notes))
 
-    def send(self, exchange: dict[str, Any]) -> Receipt:
+    def send(self, exchange: Exchange) -> Receipt:
         """Send the bytes of an exchange (again), and ignore the answer."""
-        return self.live.call("exchange", *exchange.values())
+        return self.live.call("exchange", exchange)
 
     def rejoin(
         self,
@@ -352,8 +352,12 @@ class HandWorker:
         """Rejoin as *new_id*, keeping the entries numbered *held*, or all that it believes to hold."""
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
-            "rejoin", new_id, {"host": new_id}, self.worker_id, self.epoch, self.run if run is None else run,
-            ids, parentless, seeding, self.crawl,
+            "rejoin",
+            Rejoin(
+                new_id, self.worker_id, self.epoch, self.run if run is None else run, ids, parentless,
+                Seeding(seeding),
+            ),
+            {"host": new_id}, self.crawl,
         )  # fmt: skip
         if reply.status is Status.OK:
             self.worker_id, self.run, self.seq, self.held = new_id, reply.run, 1, set(reply.owned)

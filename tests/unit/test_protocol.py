@@ -15,6 +15,7 @@ import msgpack
 import pytest
 
 import scrapy_dq
+from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     Ack,
@@ -39,7 +40,7 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.outbox import Outbox
-from scrapy_dq.frontier.worker.protocol import Exchange, Rejoin, WorkerProtocol
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 ROOT = Path(scrapy_dq.__file__).parents[1]
 UNPREDICTABLE = {"asyncio", "os", "random", "secrets", "socket", "tempfile", "threading", "time", "uuid"}
@@ -63,13 +64,20 @@ def put(number: int, parent: bytes | None = None, due_at: float = 0.0) -> Put:
 
 
 def exchange(made: WorkerProtocol, now: float, want: int = 0) -> Exchange:
-    call = made.compose(now, want)
+    call = made.compose(now, Asks(want))
     assert isinstance(call, Exchange)
     return call
 
 
+def moves(made: WorkerProtocol) -> list[Move]:
+    """Return the moves of the exchange that is not answered yet."""
+    assert made._pending is not None
+    assert not isinstance(made._pending, Rejoin)
+    return made._pending.prefix
+
+
 def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
-    call = made.compose(now, 0)
+    call = made.compose(now, Asks())
     assert isinstance(call, Rejoin)
     return call
 
@@ -81,8 +89,8 @@ def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
     first = exchange(made, 1000.0, want=3)
     made.outbox.append(put(2))
     assert exchange(made, 1004.0, want=9) is first
-    assert first.prefix == [put(1, due_at=1005.0)]
-    assert (first.want, first.seq, first.sent_at) == (3, 1, 1000.0)
+    assert moves(made) == [put(1, due_at=1005.0)]
+    assert (first.want, first.seq) == (3, 1)
     assert msgpack.unpackb(first.moves, raw=True)[0][8] == 5000
     assert msgpack.unpackb(first.terms, raw=True)[4] == [b"list", b"m", b"r" * 8]
 
@@ -95,7 +103,7 @@ def test_an_answer_grants_leases_and_confirms_moves() -> None:
     assert made.leases.take(1000.1) == LEASE
     assert not made.outbox
     second = exchange(made, 1001.0)
-    assert (second.seq, second.held, second.prefix) == (2, 1, [])
+    assert (second.seq, second.held, moves(made)) == (2, 1, [])
 
 
 def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
@@ -114,7 +122,7 @@ def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
     made.rejoined(Rejoined(Status.OK, 4, frozenset({LEASE.entry_id}), 1))
     assert (made.id, made.run) == ("worker 2", 4)
     again = exchange(made, 1002.0)
-    assert (again.worker_id, again.seq, again.held, again.prefix) == ("worker 2", 1, 1, [put(1)])
+    assert (again.worker_id, again.seq, again.held, moves(made)) == ("worker 2", 1, 1, [put(1)])
 
 
 def seen(number: int) -> Put:
@@ -134,7 +142,8 @@ def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
     made.outbox.append(seen(4))
     rejoin(made)
     made.rejoined(Rejoined(Status.OK, words=Words(count=1, forgets=1)))
-    repeated = exchange(made, 1002.0).prefix
+    exchange(made, 1002.0)
+    repeated = moves(made)
     assert [(each.entry_id[:1], each.token) for each in repeated] == [  # type: ignore[union-attr]
         (b"0", put(1).token), (b"r", put(2).token), (b"r", put(3).token), (b"0", put(4).token),
     ]  # fmt: skip
@@ -152,7 +161,8 @@ def test_a_start_request_whose_token_was_dropped_gets_a_new_id_too() -> None:
     words = Words(count=1, forgets=1)
     made.rejoined(Rejoined(Status.OK, run=1, words=words))
     assert made._listener.told.mock_calls == [a_call(Words(), words)]  # type: ignore[attr-defined]
-    assert [each.entry_id for each in exchange(made, 1002.0).prefix] == [b"r" * 12]  # type: ignore[union-attr]
+    exchange(made, 1002.0)
+    assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
 
 
 def test_a_worker_whose_crawl_was_moved_says_with_which_setting_it_goes_on(
@@ -181,7 +191,8 @@ def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None
     made.received(Receipt(Status.RESYNC), 1002.1)
     rejoin(made)
     made.rejoined(Rejoined(Status.OK, words=words))
-    assert [each.entry_id for each in exchange(made, 1003.0).prefix] == [b"r" * 12]  # type: ignore[union-attr]
+    exchange(made, 1003.0)
+    assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
 
 
 def test_a_put_of_a_refused_call_counts_as_no_duplicate() -> None:
@@ -201,7 +212,7 @@ def test_an_outbox_that_is_lost_gives_every_lease_back() -> None:
     made.received(Receipt(Status.OK, applied=True, leases=(LEASE,)), 1000.1)
     made.outbox.append(Ack(LEASE.entry_id))
     made.outbox.prefix = Mock(side_effect=SpillLost("gone"))  # type: ignore[method-assign]
-    assert made.compose(1001.0, 0) is None
+    assert made.compose(1001.0, Asks()) is None
     assert rejoin(made).held == []
 
 
@@ -212,7 +223,7 @@ def test_two_runs_compose_the_same_bytes() -> None:
         made, calls = protocol(start_keys=StartKeys("set", ("start",), b"m")), []
         for number in range(20):
             made.outbox.append(put(number, b"p" * 12 if number % 3 else None, 2000.0 + number))
-            call = made.compose(1000.0 + number, 5, ahead_s=0.5, ahead=3)
+            call = made.compose(1000.0 + number, Asks(5, ahead_s=0.5, ahead=3))
             calls.append(call)
             if isinstance(call, Rejoin):
                 made.rejoined(Rejoined(Status.OK, 1, frozenset(call.held), None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from unittest.mock import Mock
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -13,22 +12,21 @@ from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.model import Ack, Admission, Lease, Order, Put, StartKeys
-from scrapy_dq.frontier.worker.driver import Driver
-from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from support.live_frontier import IDENTITY
 from support.redis_server import RedisServer
+from support.spoken import Spoken
 
 MARK = b"\x02"
 HORIZON_S = 0.2
 
 
 @asynccontextmanager
-async def worker(url: str, crawl: str) -> AsyncIterator[tuple[Driver, redis.asyncio.Redis]]:
+async def worker(url: str, crawl: str) -> AsyncIterator[tuple[Spoken, redis.asyncio.Redis]]:
     client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
     keys = StartKeys("list", (f"{crawl}:start",), MARK)
     frontier = Frontier(client, crawl, Order.FIFO, start_keys=keys)
-    driver = Driver(frontier, IDENTITY, own_identity(), Mock(), HORIZON_S)
+    driver = Spoken(frontier, IDENTITY, HORIZON_S)
     driver.protocol.listening, driver.protocol.seeding = True, 0
     await driver.join("an-epoch")
     yield driver, client
@@ -52,7 +50,7 @@ def settle(protocol: WorkerProtocol, lease: Lease) -> None:
     protocol.outbox.append(ack)
 
 
-async def work(driver: Driver, crawled: list[bytes], rounds: int) -> None:
+async def work(driver: Spoken, crawled: list[bytes], rounds: int) -> None:
     protocol = driver.protocol
     for _ in range(rounds):
         await driver.exchange(8)

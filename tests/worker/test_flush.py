@@ -17,7 +17,8 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.admin import liveness
 from scrapy_dq.frontier.admin.flush import flush
-from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused
+from scrapy_dq.frontier.calls import Exchange
+from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused, Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.settings import Config
@@ -61,7 +62,9 @@ async def frontier_of(crawl: Crawl, kind: type[Frontier] = Frontier) -> AsyncIte
 async def add(frontier: Frontier, worker_id: str, identity: dict[str, Any]) -> None:
     """Register a worker; it puts three entries and leases some."""
     await frontier.join(worker_id, identity, "epoch", IDENTITY)
-    await frontier.exchange(worker_id, "epoch", 0, 1, 1, 1, 0, pack_moves([put(1), put(2), put(3)]))
+    await frontier.exchange(
+        Exchange(worker_id, "epoch", 0, 1, 1, Seeding.ACTIVE, 0, pack_moves([put(1), put(2), put(3)]))
+    )
 
 
 @asynccontextmanager

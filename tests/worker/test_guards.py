@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import Mock
 
 import msgpack
 import pytest
 
+from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
@@ -28,9 +28,8 @@ from scrapy_dq.frontier.model import (
     Words,
 )
 from scrapy_dq.frontier.worker import closing
-from scrapy_dq.frontier.worker import driver as module
-from scrapy_dq.frontier.worker.driver import Driver
-from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker import dialogue as module
+from support.spoken import Spoken
 from worker.engine import IDENTITY
 
 HORIZON_S = 10.0
@@ -57,12 +56,12 @@ class Talk:
         self.parentless: list[Parentless] = []
         """What each rejoin reported about puts without a parent lease."""
         self.rejoined = Rejoined(Status.OK)
-        self.driver = Driver(self, IDENTITY, own_identity(), Mock(), HORIZON_S)  # type: ignore[arg-type]
-        self.protocol = self.driver.protocol
+        self.spoken = Spoken(self, IDENTITY, HORIZON_S)  # type: ignore[arg-type]
+        self.protocol = self.spoken.protocol
 
     async def speak(self, answer: Receipt = APPLIED, takes_s: float = 0.0) -> None:
         self._answer, self._takes_s = answer, takes_s
-        await self.driver.exchange(0)
+        await self.spoken.exchange(0)
 
     async def stored_again(self) -> list[Move]:
         """Get out of sync with Redis, and return what is handed in after the rejoin."""
@@ -72,17 +71,17 @@ class Talk:
 
     # frontier.Frontier
 
-    async def exchange(self, *args: Any) -> Receipt:
-        self.numbers.append(args[3])
+    async def exchange(self, call: Exchange) -> Receipt:
+        self.numbers.append(call.seq)
         self.meanwhile()
-        self.seeding.append(args[5])
-        self.held.append(args[6])
-        self.told.append(msgpack.unpackb(args[8], raw=True)[3])
+        self.seeding.append(call.seeding)
+        self.held.append(call.held)
+        self.told.append(msgpack.unpackb(call.terms, raw=True)[3])
         self.now += self._takes_s
         return self._answer
 
-    async def rejoin(self, *args: Any) -> Rejoined:
-        self.parentless.append(args[6])
+    async def rejoin(self, call: Rejoin, *_: Any) -> Rejoined:
+        self.parentless.append(call.parentless)
         return self.rejoined
 
     # time
@@ -278,7 +277,7 @@ async def test_a_put_that_comes_while_the_end_is_reported_has_a_number_of_its_ow
 async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
     """The pauses between exchanges grow, as for any that brings nothing."""
     talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
-    assert await talk.driver.exchange(5) == (5, 0)
+    assert await talk.spoken.exchange(5) == (5, 0)
 
 
 async def test_a_worker_that_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(

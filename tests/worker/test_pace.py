@@ -51,6 +51,17 @@ def test_the_first_exchange_is_due_at_once() -> None:
     assert Pace().due_at(want=8, moves=0, full=False, waiting=0) - time.monotonic() <= IDLE_FIRST_S
 
 
+def test_a_call_during_an_exchange_is_answered_by_the_next_one(pace: Pace, clock: Clock) -> None:
+    """The exchange under way was composed before: what it was called for may not be in its answer."""
+    began = clock.now
+    clock.now += 0.001
+    pace.called()
+    pace.answered(began, clock.now + 0.001)
+    assert pace.due_at(0, moves=0, full=False, waiting=0) == 0
+    pace.answered(clock.now, clock.now + 0.001)
+    assert pace.due_at(0, moves=0, full=False, waiting=0) > 0
+
+
 def test_a_move_waits_briefly_for_others(pace: Pace, clock: Clock) -> None:
     """15 ms from the oldest move, however many follow; keeps Redis's cost per request low."""
     clock.now += 0.005

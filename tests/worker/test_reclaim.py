@@ -13,7 +13,8 @@ import pytest
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.model import FrontierUnavailable, Member
+from scrapy_dq.frontier.calls import Exchange
+from scrapy_dq.frontier.model import FrontierUnavailable, Member, Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker import reclaim
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -42,12 +43,14 @@ class Scene:
         """Register a worker that holds leases on new entries of these *numbers*."""
         await self.frontier.join(worker_id, identity, "", IDENTITY)
         moves = pack_moves([put(number, payload=b"%d" % number) for number in numbers])
-        receipt = await self.frontier.exchange(worker_id, self.epoch, 0, 1, 0, 1, 0, moves)
+        receipt = await self.frontier.exchange(
+            Exchange(worker_id, self.epoch, 0, 1, 0, Seeding.ACTIVE, 0, moves)
+        )
         assert receipt.applied
         held = 0
         for seq in range(2, 30):  # nobody is granted more than a share at a time
             receipt = await self.frontier.exchange(
-                worker_id, self.epoch, 0, seq, 1000, 1, held, pack_moves([])
+                Exchange(worker_id, self.epoch, 0, seq, 1000, Seeding.ACTIVE, held, pack_moves([]))
             )
             held += len(receipt.leases)
         assert held == len(numbers)
@@ -184,7 +187,9 @@ async def test_an_interrupted_reclaim_is_resumed(
         assert fault.fired
         assert state()["members"]["gone"][3] is True
         assert len(entries(state(), "gone")) == 1
-        late = await scene.frontier.exchange("gone", "epoch", 0, 30, 5, 0, 3, pack_moves([ack(1)]))
+        late = await scene.frontier.exchange(
+            Exchange("gone", "epoch", 0, 30, 5, Seeding.DONE, 3, pack_moves([ack(1)]))
+        )
         assert not late.applied
         fault = proxy.cut_next_reply(containing=call_of("fence"))
         scene.observed(["gone"], ["gone"])  # in the background a broken reclaim raises nowhere

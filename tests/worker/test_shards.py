@@ -44,6 +44,7 @@ from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count
+from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.routing import shard_of
@@ -148,7 +149,7 @@ async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(crawl: Crawl, 
         protocols = [each.protocol for each in worker.worker.dialogues]
         await until(lambda: not any(each.outbox or each.under_way for each in protocols), "all is stored")
         for each in worker.worker.dialogues:
-            each.pace.due_at = lambda *of, pace=each.pace: 0.0 if pace._called else float("inf")  # type: ignore[method-assign, misc]
+            each.pace.due_at = lambda *of, pace=each.pace: 0.0 if pace.is_called else float("inf")  # type: ignore[method-assign, misc]
             each.kick()
         assert worker.worker.pending
         await until(lambda: not worker.worker.pending, "the end")
@@ -1067,8 +1068,8 @@ async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answe
 def producer_of(crawl: Crawl, redis: AsyncRedis, *, durable: bool) -> Producer:
     return Producer(
         [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
-        connect=lambda shard: AsyncRedis.from_url(crawl.url), ttl_s=60.0, rollback_horizon_s=HORIZON_S,
-        dropped=lambda put: None, durable=durable,
+        WorkerOptions(ttl_s=60.0, rollback_horizon_s=HORIZON_S),
+        connect=lambda shard: AsyncRedis.from_url(crawl.url), dropped=lambda put: None, durable=durable,
     )  # fmt: skip
 
 

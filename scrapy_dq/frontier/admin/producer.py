@@ -1,4 +1,4 @@
-"""A member of a crawl that puts requests and leases none, for as long as a command runs."""
+"""A worker without capacity: it puts requests and leases none, for as long as a command runs."""
 
 from __future__ import annotations
 
@@ -9,50 +9,22 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
-from scrapy_dq.frontier.frontier import Frontier, Home, Identity
+from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import (
-    FrontierError,
-    FrontierRefused,
-    FrontierUnavailable,
-    Joined,
-    Put,
-    Status,
-)
-from scrapy_dq.frontier.worker import durability
-from scrapy_dq.frontier.worker.driver import Driver
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
-from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.level import Level, spread
-from scrapy_dq.frontier.worker.listener import Listener
-from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Joined, Put, Status
+from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.frontier.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE_S = 60.0
 """How long to wait for a Redis that does not answer."""
 LEAVING_S = 5.0
-
-
-class _Part:
-    """This process in one shard."""
-
-    def __init__(self, driver: Driver, pulse: Pulse) -> None:
-        self.driver, self._pulse = driver, pulse
-        self.protocol = driver.protocol
-        self.exchanging = asyncio.Lock()
-
-    def beat(self) -> None:
-        """Have a heartbeat under the present id."""
-        self._pulse.start(self.protocol.id, self.protocol.epoch)
-
-
-def _need_run(part: _Part) -> None:
-    if part.protocol.lost or part.protocol.over:
-        raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
+LOOK_S = 1.0
+"""How often it is checked for how long Redis has not answered."""
 
 
 class Producer(Listener):
@@ -65,10 +37,9 @@ class Producer(Listener):
         self,
         frontiers: Sequence[Frontier],
         crawl: Identity,
+        options: WorkerOptions,
         *,
         connect: Callable[[int], Any],
-        ttl_s: float,
-        rollback_horizon_s: float,
         dropped: Callable[[Put], None],
         durable: bool = True,
     ) -> None:
@@ -76,52 +47,41 @@ class Producer(Listener):
         Args:
             frontiers: of all shards; the first one is home.
             connect: returns a client of `redis.asyncio` for the heartbeat in a shard; called in its thread.
-            ttl_s: how long a worker may have no heartbeat before it counts as dead.
-            rollback_horizon_s: puts confirmed within this time are repeated if Redis is rolled back.
             dropped: called with each put that was already seen.
             durable: do not leave before all puts are on Redis's disk; after an error, leave at once.
         """
         self.disturbed = False
         """Redis was rolled back, or this process was declared dead: some puts may be missing."""
         self.doubt = ""
-        """Why it is not certain that it is, in a sentence without a full stop."""
+        """Why it is not certain that all puts are on disk, in a sentence without a full stop."""
+        self._frontiers, self._connect = frontiers, connect
+        self._options = replace(options, meanwhile=f"Trying again for {PATIENCE_S:.0f} s")
+        # It has no start(), and is not a worker that a supervisor has restarted.
+        self._crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dropped = dropped
         self._durable = durable
-        # It has no start(), and is not a worker that a supervisor has restarted.
-        crawl = replace(crawl, starts="", restart_window_s=0.0)
-        self._heartbeat = Heartbeat(ttl_s=ttl_s, stall_timeout_s=300.0)
-        self._parts = [
-            _Part(
-                Driver(frontier, crawl, own_identity(), self, rollback_horizon_s),
-                self._heartbeat.pulse(
-                    frontier, partial(connect, shard), observed=lambda silent, dead: None, home=shard == HOME
-                ),
-            )
-            for shard, frontier in enumerate(frontiers)
-        ]  # fmt: skip
-        self._home = self._parts[HOME].protocol
-        # Its own level of seeding is raised until it leaves.
-        protocols = [part.protocol for part in self._parts]
-        spread(protocols)
-        self._level = Level(protocols)
+        self._answered = asyncio.Event()
+        """Set, and replaced, when Redis has answered or failed to."""
+        self._worker = self._new_worker()
 
     @property
     def members(self) -> list[tuple[Frontier, str]]:
         """The frontier of each shard, and the id under which this process is registered there."""
-        return [(part.driver.frontier, part.protocol.id) for part in self._parts]
+        ids = (dialogue.id for dialogue in self._worker.dialogues)
+        return list(zip(self._frontiers, ids, strict=True))
 
     @property
     def epoch(self) -> str:
-        return self._home.epoch
+        return self._worker.epoch
 
     @property
     def run(self) -> int:
-        return self._home.run
+        return self._worker.run
 
     @property
     def unconfirmed(self) -> int:
         """Number of puts that Redis has not confirmed."""
-        return sum(part.protocol.outbox.puts for part in self._parts)
+        return self._worker.unstored_puts or self._worker.unconfirmed_puts
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[Joined]:
@@ -130,62 +90,74 @@ class Producer(Listener):
         Raises:
             FrontierError: the run is over, or differs; nothing was changed.
         """
-        home, *others = self._parts
-        joined = await self.patiently(lambda: home.driver.join(uuid.uuid4().hex))
-        if joined.status is Status.FINISHED:
-            raise FrontierRefused(
-                "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
-            )
+        joined = await self.patiently(self._join)
         if joined.loss:
             logger.warning("%s", joined.loss)
-        home.beat()
         try:
-            await self._join_others(others, joined)
             yield joined
             if self._durable:
-                await self._wait_until_durable()
+                shards, deadline = range(len(self._frontiers)), time.monotonic() + PATIENCE_S
+                self.doubt = await self._worker.wait_until_durable(shards, self.hand_in, deadline)
+            await self.hand_in()
         finally:
-            try:
-                if not self._home.lost:
-                    # The next worker detects a member that was left behind as dead.
-                    with suppress(FrontierError, asyncio.TimeoutError):
-                        await asyncio.wait_for(self._leave(), LEAVING_S)
-            finally:
-                self._heartbeat.stop()
+            await self._worker.stop(LEAVING_S, durable=False)
 
-    async def _join_others(self, others: Sequence[_Part], joined: Joined) -> None:
-        of = Home(joined.epoch, joined.run, joined.shards_exist, self._parts[HOME].driver.frontier.standing)
-        for part in others:
-            await self.patiently(partial(part.driver.join, "", of))
-            part.beat()
-        if others and not joined.shards_exist:
-            await self.patiently(lambda: self._parts[HOME].driver.frontier.note_shards(*of[:2]))
+    def _new_worker(self) -> Worker:
+        return Worker(
+            self._frontiers, self._crawl, self._options, self, connect=self._connect, capacity=lambda: 0
+        )
+
+    async def _join(self) -> Joined:
+        while True:
+            self._worker = self._new_worker()  # one that could not join cannot be started again
+            joined = await self._worker.start(uuid.uuid4().hex)
+            if joined.status is not Status.FINISHED:
+                return joined
+            await self._worker.stop(0)
+            if self._crawl.run_name:
+                raise FrontierRefused(
+                    "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
+                )
+            # With several shards, the run may end while this process joins them: the next one begins.
 
     async def put(self, put: Put) -> None:
-        """Add *put* to the outbox; send the outbox if it fills an exchange."""
-        part = self._parts[shard_of(put.partition, put.token, len(self._parts))]
-        part.protocol.outbox.append(put)
-        if part.protocol.outbox.full:
-            await self._hand_in(part)
-
-    async def hand_in(self) -> None:
-        """Hand in all that was put.
+        """Add *put* to the outbox; hand it in if it fills an exchange.
 
         Raises:
-            FrontierError: the crawl is another one now, or Redis does not answer.
+            As `hand_in`.
         """
-        for part in self._parts:
-            await self._hand_in_all(part)
-        if len(self._parts) > 1:
-            # If it has taken this process for dead, others may have finished the run over what is elsewhere.
-            await self._hand_in(self._parts[HOME])
-            await self._hand_in_all(self._parts[HOME])
-            while not self._level.is_raised():  # it has registered again: the run has to be open
-                await self._hand_in(self._parts[HOME])
+        if not self._worker.put(put):
+            self._need_run()
+        if self._worker.full:
+            await self.hand_in()
 
-    async def _hand_in_all(self, part: _Part) -> None:
-        while part.protocol.outbox or part.protocol.under_way:
-            await self._hand_in(part)
+    async def hand_in(self) -> None:
+        """Wait until each shard has answered once more, and has confirmed all that was put.
+
+        Raises:
+            FrontierError: the crawl is another one now, or Redis refuses this process or does not answer.
+        """
+        await self._confirmed(range(len(self._frontiers)))
+        if len(self._frontiers) > 1:
+            # If home has taken this process for dead, others may have finished the run over these puts.
+            await self._confirmed((HOME,))
+
+    async def _confirmed(self, shards: Sequence[int]) -> None:
+        worker, silent_since = self._worker, 0.0
+        since = worker.composed
+        while late := [shard for shard in shards if not worker.has_all(shard, since)]:
+            self._need_run()
+            if (refusal := worker.refusal) is not None:
+                raise refusal
+            now, reason = time.monotonic(), worker.outage
+            silent_since = (silent_since or now) if reason else 0.0
+            if reason and now - silent_since >= PATIENCE_S:
+                raise FrontierUnavailable(reason)
+            for shard in late:
+                worker.ask(shard)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), LOOK_S)
+        self._need_run()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of *call*; while Redis does not answer, repeat it for at most PATIENCE_S."""
@@ -208,59 +180,27 @@ class Producer(Listener):
                     told = True
                 await asyncio.sleep(0.5)
 
-    async def _hand_in(self, part: _Part) -> None:
-        if part.protocol is not self._home and not self._level.is_raised():
-            await self._hand_in(self._parts[HOME])  # home was rolled back: first it hears of this process
-        worker_id = part.protocol.id
-        async with part.exchanging:
-            _need_run(part)  # another coroutine, which had the lock, may have learned that it is gone
-            await self.patiently(lambda: part.driver.exchange(0))
-        _need_run(part)
-        if part.protocol.id != worker_id:
-            self.disturbed = True
-            part.beat()
+    def _wake(self) -> None:
+        self._answered.set()
+        self._answered = asyncio.Event()
 
-    async def _wait_until_durable(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+    def _need_run(self) -> None:
+        if self._worker.lost or self._worker.over:
+            raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
 
-        async def wait(part: _Part) -> str:
-            async def verify() -> None:
-                await self._hand_in(part)
-                await self._hand_in_all(part)
-
-            return await durability.wait_until_durable(part.driver.frontier, part.protocol, verify, deadline)
-
-        doubt = await durability.first_doubt(map(wait, self._parts))
-        await self.hand_in()
-        self.doubt = doubt
-
-    async def _leave(self) -> None:
-        home, *others = self._parts
-        for part in (*others, home):
-            protocol = part.protocol
-            if protocol.under_way:
-                # Ctrl-C came before the answer: if the repeat is answered, it tells what was stored.
-                with suppress(FrontierError):
-                    await part.driver.exchange(0)
-            if not (protocol.outbox or protocol.under_way):
-                # Forget the ids that only this process could put again.
-                protocol.retire_log()
-                applied = -1
-                while protocol.forgets and protocol.applied > applied:
-                    applied = protocol.applied
-                    await part.driver.exchange(0)
-            await part.driver.leave()
-
-    # Called by the protocol.
+    # Called by the worker.
 
     def put_dropped(self, put: Put) -> None:
         self._dropped(put)
 
-    def put_refused(self, put: Put) -> None:
-        raise AssertionError("no request is put with a bound")
-
-    def outbox_lost(self, parentless: bool) -> None:
-        raise AssertionError("nothing of it is ever on disk")
-
     def rolled_back(self, parentless: bool) -> None:
         self.disturbed = True
+
+    def frontier_lost(self) -> None:
+        self._wake()
+
+    def counted(self, what: Count, amount: float) -> None:
+        if what is Count.REJOIN:
+            self.disturbed = True
+        elif what in (Count.EXCHANGE, Count.ERROR):
+            self._wake()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from scrapy_dq.frontier.calls import Asks, Rejoin
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
@@ -16,6 +18,7 @@ from scrapy_dq.frontier.model import (
     Bury,
     Ending,
     FrontierError,
+    FrontierRefused,
     FrontierUnavailable,
     Joined,
     Lease,
@@ -30,13 +33,15 @@ from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.audit import Auditor
 from scrapy_dq.frontier.worker.counting import Counting
-from scrapy_dq.frontier.worker.driver import Driver
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.listener import Count, Listener
-from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.log import ShardLog, label_of
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.outage import Outage
+from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, Pace
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
 
 logger = logging.getLogger(__name__)
@@ -45,10 +50,32 @@ JOIN_PATIENCE_S = 5.0
 """How long `start` repeats a join without an answer before it raises."""
 
 
+async def exchange(
+    frontier: Frontier, protocol: WorkerProtocol, identity: dict[str, Any], crawl: Identity, asks: Asks
+) -> tuple[int, int]:
+    """Make one exchange, or the rejoin that is due; return the numbers of requested and granted leases.
+
+    Raises:
+        FrontierUnavailable: no answer; the next call sends the same bytes again.
+    """
+    call = protocol.compose(time.monotonic(), asks)
+    if call is None:
+        return 0, 0
+    if isinstance(call, Rejoin):
+        protocol.rejoined(await frontier.rejoin(call, identity, crawl))
+        return 0, 0
+    try:
+        receipt = await frontier.exchange(call)
+    except FrontierRefused:
+        protocol.refused()
+        raise
+    return protocol.received(receipt, time.monotonic())
+
+
 class Dialogue:
     """One worker in one shard of a crawl, on the running event loop. Only the coroutine methods wait.
 
-    All its network I/O is in its driver, the heartbeat thread, reclaims and audits.
+    All its network I/O is in exchanges, joining and leaving, the heartbeat thread, reclaims and audits.
     """
 
     def __init__(
@@ -83,16 +110,18 @@ class Dialogue:
         self._capacity = capacity
         self._on_hold = on_hold
         self._exchanged = exchanged
-        self._driver = Driver(
-            frontier, crawl, identity, listener, options.rollback_horizon_s, options.spill_dir, limit
-        )
-        self.protocol = self._driver.protocol
+        label = label_of(frontier.name, crawl.shards)
+        self.protocol = WorkerProtocol(
+            frontier.name, listener, Outbox(options.spill_dir), options.rollback_horizon_s,
+            new_id=lambda: new_worker_id(identity), random_bytes=os.urandom, limit=limit,
+            start_keys=frontier.start_keys, has_start=bool(crawl.starts), label=label,
+        )  # fmt: skip
         self.protocol.max_pages = options.max_pages
+        self._crawl, self._identity = crawl, identity
         self.leases = self.protocol.leases
         self.pace = pace
-        label = self._driver.label
         self._logger = ShardLog(logger, label)
-        self.outage = Outage(label=label)
+        self.outage = Outage(options.meanwhile, label=label)
         self._counting = Counting()
         self._most = options.most_of_a_partition
         self._alarm = Alarm()
@@ -262,18 +291,30 @@ class Dialogue:
         """
         # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
         deadline = time.monotonic() + JOIN_PATIENCE_S
-        joined = await self._until(deadline, lambda: self._driver.join(new_epoch, of))
+        joined = await self._until(deadline, lambda: self._join(new_epoch, of))
         if joined.status is Status.OK:
             with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
                 await self._reclaimer.reclaim_local(self.protocol.epoch, self.protocol.run, by=self.id)
             self._pulse.start(self.id, self.protocol.epoch)
         return joined
 
+    async def _join(self, new_epoch: str, of: Home | None) -> Joined:
+        joined = await self._frontier.join(self.id, self._identity, new_epoch, self._crawl, of)
+        self.protocol.joined(joined, time.monotonic())
+        return joined
+
+    async def _leave(self, version: int = -1, kept: bool = False, began: bool = True, why: str = "") -> None:
+        of, keep_seen = self.protocol, self._crawl.keep_seen
+        released, last = await self._frontier.leave(
+            of.id, of.epoch, of.run, keep_seen, version, kept, began, why
+        )
+        self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
+
     async def undo_join(self) -> None:
         """Unregister, if `join` was answered; another shard could not be joined."""
         if self.protocol.epoch:
             with suppress(FrontierError):  # the others take it for dead
-                await self._driver.leave(began=False)
+                await self._leave(began=False)
 
     async def note_shards(self) -> None:
         """Note, at home, that all other shards exist."""
@@ -307,7 +348,7 @@ class Dialogue:
             self._logger.error(
                 "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
                 "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
-                "came from start() or engine.crawl(): the next crawl's start() has to yield them again",
+                "came from no page: start(), or whoever has put them, has to put them again",
                 error,
                 max(0.0, deadline - self._ceased_at),
                 len(outbox),
@@ -360,7 +401,7 @@ class Dialogue:
                 applied = protocol.applied
                 await self._until(deadline, self._exchange)
         if not protocol.lost:
-            await self._until(deadline, lambda: self._driver.leave(version, kept, why=why))
+            await self._until(deadline, lambda: self._leave(version, kept, why=why))
 
     def end(self) -> None:
         """Drop what was not stored; the owner stops the heartbeat."""
@@ -456,10 +497,11 @@ class Dialogue:
     async def _exchange(self) -> None:
         pace, protocol = self.pace, self.protocol
         began, registered, kept = time.monotonic(), self.id, len(protocol.outbox)
-        most, want = self._most + pace.ahead, self._wants()
+        want = self._wants()
         # Without a lease to come (on hold, closing), no move has to wait for one.
         until = pace.until if want else None
-        wanted, granted = await self._driver.exchange(want, pace.ahead_s, pace.ahead, most, until)
+        asks = Asks(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
+        wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, asks)
         now = time.monotonic()
         # Other seeding workers are counted only while nothing waits; start payloads come without notice.
         quiet = protocol.census.only_delayed and not (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scrapy_dq.frontier.model import MAX_LEASES
+from scrapy_dq.frontier.worker.outage import MEANWHILE
 
 
 @dataclass(frozen=True)
@@ -21,3 +22,5 @@ class WorkerOptions:
     """The most requests of the run, over all workers that have the same; None: any number."""
     spill_dir: str = ""
     """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
+    meanwhile: str = MEANWHILE
+    """What the warning about an outage says of the time until Redis answers."""

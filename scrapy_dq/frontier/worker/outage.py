@@ -12,7 +12,7 @@ from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
-_MEANWHILE = (
+MEANWHILE = (
     "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
     "Redis is available again"
 )
@@ -40,13 +40,15 @@ class Outage:
 
     def __init__(
         self,
-        meanwhile: str = _MEANWHILE,
+        meanwhile: str = MEANWHILE,
         kept: str = "moves",
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
         label: str = "",
     ) -> None:
         self._logger = ShardLog(logger, label)
+        self.error: Exception | None = None
+        """The last failure; None: there is no outage."""
         self._label = label
         self._clock = clock
         self._uniform = uniform
@@ -54,9 +56,12 @@ class Outage:
         self._kept = kept
         self._since: float | None = None
         self._warned: set[type[Exception]] = set()
-        self.reason = ""
-        """The reason of the last failure; empty: there is no outage."""
         self._tries = 0
+
+    @property
+    def reason(self) -> str:
+        """The reason of the last failure, in a sentence without a full stop; empty: there is no outage."""
+        return "" if self.error is None else str(self.error)
 
     @property
     def wait(self) -> Wait | None:
@@ -72,11 +77,11 @@ class Outage:
 
     def noted(self, error: Exception | None) -> None:
         """Note the result of a try without logging it: the caller does. None: it succeeded."""
-        self.reason = "" if error is None else str(error)
+        self.error = error
 
     def began(self, error: Exception) -> None:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
-        self.reason = str(error)
+        self.error = error
         if self._since is None:
             self._since = self._clock()
         if type(error) not in self._warned:
@@ -89,7 +94,7 @@ class Outage:
         Args:
             kept: the number of moves (see `kept` above) that were kept.
         """
-        self._tries, self.reason = 0, ""
+        self._tries, self.error = 0, None
         if self._since is None:
             return 0.0
         lasted_s = self._clock() - self._since

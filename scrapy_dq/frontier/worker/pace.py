@@ -56,7 +56,7 @@ class Pace:
         self._rate = 0.0
         self._next_due_at = float("inf")
         self._quiet = False
-        self._called = False
+        self._called_at: float | None = None
 
     def spread(self, shards: int) -> None:
         """Adapt to the number of shards."""
@@ -110,13 +110,19 @@ class Pace:
         """Note that a partition has room again."""
         self._fruitless = 0
 
+    @property
+    def is_called(self) -> bool:
+        """An exchange is due at once."""
+        return self._called_at is not None
+
     def called(self) -> None:
-        """Note that new words wait in Redis: the next exchange is due at once."""
-        self._called = True
+        """Note that something waits in Redis: the next exchange that begins is due at once."""
+        self._called_at = self._clock()
 
     def answered(self, began: float, now: float) -> None:
         """Note a round trip, from *began* to *now*; the remaining moves linger from *now* on."""
-        self._called = False
+        if self._called_at is not None and self._called_at <= began:
+            self._called_at = None  # a later call came after this exchange had been composed
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
         passed = max(now - self._answered_at, 1e-3)
@@ -168,7 +174,7 @@ class Pace:
             notes: how many of *moves* tell when a request was sent, for which others wait.
         """
         starving = self.hungry and want > 0 and not self._fruitless
-        if self._called or full or (starving and (moves or waiting)):
+        if self.is_called or full or (starving and (moves or waiting)):
             return 0.0
         pause = self._idle_longest_s
         if want:

@@ -1,6 +1,6 @@
 """The worker's side of the protocol: what it sends, and what each answer changes.
 
-It has no I/O, clock, randomness or tasks: `driver.py` sends its calls to Redis. The other side is
+It has no I/O, clock, randomness or tasks: `dialogue.py` sends its calls to Redis. The other side is
 lua/transitions/exchange.lua and lua/transitions/rejoin.lua; docs/design.md describes the protocol.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice, takewhile
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
@@ -63,43 +64,18 @@ _NO_RECORDS = 2**52
 _LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """The arguments of `Frontier.exchange`, and what is needed to read its answer."""
+class _Sent(NamedTuple):
+    """An exchange, and what is needed to read its answer."""
 
-    worker_id: str
-    epoch: str
-    run: int
-    seq: int
-    want: int
-    seeding: Seeding
-    held: int
-    moves: bytes
-    terms: bytes
-    registered: int
-    """Of the answer to join or rejoin: a late copy does not fit a later registration under the same id."""
+    call: Exchange
     prefix: list[Move]
-    """The moves that are packed in `moves`."""
+    """The moves that are packed in `call.moves`."""
     notes: int
-    """Number of notes in `terms`."""
+    """Number of notes in `call.terms`."""
     forgotten: int
-    """Number of ids to forget in `terms`."""
-    sent_at: float
+    """Number of ids to forget in `call.terms`."""
+    at: float
     """When it was composed; a repeat has the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """The arguments of `Frontier.rejoin`."""
-
-    new_id: str
-    old_id: str
-    epoch: str
-    run: int
-    held: list[bytes]
-    parentless: Parentless
-    seeding: Seeding
-    registered: int
 
 
 _COUNTS: dict[type[Move], Count] = {
@@ -119,9 +95,9 @@ def _is_parentless(move: Move) -> bool:
     return isinstance(move, Put) and move.parent is None
 
 
-def _listened(sent: Exchange) -> bool:
+def _listened(sent: _Sent) -> bool:
     """Tell whether the worker was listening: in a run that others have finished it would wait for nothing."""
-    return sent.seeding == Seeding.LISTENING
+    return sent.call.seeding == Seeding.LISTENING
 
 
 class Together:
@@ -212,7 +188,7 @@ class WorkerProtocol:
         self._has_start = has_start
         self._logger = ShardLog(logger, label)
         self._log = ReplayLog(rollback_horizon_s, label, home=shard.number == HOME)
-        self._call: Exchange | Rejoin | None = None
+        self._pending: _Sent | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
         self.epoch = ""
@@ -277,7 +253,7 @@ class WorkerProtocol:
     @property
     def under_way(self) -> bool:
         """An exchange or a rejoin was sent and is not answered."""
-        return self._call is not None
+        return self._pending is not None
 
     @property
     def unsaid(self) -> bool:
@@ -306,7 +282,7 @@ class WorkerProtocol:
     @property
     def pages(self) -> int:
         """How many requests of this run this worker sent, counting the leases under way."""
-        under_way = self._may_lease if isinstance(self._call, Exchange) else 0
+        under_way = self._may_lease if isinstance(self._pending, _Sent) else 0
         return self.census.pages + self.census.in_flight + under_way
 
     @property
@@ -369,66 +345,45 @@ class WorkerProtocol:
         """Stop repeating logged puts, because this worker leaves."""
         self._log.retire_all()
 
-    def compose(
-        self,
-        now: float,
-        want: int,
-        ahead_s: float = 0.0,
-        ahead: int = 0,
-        most: int = MAX_LEASES,
-        until: int | None = None,
-    ) -> Exchange | Rejoin | None:
+    def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
         """Return the unanswered call, else a new one; None if the outbox was lost: call again.
 
         Args:
             now: monotonic seconds, by the same clock as `Put.due_at`.
-            want: number of leases to request.
-            ahead_s, most: see `Terms`.
-            ahead: see `Leases.here`.
-            until: see `Outbox.prefix`.
         """
-        if self._call is None and self._forfeited:
+        if self._pending is None and self._forfeited:
             self._begin_rejoin()
-        if self._call is None:
+        if self._pending is None:
             try:
                 forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
-                here = self.leases.here(ahead)
+                here = self.leases.here(asks.ahead)
                 # One at a time, over all dialogues: else a death would charge several.
-                no_suspects = bool(self.others) and not self._may_meet_suspects(want)
+                no_suspects = bool(self.others) and not self._may_meet_suspects(asks.want)
                 max_pages = self._pages_left()
-                self._may_lease = want if max_pages is None else max(0, min(want, max_pages))
-                claim = self._claim(want)
+                self._may_lease = asks.want if max_pages is None else max(0, min(asks.want, max_pages))
                 terms = Terms(
-                    ahead_s,
-                    most,
-                    here,
-                    self.notes,
-                    claim,
-                    forget,
-                    no_suspects,
-                    max_pages,
-                    self._busy_elsewhere,
-                    self.finish_at,
-                )
-                self._call = self._freeze(now, want, terms, until)
+                    asks.ahead_s, asks.most, here, self.notes, self._claim(asks.want), forget, no_suspects,
+                    max_pages, self._busy_elsewhere, self.finish_at,
+                )  # fmt: skip
+                self._pending = self._freeze(now, asks, terms)
             except SpillLost as error:
                 self._give_up_outbox(error)
                 return None
-        return self._call
+        return self._pending.call if isinstance(self._pending, _Sent) else self._pending
 
     def refused(self) -> None:
         """Note that the call was refused; its script may have been stopped midway."""
-        if isinstance(self._call, Exchange):
-            _may_be_known(self._call.prefix)
+        if isinstance(self._pending, _Sent):
+            _may_be_known(self._pending.prefix)
 
     def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
         """Process the answer to an exchange; return the numbers of requested and of granted leases.
 
         Both are 0 if nothing was applied and the run continues.
         """
-        sent = self._call
-        assert isinstance(sent, Exchange)
-        self._call = None
+        sent = self._pending
+        assert isinstance(sent, _Sent)
+        self._pending = None
         self.asks_for_suspects = False
         if receipt.status is Status.LOST:
             self._lose()
@@ -448,19 +403,19 @@ class WorkerProtocol:
                 self._finish(over=self._ended_listening(sent))
             elif receipt.status is Status.OK:
                 self._catch_up()
-            return sent.want, len(receipt.leases)
+            return sent.call.want, len(receipt.leases)
         else:
             # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
             self.seq += 1
             self._lower()
             if receipt.words is not None:
                 # The number fits, so nothing was rolled back. An ack in another shard may wait for this.
-                self._log.retire(sent.sent_at)
+                self._log.retire(sent.at)
             self._learn_of_the_end(sent, receipt)
-            return sent.want, 0
+            return sent.call.want, 0
         return 0, 0
 
-    def _learn_of_the_end(self, sent: Exchange, receipt: Receipt) -> None:
+    def _learn_of_the_end(self, sent: _Sent, receipt: Receipt) -> None:
         # Without words, this worker's run is an older one, and how it ended is not known: others may have
         # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
         # Nor will home ever confirm the level that puts without a parent need, or this shard that no
@@ -481,7 +436,7 @@ class WorkerProtocol:
             elif receipt.words is None and self.outrun_at is None:
                 self.outrun_at = self.together.composed
 
-    def _ended_listening(self, sent: Exchange) -> bool:
+    def _ended_listening(self, sent: _Sent) -> bool:
         """Tell whether this worker only listened: then it has no part in what comes after the end.
 
         RACE: it was declared dead, and a put for another shard came after *sent*, and waits for the level.
@@ -509,8 +464,8 @@ class WorkerProtocol:
         if self.run < newest.run and newest.run_at < self.composed and not newest.over:
             self._begin_rejoin(newest.run)
 
-    def _freeze(self, now: float, want: int, terms: Terms, until: int | None) -> Exchange:
-        prefix = self.outbox.prefix(until)
+    def _freeze(self, now: float, asks: Asks, terms: Terms) -> _Sent:
+        prefix = self.outbox.prefix(asks.until)
         self.held_back = False
         if self.waits_to_seed and prefix:
             prefix = list(takewhile(lambda move: not _is_parentless(move), prefix))
@@ -525,11 +480,11 @@ class WorkerProtocol:
         if seeding in _LOWERED:
             self._lower()  # from now on it may arrive
         self.composed = self.together.compose()
-        return Exchange(
-            self.id, self.epoch, self.run, self.seq, want, seeding, len(self.leases),
-            pack_moves(prefix, now), pack_terms(terms, now),
-            self._registered, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now,
+        call = Exchange(
+            self.id, self.epoch, self.run, self.seq, asks.want, seeding, len(self.leases),
+            pack_moves(prefix, now), pack_terms(terms, now), self._registered,
         )  # fmt: skip
+        return _Sent(call, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now)
 
     @property
     def _busy_elsewhere(self) -> bool:
@@ -552,19 +507,19 @@ class WorkerProtocol:
     def _lower(self) -> None:
         self.raised_at, self.raise_retired = None, False
 
-    def _note_level(self, sent: Exchange, now: float) -> None:
-        if sent.seeding in _LOWERED:
+    def _note_level(self, sent: _Sent, now: float) -> None:
+        if sent.call.seeding in _LOWERED:
             return
         if self.raised_at is None:
             self.raised_at = now
-        elif self._log.covers(self.raised_at, sent.sent_at):
+        elif self._log.covers(self.raised_at, sent.at):
             self.raise_retired = True
 
     def _claim(self, want: int) -> Claim | None:
         keys = self._start_keys
         return Claim(keys.kind, keys.mark, self._random_bytes(8)) if keys and want else None
 
-    def _accept(self, sent: Exchange, receipt: Receipt, now: float) -> None:
+    def _accept(self, sent: _Sent, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
         self.outrun_at = None
@@ -579,7 +534,7 @@ class WorkerProtocol:
             self._log.forgettable.popleft()
         seq = self.seq
         self.seq += 1
-        self._log.retire(sent.sent_at)
+        self._log.retire(sent.at)
         for position in receipt.dropped:
             put = sent.prefix[position]
             if isinstance(put, Put) and put.fresh:
@@ -694,16 +649,16 @@ class WorkerProtocol:
         elif is_open or any(of.vouches for of in everywhere):
             parentless = Parentless.LOGGED
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
-        self._call = Rejoin(
+        self._pending = Rejoin(
             self._new_id(), self.id, self.epoch, self.run if run is None else run, self.leases.held(),
             parentless, seeding, self._registered,
         )  # fmt: skip
 
     def rejoined(self, answer: Rejoined) -> None:
         """Process the answer to a rejoin: continue under the new id, keep our leases, put the log again."""
-        rejoin = self._call
+        rejoin = self._pending
         assert isinstance(rejoin, Rejoin)
-        self._call = None
+        self._pending = None
         self._listener.counted(Count.REJOIN, 1)
         if answer.status is Status.LOST:
             self._lose(answer.shards)

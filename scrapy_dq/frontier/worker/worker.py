@@ -25,6 +25,7 @@ from scrapy_dq.frontier.model import (
     Ending,
     Fail,
     FrontierError,
+    FrontierRefused,
     FrontierUnavailable,
     Gone,
     Hold,
@@ -115,6 +116,8 @@ class Worker:
         self._waits = 0
         """Their sum."""
         self._leaving = False
+        self.unstored_puts = 0
+        """Number of puts that `stop` could not store."""
         self._told_gone: dict[int, int] = {}
         """What home was told under its present id, by shard; see `Gone`."""
         self._told_as = ""
@@ -181,9 +184,29 @@ class Worker:
         return sum(each.outbox.puts for each in self._protocols)
 
     @property
+    def full(self) -> bool:
+        """What waits for a shard fills an exchange: an owner that can wait should."""
+        return any(each.outbox.full for each in self._protocols)
+
+    def has_all(self, shard: int, since: int) -> bool:
+        """Tell whether a shard has confirmed all that was put there, in an exchange composed after *since*.
+
+        Puts without a parent in other shards keep the run open only if home has confirmed that, too.
+        """
+        of = self._protocols[shard]
+        said = of.applied > since and not (of.outbox or of.under_way)
+        return said and (shard != HOME or self._level.is_raised())
+
+    @property
     def outage(self) -> str:
         """Why Redis gives no usable answer now, in a sentence without a full stop; empty: no outage."""
         return next((each.outage.reason for each in self.dialogues if each.outage.reason), "")
+
+    @property
+    def refusal(self) -> FrontierRefused | None:
+        """Why Redis refuses this worker now: to try again does not help; None: it does not."""
+        errors = (each.outage.error for each in self.dialogues)
+        return next((each for each in errors if isinstance(each, FrontierRefused)), None)
 
     def outage_of(self, shard: int) -> str:
         """Return why a shard takes no puts without a parent now: an outage of it, or of home, as `outage`."""
@@ -621,6 +644,7 @@ class Worker:
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await self.home.attempt(partial(self.home.leave, kept=kept, why=why), deadline)
         finally:
+            self.unstored_puts = self.unconfirmed_puts
             self._end_all()
 
     async def _raise_level(self, deadline: float) -> None:

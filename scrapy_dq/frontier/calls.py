@@ -1,0 +1,64 @@
+"""What a worker asks of its frontier: calls that it repeats byte for byte until one is answered."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scrapy_dq.frontier.model import MAX_LEASES, Parentless, Seeding
+from scrapy_dq.frontier.wire import NO_TERMS
+
+
+class Asks(NamedTuple):
+    """What a worker wants of its next exchange."""
+
+    want: int = 0
+    """Number of leases to request."""
+    ahead_s: float = 0.0
+    """See `Terms`."""
+    ahead: int = 0
+    """See `Leases.here`."""
+    most: int = MAX_LEASES
+    """See `Terms`."""
+    until: int | None = None
+    """See `Outbox.prefix`."""
+
+
+class Exchange(NamedTuple):
+    """Apply *moves* in order and take up to *want* leases. Source: lua/transitions/exchange.lua"""
+
+    worker_id: str
+    epoch: str
+    run: int
+    seq: int
+    """One more than in the last answered exchange; 1 after (re)joining."""
+    want: int
+    """Number of leases, 0 to MAX_LEASES."""
+    seeding: Seeding
+    held: int
+    """Number of leases that the worker believes it owns before *moves* are applied."""
+    moves: bytes
+    """A prefix of the outbox, from `pack_moves`; at most MAX_MOVES."""
+    terms: bytes = NO_TERMS
+    """From `pack_terms`."""
+    registered: int = 0
+    """Of the answer to join or rejoin; 0: any. A late copy fits no later registration under the same id."""
+
+
+class Rejoin(NamedTuple):
+    """Register a live worker again; keep those of *held* that it still owns.
+
+    Source: lua/transitions/rejoin.lua
+    """
+
+    new_id: str
+    old_id: str
+    epoch: str
+    run: int
+    held: list[bytes]
+    parentless: Parentless
+    """Whether the worker has puts without a parent lease. With these it also registers in a finished run, as
+    long as the tokens of its puts are stored; the first new put reopens the run."""
+    seeding: Seeding
+    """ACTIVE or AGAIN."""
+    registered: int = 0
+    """Of the answer under *old_id*; 0: any."""
