@@ -89,7 +89,7 @@ class Producer(Listener):
         self._durable = durable
         # It has no start(), and is not a worker that a supervisor has restarted.
         crawl = replace(crawl, starts="", restart_window_s=0.0)
-        self._heartbeat = Heartbeat(ttl_s=ttl_s, stall_timeout_s=300.0)
+        self._heartbeat = Heartbeat(ttl_s=ttl_s)
         self._parts = [
             _Part(
                 Driver(frontier, crawl, own_identity(), self, rollback_horizon_s),
