@@ -46,8 +46,7 @@ def generated_files() -> Iterator[tuple[Path, str]]:
                 f"docs/settings.md has no section that begins: ### `{setting.name}`, Default ..."
             )
     order = re.findall(r"(?m)^### `(\w+)`$", settings)
-    settings = filled(settings, "settings", settings_table(order))
-    yield DOCS / "settings.md", filled(settings, "stats", stats_table())
+    yield DOCS / "settings.md", filled(settings, "settings", settings_table(order))
     for page, part in (("stats.md", stats_table()), ("api.md", public_names())):
         text = (DOCS / page).read_text("utf-8")
         yield DOCS / page, filled(text, page.removesuffix(".md"), part)

@@ -40,7 +40,7 @@ def need_asyncio() -> None:
 
 
 def data_dir(named: str | None) -> Path:
-    """Return the folder of the embedded Redis and of the records of crews; it need not exist.
+    """Return the folder for all files but a long outbox, if that is not named; it need not exist.
 
     Args:
         named: DQ_DATA_DIR; empty: `dq` in Scrapy's data directory.

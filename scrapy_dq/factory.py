@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.python import global_object_name
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from scrapy_dq.backend.connection import Connection
 
 logger = logging.getLogger(__name__)
+RESTART_WINDOW_S = 60.0
+"""Supervisors restart a container within seconds (Kubernetes: after 10, 20 and 40 s); a person who waits for
+the next run does not mind a minute, and a DQ_RUN_NAME ends it at once."""
 
 
 def config_of(crawler: Crawler) -> Config:
@@ -61,9 +65,8 @@ def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None
     """Return the frontier of the crawl that *config* names, or that of another of its shards than home."""
     # Only home has start keys; what was claimed from them does not leave it.
     return Frontier(
-        client, config.crawl, config.order, config.keep_failed, config.seen_kind,
-        None if shard else start_keys, config.wait_replicas, config.redis_timeout_s / 2,
-        shard=shard,
+        client, config.crawl, config.order, config.seen_kind, None if shard else start_keys,
+        config.wait_replicas, config.redis_timeout_s / 2, shard=shard,
     )  # fmt: skip
 
 
@@ -98,11 +101,10 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
     """Return what a worker goes by; see `WorkerOptions`."""
     return WorkerOptions(
         ttl_s=config.worker_ttl_s,
-        stall_timeout_s=config.stall_timeout_s,
         rollback_horizon_s=config.rollback_horizon_s,
         max_attempts=config.max_attempts,
         max_pages=config.max_pages or None,
-        spill_dir=config.spill_dir,
+        spill_dir=os.path.expanduser(config.data_dir),
         most_of_a_partition=most_of_a_partition,
     )
 
@@ -126,7 +128,7 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         # Of arguments that cannot be told apart, nobody knows whether another start() yields the same.
         starts=("" if config.seed_once and not own else "*") + args,
         # One that is fed is started again to be fed on.
-        restart_window_s=0.0 if listens or own else config.restart_window_s,
+        restart_window_s=0.0 if listens or own else RESTART_WINDOW_S,
     )
 
 

@@ -181,7 +181,7 @@ def test_a_scheduler_can_be_driven_without_a_crawl() -> None:
 
 @pytest.mark.soak
 def test_the_memory_of_a_worker_over_a_million_pages() -> None:
-    """It grows by what it remembers, which is bounded (DQ_LOCAL_SEEN); Scrapy's filter knows every URL."""
+    """It grows by what it remembers, which is bounded (LOCAL_SEEN); Scrapy's filter knows every URL."""
     with RedisServer() as server:
         plan: dict[str, Any] = {"requests": 1_000_000, "phases": ["crawled"]}
         ours = plan | {

@@ -68,7 +68,7 @@ class Connection:
     def __init__(self, config: Config, data_dir: Path) -> None:
         self._config = config
         self.timeout_s = config.redis_timeout_s
-        self._embedded = EmbeddedRedis(data_dir, binary=config.redis_server) if config.embedded else None
+        self._embedded = EmbeddedRedis(data_dir) if config.embedded else None
         self._socket = ""
         self._client: redis.asyncio.Redis | None = None
         self._ensuring: asyncio.Future[None] | None = None

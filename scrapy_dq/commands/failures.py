@@ -87,7 +87,7 @@ class FailedRequests(_Failures):
     summary = "requests that failed for good"
     description = (
         "Counts the causes of the requests that failed for good (an exception in a callback, a page that "
-        "could not be downloaded or ended with HTTP 500), and lists the newest, at most DQ_KEEP_FAILED, each "
+        "could not be downloaded or ended with HTTP 500), and lists the newest 10,000 at most, each "
         "with the reason and the worker."
     )
     of_one = "failed request"

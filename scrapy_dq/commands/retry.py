@@ -177,7 +177,7 @@ def _read_words(options: argparse.Namespace) -> list[str]:
 
 def _ask(failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: Place) -> None:
     census = overview.census.failed
-    more = f" ({census:,} failed; DQ_KEEP_FAILED are kept)" if failed and census > failed else ""
+    more = f" ({census:,} failed; the newest 10,000 are kept)" if failed and census > failed else ""
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"
     if failed or dead:
         asking.say(f"To {where}: {_both(failed, dead)}{more}.", options)

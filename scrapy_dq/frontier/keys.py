@@ -59,7 +59,7 @@ KEYS = (
     Key("earliest", "zset", "until the time has passed"),
     Key("blocked", "zset", "until the time has passed"),
     Key("dead", "hash", "until the next run starts"),
-    Key("failed", "list", "until the next run starts; the newest DQ_KEEP_FAILED"),
+    Key("failed", "list", "until the next run starts; the newest 10,000"),
     Key("stats", "hash", "until the next run starts; only with STATS_CLASS = scrapy_dq.SharedStats"),
     Key("samples", "list", "until the next run is a day old; the newest, of some 3 hours"),
     Key("minutes", "list", "until the next run is a day old; the newest, of some 2 days"),

@@ -25,7 +25,7 @@ def settings_of(config: Config) -> list[dict[str, Any]]:
                 "value": printable(prose_without_logins(_text(setting, value), limit=_LONGEST), _LONGEST),
                 "unit": setting.unit,
                 "about": setting.doc,
-                "default": value == setting.default or not (value or setting.default),
+                "default": value == setting.parsed_default,
             }
         )
     return rows

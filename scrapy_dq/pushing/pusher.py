@@ -173,7 +173,7 @@ class Pusher:
         if request.meta.get("dq_local"):
             raise BadLine("dq_local keeps a request in the worker that made it")
         try:
-            due = due_of(request, None, None)
+            due = due_of(request, None, self._config.retry_backoff)
             partition = b""
             if self._config.partition_by == "slot":
                 partition = partition_without_downloader(request)

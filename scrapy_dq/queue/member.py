@@ -153,7 +153,7 @@ class Member(Listener):
         config = self._config
         self._frontiers = [
             Frontier(
-                await self._connection.client_of(shard), crawl, order, config.keep_failed,
+                await self._connection.client_of(shard), crawl, order,
                 wait_replicas=config.wait_replicas, wait_s=config.redis_timeout_s / 2, shard=shard,
             )
             for shard in range(config.shards)

@@ -16,6 +16,7 @@ EXPECTED = (
     '"fixed:1d", "adaptive:1h..30d" (units: s, m, h, d, w; from 1 s to ten years), "meta", or a subclass of '
     "scrapy_dq.RevisitPolicy"
 )
+_OPTIONS = '", field=NAME" (of the items, shows a change) and ", priority=-100" (a whole number)'
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw])")
 
@@ -26,6 +27,11 @@ class BadRevisit(ValueError):
 
 class RevisitPolicy:
     """Says when pages are visited again. `DQ_REVISIT` names a subclass, by itself or by its dotted path."""
+
+    priority = -100
+    """Is added to the priority of a page's next visits, -1,000,000 to 1,000,000."""
+    field = ""
+    """The field of a page's items that shows whether the page has changed; empty: its body does."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RevisitPolicy:
@@ -102,6 +108,24 @@ def policy_in(words: str) -> RevisitPolicy:
     if words == "meta":
         return Never()
     raise BadRevisit(f"{words!a:.100}: expected {EXPECTED}")
+
+
+def options_in(words: str) -> dict[str, Any]:
+    """Return the attributes of a policy that *words* set, such as `field=price, priority=-10`.
+
+    Raises:
+        BadRevisit: one is unknown or invalid.
+    """
+    found: dict[str, Any] = {}
+    for word in words.split(","):
+        name, _, value = map(str.strip, word.partition("="))
+        if name == "field" and value:
+            found[name] = value
+        elif name == "priority" and re.fullmatch(r"-?[0-9]{1,7}", value) and abs(int(value)) <= 1_000_000:
+            found[name] = int(value)
+        else:
+            raise BadRevisit(f"{word.strip()!a:.100}: expected {_OPTIONS} after the policy")
+    return found
 
 
 def policy_of_meta(value: Any) -> RevisitPolicy:

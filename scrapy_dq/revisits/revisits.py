@@ -20,6 +20,7 @@ from scrapy_dq.revisits.policy import (
     Never,
     RevisitPolicy,
     checked,
+    options_in,
     policy_in,
     policy_of_meta,
 )
@@ -73,20 +74,13 @@ class _Page:
 class Revisits:
     """Of one crawler. Nothing here blocks or raises."""
 
-    def __init__(
-        self, crawler: Crawler, policy: RevisitPolicy, codec: Codec, priority: int, item_field: str
-    ) -> None:
-        """
-        Args:
-            priority: is added to that of a request (DQ_REVISIT_PRIORITY).
-            item_field: what of the items of a page shows a change (DQ_REVISIT_FIELD); empty: its body.
-        """
+    def __init__(self, crawler: Crawler, policy: RevisitPolicy, codec: Codec) -> None:
         assert crawler.stats is not None
         self._count: Callable[[str], None] = crawler.stats.inc_value
         self._policy = policy
         self._codec = codec
-        self._priority = priority
-        self.item_field = item_field
+        self._priority = policy.priority
+        self.field = policy.field
         self._pages: dict[bytes, _Page] = {}
         """By lease."""
         self._failures_told = self._field_told = False
@@ -100,8 +94,7 @@ class Revisits:
         """
         if not config.revisit:
             return None
-        policy = _policy(crawler, config.revisit)
-        return cls(crawler, policy, codec, config.revisit_priority, config.revisit_field)
+        return cls(crawler, _policy(crawler, config.revisit), codec)
 
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
         """Note that *request* is served under a lease; it may become a conditional one."""
@@ -139,7 +132,7 @@ class Revisits:
             return
         try:
             # Not its repr(): that of a set differs between processes, that of some objects at each visit.
-            page.fields.append(self._codec.packed(ItemAdapter(item).get(self.item_field)))
+            page.fields.append(self._codec.packed(ItemAdapter(item).get(self.field)))
         except Exception as error:  # a class of the project may raise anything
             page.fields = None
             if not self._field_told:
@@ -147,7 +140,7 @@ class Revisits:
                 logger.warning(
                     "The field %r of an item cannot be compared (%s): it is unknown whether its page has "
                     "changed. No more of these are shown",
-                    self.item_field,
+                    self.field,
                     printable(f"{type(error).__name__}: {error}"),
                 )
 
@@ -209,7 +202,7 @@ class Revisits:
         changed: bool | None = False
         kept = last
         if response is not None and 200 <= response.status < 300 and not failed:
-            parts = page.fields if self.item_field else [response.body]
+            parts = page.fields if self.field else [response.body]
             digest = "" if parts is None else digest_of(*parts)
             changed = digest != last.digest if digest and last.digest else None
             kept = last._replace(digest=digest, validators=validators_of(response))
@@ -282,19 +275,28 @@ def check(request: Request) -> None:
 
 
 def _policy(crawler: Crawler, value: Any) -> RevisitPolicy:
-    if isinstance(value, str) and (":" in value or "." not in value):
-        try:
-            return policy_in(value)
-        except BadRevisit as error:
-            raise ConfigError(f"DQ_REVISIT = {error}") from None
+    name, comma, words = value.partition(",") if isinstance(value, str) else (value, "", "")
     try:
-        made = load_object(value)
+        options = options_in(words) if comma else {}
+        if isinstance(name, str) and (":" in name or "." not in name):
+            policy = policy_in(name.strip())
+        else:
+            policy = _made(crawler, name)
+    except BadRevisit as error:
+        raise ConfigError(f"DQ_REVISIT = {error}") from None
+    vars(policy).update(options)
+    return policy
+
+
+def _made(crawler: Crawler, named: Any) -> RevisitPolicy:
+    try:
+        made = load_object(named.strip() if isinstance(named, str) else named)
         if isinstance(made, type) and issubclass(made, RevisitPolicy):
             return made.from_crawler(crawler)
     except Exception as error:  # a module may raise anything while it is imported, and so may the class
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"DQ_REVISIT = {value!r}: expected {EXPECTED} ({reason:.300})") from error
-    raise ConfigError(f"DQ_REVISIT = {value!r}: expected {EXPECTED}")
+        raise ConfigError(f"DQ_REVISIT = {named!r}: expected {EXPECTED} ({reason:.300})") from error
+    raise ConfigError(f"DQ_REVISIT = {named!r}: expected {EXPECTED}")
 
 
 def _unchanged(response: Response, **kwargs: Any) -> None:

@@ -13,6 +13,8 @@ from scrapy import Request
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
 SEED_BYTES = 16
+LOCAL_SEEN = 100_000
+"""Some 160 bytes each, so at most 16 MB. More saves little: an older duplicate is dropped in Redis."""
 
 
 class Admitted(NamedTuple):
@@ -30,18 +32,15 @@ class Admissions:
         self,
         fingerprint: Callable[[Request], bytes],
         is_seed: Callable[[Request], bool],
-        local_seen: int,
         shares_seen: bool,
     ) -> None:
         """
         Args:
             is_seed: tells which requests are admitted once per run: those of start(), with DQ_SEED_ONCE.
-            local_seen: number of fingerprints that are remembered (DQ_LOCAL_SEEN).
             shares_seen: the frontier filters, not a DUPEFILTER_CLASS of the project.
         """
         self._fingerprint = fingerprint
         self._is_seed = is_seed
-        self._local_seen = local_seen
         self._shares_seen = shares_seen
         self._sent: OrderedDict[bytes, int] = OrderedDict()
         """With the reference of each put (`Worker.reference`)."""
@@ -64,7 +63,7 @@ class Admissions:
     def remember(self, fingerprint: bytes, reference: int) -> None:
         """Note that *fingerprint* was sent; *reference*: of its put, or 0."""
         self._sent[fingerprint] = reference
-        if len(self._sent) > self._local_seen:
+        if len(self._sent) > LOCAL_SEEN:
             self._sent.popitem(last=False)
 
     def forget_sent(self) -> None:

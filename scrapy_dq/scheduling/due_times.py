@@ -10,6 +10,7 @@ from scrapy import Request
 
 from scrapy_dq.codec import copied
 from scrapy_dq.scheduling.handed_out import KEY
+from scrapy_dq.settings import Backoff
 
 LONGEST_S = 315_360_000
 """Ten years: a longer delay is a confusion of units."""
@@ -38,21 +39,21 @@ class Due(NamedTuple):
 AT_ONCE = Due()
 
 
-def due_of(request: Request, parent: Request | None, backoff: tuple[float, float] | None) -> Due:
+def due_of(request: Request, parent: Request | None, backoff: Backoff) -> Due:
     """Return when *request* is due.
 
     Args:
         parent: the request that it may be a retry of.
-        backoff: base and cap in seconds, for retries (DQ_RETRY_BACKOFF).
+        backoff: for retries (DQ_RETRY_BACKOFF).
     Raises:
         BadDue: `dq_delay` or `dq_not_before` in its meta is invalid.
     """
     meta = request.meta
     delay, not_before = meta.get("dq_delay"), meta.get("dq_not_before")
     if delay is None and not_before is None:
-        if backoff is None or not _is_retry(request, parent):
+        if not backoff.base or not _is_retry(request, parent):
             return AT_ONCE
-        delay = _pause_s(meta["retry_times"], *backoff)
+        delay = _pause_s(meta["retry_times"], backoff.base, backoff.cap)
     delay_s = 0.0 if delay is None else _number("dq_delay", delay, LONGEST_S)
     not_before_s = 0.0 if not_before is None else _number("dq_not_before", not_before, LATEST_S)
     return Due(time.monotonic() + delay_s if delay_s else 0.0, not_before_s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -140,7 +140,7 @@ class Settlement:
         crawler: Crawler,
         settled: Callable[[Request, Outcome, str], None],
         downloaded: Callable[[Request], None],
-        failed_statuses: Collection[int] = (),
+        failed_statuses: Iterable[int] = (),
     ) -> None:
         self._settled = settled
         self._downloaded = downloaded

@@ -102,12 +102,11 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         elif joined.ended_s is None:
             what = f"run {config.run_name!r} is finished: nothing to do. Another DQ_RUN_NAME starts a new run"
         else:
-            left_s = config.restart_window_s - joined.ended_s
+            left_s = crawl.restart_window_s - joined.ended_s
             what = (
                 f"run {joined.run}, with the same arguments, was finished {joined.ended_s:.0f} s ago by "
                 f"workers on several hosts: nothing to do for a restarted worker. A new run can start in "
-                f"{left_s:.0f} s (DQ_RESTART_WINDOW), or now with another DQ_RUN_NAME or with "
-                f"DQ_RESTART_WINDOW = 0"
+                f"{left_s:.0f} s, or now with another DQ_RUN_NAME"
             )
     elif not joined.resumed:
         what = f"new {run}; {counts_of(census)}"
@@ -160,8 +159,7 @@ def _changes(before: Limits | None, now: Limits | None) -> list[str]:
     rows = [
         ("DQ_DOMAIN_DELAY", before.delay_s, now.delay_s),
         ("DQ_DOMAIN_CONCURRENCY", before.concurrency, now.concurrency),
-        ("DQ_DOMAIN_BUDGET", before.budget, now.budget),
-        ("DQ_DOMAIN_BUDGET_PERIOD", *("day" if of.daily else "run" for of in (before, now))),
+        ("DQ_DOMAIN_BUDGET", *(f"{of.budget}{'/day' * of.daily}" for of in (before, now))),
     ]
     names = sorted({*before.own, *now.own, *before.own_budgets, *now.own_budgets})
     own = [(f"DQ_DOMAIN_LIMITS of {name}", _own(before, name), _own(now, name)) for name in names]
@@ -271,7 +269,7 @@ class Progress:
     ) -> None:
         """
         Args:
-            interval_s: between two log lines; 0: none are logged.
+            interval_s: between two log lines (LOGSTATS_INTERVAL); 0: none are logged.
             start_over: returns whether this worker's start() has ended.
         """
         self._interval_s = interval_s

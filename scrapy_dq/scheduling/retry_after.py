@@ -34,7 +34,7 @@ class RetryAfter:
         Args:
             served_from: returns the partition of a request that the scheduler has served; None for any other.
             block: blocks a partition, for all workers, for a number of seconds.
-            max_s: longest block, in seconds (DQ_RETRY_AFTER_MAX).
+            max_s: longest block, in seconds (DQ_RETRY_BACKOFF).
         """
         self._slots = slots
         self._served_from = served_from
@@ -65,7 +65,7 @@ class RetryAfter:
             if len(self._logged_until) > 1000:
                 self._logged_until.clear()
             self._logged_until[partition] = now + wait_s
-            capped = f" (asked for {asked_s:g} s; DQ_RETRY_AFTER_MAX)" if wait_s < asked_s else ""
+            capped = f" (asked for {asked_s:g} s; DQ_RETRY_BACKOFF)" if wait_s < asked_s else ""
             logger.info(
                 "%s answers %d with Retry-After: no worker sends it requests for %g s%s",
                 partition.decode(),

@@ -107,7 +107,7 @@ class Scheduler(BaseScheduler):
         assert self._crawler.request_fingerprinter is not None
         # Before joining: a fingerprinter of the project may raise.
         fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
-        admissions = Admissions(fingerprint, self._is_seed, config.local_seen, session.shares_seen)
+        admissions = Admissions(fingerprint, self._is_seed, session.shares_seen)
         self._fed = Payloads(spider, session.codec)
         await session.open(self)
         if isinstance(session.dupefilter, DupeFilter):

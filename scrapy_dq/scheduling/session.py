@@ -156,12 +156,11 @@ class Session(Listener):
             crawl_opening, grace_s=self.config.shutdown_grace_s, tune_gc=self.config.tune_gc
         )
         try:
-            self.settlement = Settlement(
-                self._crawler, scheduler.settled, scheduler.downloaded, self.config.failed_statuses
-            )
+            failed = map(int, self._crawler.settings.getlist("RETRY_HTTP_CODES"))
+            self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded, failed)
             if self.revisits is not None:
                 self.settlement.answered = scheduler.answered
-                self.settlement.yielded = scheduler.yielded if self.revisits.item_field else None
+                self.settlement.yielded = scheduler.yielded if self.revisits.field else None
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
             self.downloads = Downloads(
                 self.slots, self.config.limits, self.settlement.wake,
@@ -390,7 +389,7 @@ class Session(Listener):
             )
 
     def _time_left(self) -> float:
-        """Return the seconds left of the grace period; at least DQ_REDIS_TIMEOUT, for one last attempt."""
+        """Return the seconds left of the grace period; at least one timeout of Redis, for a last try."""
         left = self.config.shutdown_grace_s
         if self._grace is not None:
             left = self._grace.when() - asyncio.get_running_loop().time()

@@ -47,19 +47,21 @@ class SideTasks:
         """
         frontier = frontiers[HOME]
         assert crawler.stats is not None
-        if config.retry_after_max_s and config.partition_by != "none":
+        if config.retry_backoff.retry_after and config.partition_by != "none":
             # Signals hold their receivers weakly.
             self._retry_after = RetryAfter(
-                slots, downloads.partition_of, downloads.block, config.retry_after_max_s, crawler.stats
-            )
+                slots, downloads.partition_of, downloads.block, config.retry_backoff.retry_after,
+                crawler.stats,
+            )  # fmt: skip
             crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
         self._sharing: StatsSharing | None = None
         if isinstance(crawler.stats, SharedStats):
-            self._sharing = StatsSharing(crawler.stats, frontier, worker, config.stats_interval_s)
+            self._sharing = StatsSharing(crawler.stats, frontier, worker)
         self._notices: Notices | None = None
         if config.notify_url:
             self._notices = Notices(config.notify_url, config.crawl, frontier, worker)
-        self._progress = Progress(config.log_interval_s, lambda: worker.census, lambda: settlement.start_over)
+        every_s = crawler.settings.getfloat("LOGSTATS_INTERVAL")
+        self._progress = Progress(every_s, lambda: worker.census, lambda: settlement.start_over)
         self._health = HealthMonitor([each.client for each in frontiers], target, embedded=config.embedded)
 
     def stop(self) -> None:

@@ -3,9 +3,9 @@
 from scrapy_dq.settings.config import REMOVED, SETTINGS, Config, enabled, fill_items_key
 from scrapy_dq.settings.errors import ConfigError
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, queues_in_vain, start_queue_setting
-from scrapy_dq.settings.setting import Setting
+from scrapy_dq.settings.setting import Backoff, Setting
 
 __all__ = [
-    "REMOVED", "SETTINGS", "Config", "ConfigError", "Setting", "breadth_first_queues", "enabled",
+    "REMOVED", "SETTINGS", "Backoff", "Config", "ConfigError", "Setting", "breadth_first_queues", "enabled",
     "fill_items_key", "queues_in_vain", "start_queue_setting",
 ]  # fmt: skip

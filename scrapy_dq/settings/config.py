@@ -17,28 +17,27 @@ from scrapy_dq.settings.peers import order_of_queue
 from scrapy_dq.settings.redis_place import name_place, names_redis
 from scrapy_dq.settings.scrapy_queues import breadth_first_queues, start_queue
 from scrapy_dq.settings.setting import (
+    Backoff,
+    Budget,
     PartitionSettings,
     Setting,
     backoff,
     boolean,
+    budget,
     choice,
     encoding,
-    folder,
     host,
     integer,
     limits,
     loadable,
     mapping,
-    need_program,
     number,
     order_choice,
     path,
-    program,
     revisit_policy,
     schemes,
     serializer,
     setting_field,
-    statuses,
     text,
     texts,
     url,
@@ -47,10 +46,11 @@ from scrapy_dq.settings.setting import (
 from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
+REDIS_TIMEOUT_S = 2.0
+"""Below a third of the default DQ_WORKER_TTL: one reply that never comes does not make a worker look dead."""
 _FOR_ITEMS = (
-    "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_REDIS_TIMEOUT",
-    "DQ_ROLLBACK_HORIZON", "DQ_DATA_DIR", "DQ_REDIS_SERVER", "REDIS_URL", "REDIS_HOST", "REDIS_PORT",
-    "REDIS_DB", "REDIS_PARAMS",
+    "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_ROLLBACK_HORIZON",
+    "DQ_DATA_DIR", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS",
 )  # fmt: skip
 
 
@@ -65,9 +65,6 @@ class Config:
         "DQ_CRAWL", "%(spider)s", text, "The name of the crawl, shared by its workers", required=True
     )
     run_name: str = setting_field("DQ_RUN_NAME", "", text, "The name of one run, such as a job id or a date")
-    restart_window_s: float = setting_field(
-        "DQ_RESTART_WINDOW", 60.0, number, "How long a restarted worker begins no new run", "s", 0, 86_400
-    )
     order: Order = setting_field(
         "DQ_ORDER", "priority-lifo", order_choice, "The order within a partition", choices=ORDERS
     )
@@ -97,26 +94,17 @@ class Config:
     domain_concurrency: int = setting_field(
         "DQ_DOMAIN_CONCURRENCY", 0, integer, "Requests of a partition in flight", "requests", 0, 1_000_000
     )
-    domain_budget: int = setting_field(
-        "DQ_DOMAIN_BUDGET",
-        0,
-        integer,
-        "The most requests of a partition, in a run or on a day",
-        "requests",
-        0,
-        1_000_000_000,
-    )
-    domain_budget_period: str = setting_field(
-        "DQ_DOMAIN_BUDGET_PERIOD", "run", choice, "What a budget is for", choices=("run", "day")
+    domain_budget: Budget = setting_field(
+        "DQ_DOMAIN_BUDGET", 0, budget, "The most requests of a partition in a run, or (`1000/day`) on a day"
     )
     domain_limits: dict[str, PartitionSettings] = setting_field(
         "DQ_DOMAIN_LIMITS", {}, limits, "Delay, concurrency and budget of single partitions"
     )
-    retry_after_max_s: float = setting_field(
-        "DQ_RETRY_AFTER_MAX", 600.0, number, "The longest `Retry-After` that is obeyed", "s", 0, 86_400
-    )
-    retry_backoff: tuple[float, float] | None = setting_field(
-        "DQ_RETRY_BACKOFF", {}, backoff, "Base and cap, in seconds, of the delay before a retry"
+    retry_backoff: Backoff = setting_field(
+        "DQ_RETRY_BACKOFF",
+        {},
+        backoff,
+        "How long a retry waits, and the longest `Retry-After` that is obeyed",
     )
     seen: str = setting_field(
         "DQ_SEEN", "exact", choice, "How fingerprints are stored in Redis", choices=("exact", "compact")
@@ -128,18 +116,6 @@ class Config:
         "DQ_REVISIT", "", revisit_policy, "When pages are visited again, such as `fixed:1d`; empty: never"
     )
     """Text, or a class."""
-    revisit_priority: int = setting_field(
-        "DQ_REVISIT_PRIORITY",
-        -100,
-        integer,
-        "Is added to the priority of a page's next visits",
-        "",
-        -1_000_000,
-        1_000_000,
-    )
-    revisit_field: str = setting_field(
-        "DQ_REVISIT_FIELD", "", text, "The field of items that shows a change; empty: the body does"
-    )
     seed_once: bool = setting_field(
         "DQ_SEED_ONCE", True, boolean, "Crawl equal requests of `start()` once per run"
     )
@@ -167,25 +143,12 @@ class Config:
     worker_ttl_s: float = setting_field(
         "DQ_WORKER_TTL", 30.0, number, "A worker without a heartbeat for this long is dead", "s", 1, 3600
     )
-    stall_timeout_s: float = setting_field(
-        "DQ_STALL_TIMEOUT", 300.0, number, "A loop blocked for this long has no heartbeat", "s", 1, 86_400
-    )
     shutdown_grace_s: float = setting_field(
         "DQ_SHUTDOWN_GRACE", 8.0, number, "The time that a closing worker has", "s", 0, 3600
     )
     max_attempts: int = setting_field(
         "DQ_MAX_ATTEMPTS", 3, integer, "How many workers may die while they process a request", "", 1, 100
     )
-    keep_failed: int = setting_field(
-        "DQ_KEEP_FAILED", 10_000, integer, "How many failed requests are kept", "requests", 0, 10_000_000
-    )
-    failed_statuses: tuple[int, ...] = setting_field(
-        "DQ_FAILED_STATUSES",
-        (500, 502, 503, 504, 522, 524, 408, 429),
-        statuses,
-        "HTTP statuses that count as failed, unless a callback or an errback handles them",
-    )
-    """Scrapy's own default of RETRY_HTTP_CODES, where there are no settings of Scrapy."""
     rollback_horizon_s: float = setting_field(
         "DQ_ROLLBACK_HORIZON", 10.0, number, "How much new data Redis may lose safely", "s", 1, 600
     )
@@ -195,10 +158,6 @@ class Config:
     max_entry_bytes: int = setting_field(
         "DQ_MAX_ENTRY_BYTES", 1_048_576, integer, "The largest stored request", "bytes", 1024, 4_194_304
     )
-    local_seen: int = setting_field(
-        "DQ_LOCAL_SEEN", 100_000, integer, "Fingerprints in a worker's memory", "fingerprints", 0, 100_000_000
-    )
-    spill_dir: str = setting_field("DQ_SPILL_DIR", "", folder, "Where a long outbox is written to disk")
     url_schemes: tuple[str, ...] = setting_field(
         "DQ_URL_SCHEMES", ("http", "https"), schemes, "The URL schemes that may be stored"
     )
@@ -211,9 +170,6 @@ class Config:
     """An object with `dumps` and `loads`."""
     trust_pickle: bool = setting_field(
         "DQ_TRUST_PICKLE", False, boolean, "Allow a serializer that may read pickles"
-    )
-    log_interval_s: float = setting_field(
-        "DQ_LOG_INTERVAL", 60.0, number, "The time between two progress lines; 0: none", "s", 0, 86_400
     )
     notify_url: str = setting_field(
         "DQ_NOTIFY_URL",
@@ -228,13 +184,7 @@ class Config:
     tune_gc: bool = setting_field(
         "DQ_TUNE_GC", True, boolean, "Collect less garbage: not what was loaded before the crawl"
     )
-    redis_timeout_s: float = setting_field(
-        "DQ_REDIS_TIMEOUT", 2.0, number, "How long one reply of Redis may take", "s", 0.1, 60
-    )
-    data_dir: str = setting_field(
-        "DQ_DATA_DIR", "", path, "The folder of the embedded Redis and of a crew's records"
-    )
-    redis_server: str = setting_field("DQ_REDIS_SERVER", "", program, "The binary of the embedded Redis")
+    data_dir: str = setting_field("DQ_DATA_DIR", "", path, "The folder for all files")
     persist: bool = setting_field(
         "SCHEDULER_PERSIST", False, boolean, "Keep the fingerprints after a finished run"
     )
@@ -262,14 +212,16 @@ class Config:
     items_serializer: Any = setting_field(
         "REDIS_ITEMS_SERIALIZER", "", loadable, "Converts an item to text or bytes; empty: Scrapy's JSON"
     )
-    stats_interval_s: float = setting_field(
-        "DQ_STATS_INTERVAL", 5.0, number, "The time between two reports of a worker's stats", "s", 0.1, 3600
-    )
 
     @property
     def embedded(self) -> bool:
         """Whether the embedded Redis is used: no other is named."""
         return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
+
+    @property
+    def redis_timeout_s(self) -> float:
+        """How long one reply of Redis, or a connection, may take."""
+        return float(self.redis_params.get("socket_timeout") or REDIS_TIMEOUT_S)
 
     @property
     def seen_kind(self) -> Seen:
@@ -290,13 +242,14 @@ class Config:
     def limits(self) -> Limits:
         """The limits of a partition, for all workers together."""
         own = with_usual_spellings(self.domain_limits)
+        own_budgets = {name: each[2] for name, each in own.items() if each[2] is not None}
         return Limits(
             self.domain_delay_s,
             self.domain_concurrency,
             {name: each[:2] for name, each in own.items()},
-            self.domain_budget,
-            self.domain_budget_period == "day",
-            {name: each[2] for name, each in own.items() if each[2] is not None},
+            self.domain_budget.most,
+            self.domain_budget.daily or any(each.daily for each in own_budgets.values()),
+            {name: each.most for name, each in own_budgets.items()},
         )
 
     @classmethod
@@ -339,7 +292,13 @@ class Config:
                 f"with CONCURRENT_REQUESTS_PER_IP = {per_ip} that depends on what DNS answers: it would be "
                 f"crawled in several. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DQ_PARTITION_BY = 'none'"
             )
-        limited = values["domain_delay_s"] or values["domain_concurrency"] or values["domain_budget"]
+        budgets = [values["domain_budget"], *(own.budget for own in values["domain_limits"].values())]
+        if len({each.daily for each in budgets if each and each.most}) > 1:
+            raise ConfigError(
+                "DQ_DOMAIN_BUDGET, DQ_DOMAIN_LIMITS: all budgets of a crawl are for a run or all are for a "
+                "day. Write /day after each of them, or after none"
+            )
+        limited = values["domain_delay_s"] or values["domain_concurrency"] or values["domain_budget"].most
         if values["shards"] > 1 and values["partition_by"] == "none" and limited:
             raise ConfigError(
                 f"DQ_SHARDS = {values['shards']}: with DQ_PARTITION_BY = 'none' each shard would keep "
@@ -364,10 +323,7 @@ class Config:
         if len(kinds) > 1:
             several = " and ".join(f"REDIS_START_URLS_AS_{kind.upper()}" for kind in kinds)
             raise ConfigError(f"{several} are True: set one of them, or none for a list")
-        config = cls(**values)
-        if config.embedded:
-            need_program(_BY_NAME["DQ_REDIS_SERVER"], config.redis_server)
-        return config
+        return cls(**values)
 
     @classmethod
     def for_items(cls, settings: Mapping[str, Any]) -> Config:
@@ -403,6 +359,30 @@ REMOVED = {
     ),
 }
 """What replaces settings of earlier versions."""
+REMOVED |= {
+    name: f"write {instead}"
+    for name, instead in {
+        "DQ_REVISIT_PRIORITY": "DQ_REVISIT = 'fixed:1d, priority=-10'",
+        "DQ_REVISIT_FIELD": "DQ_REVISIT = 'fixed:1d, field=price'",
+        "DQ_DOMAIN_BUDGET_PERIOD": "DQ_DOMAIN_BUDGET = '1000/day' for a day, and a number for a run",
+        "DQ_RETRY_AFTER_MAX": "DQ_RETRY_BACKOFF = {'retry_after': 600}",
+        "DQ_REDIS_TIMEOUT": "REDIS_PARAMS = {'socket_timeout': 2}",
+        "DQ_SPILL_DIR": "DQ_DATA_DIR, which is the folder for all files",
+        "DQ_LOG_INTERVAL": "LOGSTATS_INTERVAL, which is Scrapy's own",
+        "DQ_FAILED_STATUSES": "RETRY_HTTP_CODES, which is Scrapy's own",
+    }.items()
+}
+REMOVED |= {
+    name: f"{what}. Remove it"
+    for name, what in {
+        "DQ_STATS_INTERVAL": "each worker reports its stats every five seconds",
+        "DQ_LOCAL_SEEN": "a worker remembers 100,000 fingerprints",
+        "DQ_STALL_TIMEOUT": "a worker whose event loop is blocked for 300 s stops its heartbeat",
+        "DQ_KEEP_FAILED": "a crawl keeps its 10,000 newest failed requests",
+        "DQ_RESTART_WINDOW": "it is 60 s; with another DQ_RUN_NAME a new run begins at once",
+        "DQ_REDIS_SERVER": "the embedded Redis runs the server that is found first on the PATH",
+    }.items()
+}
 
 
 _OF_THE_CLIENT = {
@@ -455,24 +435,12 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
         value = settings.get(setting.name)
         if value is None and setting.name == "DQ_ORDER":
             value = _order_of(settings)
-        elif value is None and setting.name == "DQ_FAILED_STATUSES":
-            value = _retried_statuses(settings)
         if value is None:
             value = setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
         name_place(settings, values, _BY_NAME["REDIS_HOST"])
     return values
-
-
-def _retried_statuses(settings: Mapping[str, Any]) -> list[int] | None:
-    """Return RETRY_HTTP_CODES as Scrapy's RetryMiddleware reads it; None: not set, or Scrapy refuses it."""
-    given = settings.get("RETRY_HTTP_CODES")
-    try:
-        codes = [int(each) for each in (given.split(",") if isinstance(given, str) else given or ())]
-    except (TypeError, ValueError):
-        return None
-    return None if given is None else [code for code in codes if 100 <= code <= 999]
 
 
 def _order_of(settings: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ _TYPES: dict[str, tuple[Any, float | None, float | None]] = {
     "db": (integer, 0, 1_000_000), "port": (integer, 1, 65_535), "protocol": (integer, 2, 3),
     "max_connections": (integer, 1, None), "socket_read_size": (integer, 1, None),
     "health_check_interval": (integer, 0, None), "timeout": (number, 0, None),
-    "socket_timeout": (number, 0, None), "socket_connect_timeout": (number, 0, None),
+    "socket_timeout": (number, 0.1, None), "socket_connect_timeout": (number, 0.1, None),
     **dict.fromkeys(
         ("ssl", "socket_keepalive", "ssl_check_hostname", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
         (_flag, None, None),

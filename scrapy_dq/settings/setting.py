@@ -8,11 +8,10 @@ import importlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy_dq.frontier.model import Order, fits_a_partition
@@ -20,8 +19,8 @@ from scrapy_dq.settings.errors import ConfigError
 from scrapy_dq.settings.redis_url import check_url
 from scrapy_dq.text import has_login, prose_without_logins
 
+_BUDGET = "a whole number from 0 to 1,000,000,000, or such a number with /day"
 _POLICY = "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path"
-_PROGRAM = "an existing program, by its path or its name"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = (
     "REDIS_URL",
@@ -76,6 +75,11 @@ class Setting:
         return self.range or _KINDS[self.parse]
 
     @property
+    def parsed_default(self) -> Any:
+        """The default, as Config holds it."""
+        return self.parse(self, self.default)
+
+    @property
     def shown_default(self) -> str:
         """The default, as the documentation writes it."""
         if isinstance(self.default, str):
@@ -111,7 +115,7 @@ def setting_field(
     metadata = {"setting": setting}
     if required:
         return field(metadata=metadata, repr=repr)
-    return field(default_factory=lambda: parse(setting, default), metadata=metadata, repr=repr)
+    return field(default_factory=lambda: setting.parsed_default, metadata=metadata, repr=repr)
 
 
 def _plain(number: float | None) -> str:
@@ -167,31 +171,11 @@ def encoding(setting: Setting, value: Any) -> str:
         raise setting.wrong(value, "the name of a text encoding that Python knows") from None
 
 
-def folder(setting: Setting, value: Any) -> str:
-    if isinstance(value, (str, os.PathLike)):
-        path = os.fspath(value)
-        if not path or (os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)):
-            return str(path)
-    raise setting.wrong(value, "an existing folder that can be written to")
-
-
 def path(setting: Setting, value: Any) -> str:
     """Check the type only: the folder is created when it is needed."""
     if isinstance(value, (str, os.PathLike)):
         return str(os.fspath(value))
     raise setting.wrong(value, "the path of a folder")
-
-
-def program(setting: Setting, value: Any) -> str:
-    """Check the type only: the program has to exist only where it is run, see `need_program`."""
-    if isinstance(value, str):
-        return value
-    raise setting.wrong(value, _PROGRAM)
-
-
-def need_program(setting: Setting, value: str) -> None:
-    if value and not shutil.which(os.path.expanduser(value)):
-        raise setting.wrong(value, _PROGRAM)
 
 
 def url(setting: Setting, value: Any) -> str:
@@ -260,16 +244,6 @@ def schemes(setting: Setting, value: Any) -> tuple[str, ...]:
     return found
 
 
-def statuses(setting: Setting, value: Any) -> tuple[int, ...]:
-    # As in Scrapy's RETRY_HTTP_CODES, each may be a number or text.
-    given = [str(each) for each in value] if isinstance(value, (list, tuple, set, frozenset)) else value
-    expected = "a list of HTTP statuses, each from 100 to 999"
-    found = texts(setting, given, expected)
-    if not all(re.fullmatch("[1-9][0-9]{2}", status) for status in found):
-        raise setting.wrong(value, expected)
-    return tuple(map(int, found))
-
-
 def serializer(setting: Setting, value: Any) -> Any:
     """Return the object with `dumps` and `loads` that *value* is or names; None: not set."""
     if value is None or value == "":
@@ -327,12 +301,43 @@ def loadable(setting: Setting, value: Any) -> Any:
     raise setting.wrong(value, "a function, or its dotted path")
 
 
-PartitionSettings = tuple[float | None, int | None, int | None]
-"""Delay in seconds, concurrency and budget of a partition; None: not given."""
+class Budget(NamedTuple):
+    """The most requests of a partition, in a run or on a day; 0: any number."""
+
+    most: int = 0
+    daily: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.most}/day" if self.daily else str(self.most)
+
+
+def budget(setting: Setting, value: Any) -> Budget:
+    found = re.fullmatch(r"([0-9]{1,10})(/day)?", str(value))
+    if isinstance(value, bool) or not found or int(found[1]) > 1_000_000_000:
+        raise setting.wrong(value, _BUDGET)
+    return Budget(int(found[1]), bool(found[2]) and found[1] != "0")
+
+
+class PartitionSettings(NamedTuple):
+    """What DQ_DOMAIN_LIMITS says of a partition; None: nothing."""
+
+    delay: float | None = None
+    concurrency: int | None = None
+    budget: Budget | None = None
+
+
+class Backoff(NamedTuple):
+    """In seconds: how long the first retry waits at most, and any; 0: not at all. The longest Retry-After."""
+
+    base: float = 0.0
+    cap: float = 0.0
+    retry_after: float = 600.0
+
+    def __str__(self) -> str:
+        return json.dumps(self._asdict())
 
 
 def limits(setting: Setting, value: Any) -> dict[str, PartitionSettings]:
-    """Return, by partition, what DQ_DOMAIN_LIMITS says of it."""
     found = {}
     for partition, own in mapping(setting, value).items():
         if not isinstance(partition, str) or "://" in partition or not fits_a_partition(partition):
@@ -342,26 +347,16 @@ def limits(setting: Setting, value: Any) -> dict[str, PartitionSettings]:
                 partition[:200] if isinstance(partition, str) else partition,
                 f"the name of a partition, usually a host{hint}",
             )
-        highest: dict[str, float] = {"delay": 86_400, "concurrency": 1_000_000, "budget": 1_000_000_000}
-        options = _options(setting, own, highest, f"of {partition!r}")
-        for name in ("concurrency", "budget"):
-            if options.get(name, 0) != int(options.get(name, 0)):
-                raise setting.wrong(own, f"a whole number as the {name} of {partition!r}")
-        concurrency, budget = (int(options[n]) if n in options else None for n in ("concurrency", "budget"))
-        found[partition] = (options.get("delay"), concurrency, budget)
+        found[partition] = PartitionSettings(**_options(setting, own, _OF_PARTITION, f"of {partition!r}"))
     return found
 
 
-def backoff(setting: Setting, value: Any) -> tuple[float, float] | None:
-    """Return base and cap in seconds; None: off."""
-    given = mapping(setting, value)
-    if not given:
-        return None
-    options = _options(setting, given, {"base": 86_400, "cap": 86_400}, "")
-    if len(options) < 2 or not 0 < options["base"] <= options["cap"]:
+def backoff(setting: Setting, value: Any) -> Backoff:
+    found = Backoff(**_options(setting, mapping(setting, value), _OF_RETRIES))
+    if found.base > found.cap or bool(found.base) != bool(found.cap):
         expected = 'both "base" and "cap", in seconds, the base above 0 and not above the cap'
         raise setting.wrong(value, expected)
-    return options["base"], options["cap"]
+    return found
 
 
 def _host(text: object) -> str | None:
@@ -371,38 +366,44 @@ def _host(text: object) -> str | None:
         return None
 
 
-def _options(setting: Setting, given: Any, highest: dict[str, float], of: str) -> dict[str, float]:
-    *first, last = map(repr, highest)
-    names = f"{', '.join(first)} and {last}"
+_DAY_S = 86_400
+_OF_PARTITION = {"delay": (number, _DAY_S), "concurrency": (integer, 1_000_000), "budget": (budget, None)}
+_OF_RETRIES = {"base": (number, _DAY_S), "cap": (number, _DAY_S), "retry_after": (number, _DAY_S)}
+
+
+def _options(
+    setting: Setting, given: Any, known: Mapping[str, tuple[Any, float | None]], of: str = ""
+) -> dict[str, Any]:
+    """Return the options in a dict, each checked like a setting, from 0 to its highest value."""
+    *first, last = map(repr, known)
+    names = f"{', '.join(first)} and {last} {of}".rstrip()
     if not isinstance(given, Mapping):
-        raise setting.wrong(given, f"a dict with {names} {of}".rstrip())
+        raise setting.wrong(given, f"a dict with {names}")
     found = {}
     for name, value in given.items():
-        if name not in highest:
-            near = difflib.get_close_matches(str(name), highest, 1)
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise setting.wrong(given, f"{f'{names} {of}'.rstrip()}, not {name!r}{hint}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest[name]:
-            raise setting.wrong(given, f"a number from 0 to {highest[name]:g} as the {name} {of}".rstrip())
-        found[name] = value
+            raise setting.wrong(given, f"{names}, not {name!r}{hint}")
+        parse, high = known[name]
+        where = f"{setting.name}: {name} {of}".rstrip()
+        found[name] = parse(replace(setting, name=where, parse=parse, low=0, high=high), value)
     return found
 
 
 _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     backoff: "a dict",
     boolean: "True or False",
+    budget: _BUDGET,
     encoding: "the name of a text encoding",
-    folder: "an existing folder that can be written to",
     host: "a string",
     limits: "a dict",
     loadable: "a function, or its dotted path",
     mapping: "a dict",
     path: "the path of a folder",
-    program: _PROGRAM,
     revisit_policy: _POLICY,
     schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
-    statuses: "a list of HTTP statuses",
     text: "a string",
     texts: "a list of strings",
     url: "a string",

@@ -29,7 +29,7 @@ class SharedStats(MemoryStatsCollector):
     first 10,000 of a worker, are not shared. In the process, and in its log, the stats are this worker's own;
     `scrapy_dq.frontier.shared_stats(client, crawl)` reads those of all.
 
-    They are sent every DQ_STATS_INTERVAL, and when the scheduler closes: what is counted after that, in
+    They are sent every five seconds, and when the scheduler closes: what is counted after that, in
     handlers of `spider_closed`, is not shared. Under another scheduler nothing is shared.
     """
 

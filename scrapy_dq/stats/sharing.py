@@ -12,6 +12,8 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.stats.collector import SharedStats
 
 logger = logging.getLogger(__name__)
+EVERY_S = 5.0
+"""A worker that is killed loses what it has counted since; one trip to Redis in this time costs nothing."""
 MAX_DELTAS = 500
 """Limit of one trip, which bounds how long it blocks Redis."""
 LAST_S = 1.0
@@ -19,16 +21,15 @@ LAST_S = 1.0
 
 
 class StatsSharing:
-    """One coroutine that sends a tally every *interval_s*; without a reply it is repeated, and counts once.
+    """One coroutine that sends a tally every EVERY_S; without a reply it is repeated, and counts once.
 
     CRASH: what was not sent is not counted: at most one interval.
     """
 
-    def __init__(self, stats: SharedStats, frontier: Frontier, worker: Worker, interval_s: float) -> None:
+    def __init__(self, stats: SharedStats, frontier: Frontier, worker: Worker) -> None:
         self._stats = stats
         self._frontier = frontier
         self._worker = worker
-        self._interval_s = interval_s
         self._source = worker.id  # stays the same after a rejoin, so that a repeat is recognised
         self._number = 0
         self._unanswered: bytes | None = None
@@ -37,7 +38,7 @@ class StatsSharing:
 
     async def _tell_on(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(EVERY_S)
             try:
                 await self.tell()
             except FrontierUnavailable:

@@ -81,7 +81,7 @@ def test_all_says_that_not_all_that_failed_are_kept(dq: Any, worker: HandWorker)
     """The newest are."""
     end_badly(worker, 8)
     text = " ".join(dq.text("retry", "--all", "--failed", "--yes").split())
-    assert "5 failed requests (8 failed; DQ_KEEP_FAILED are kept)." in text
+    assert "5 failed requests (8 failed; the newest 10,000 are kept)." in text
     found = dq.found("retry", "--all", "--dead", "--yes")
     assert (found["failed"], found["dead"], found["left"]) == (0, 8, 0)
     assert ": 8 dead letters." in " ".join(dq.said)

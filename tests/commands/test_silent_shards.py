@@ -47,7 +47,8 @@ from support.waiting import wait_until
 from worker.engine import until
 
 SILENT = 1
-QUICK = {"DQ_REDIS_TIMEOUT": 0.3}
+QUICK_S = 0.3
+QUICK = {"REDIS_PARAMS": {"socket_timeout": QUICK_S}}
 UNANSWERED = f"no answer from shard {SILENT}"
 
 
@@ -311,7 +312,7 @@ def test_the_crawls_of_all_nodes_are_found(
             wait_until(lambda: shown("phase").keys() >= {*names}, "the page has all", 60)
             wait_until(lambda: page.look()["searched"], "all keys are examined", 60)
             wait_until(lambda: f"did you mean --crawl '{hidden}'" in hint(), "the hint", 60)
-            monkeypatch.setattr(measures, "LONGEST_S", QUICK["DQ_REDIS_TIMEOUT"] / 2)
+            monkeypatch.setattr(measures, "LONGEST_S", QUICK_S / 2)
             names[hidden].suspend()
             try:
                 silent_at = time.monotonic()
@@ -391,7 +392,9 @@ def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:
 
 def test_a_silent_node_costs_a_look_few_timeouts(crawl: Spread, cluster: Cluster) -> None:
     """However many shards it has."""
-    config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "DQ_REDIS_TIMEOUT": 1}, {})
+    config = Config.read(
+        {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "REDIS_PARAMS": {"socket_timeout": 1}}, {}
+    )
     timeouts = []
 
     def look(client: Any, shard: keys.Shard) -> int:

@@ -34,7 +34,7 @@ def test_products_that_are_sold_are_visited_again(
             "REDIS_URL": redis_server.url,
             "DQ_CRAWL": crawl_name,
             "BOOKSHOP_URL": url,
-            "DQ_REVISIT": "adaptive:1s..4s",
+            "DQ_REVISIT": "adaptive:1s..4s, field=stock",
         }
         options = [word for name, value in settings.items() for word in ("-s", f"{name}={value}")]
         words = [*python, "scrapy", "crawl", "stock", *options]

@@ -16,12 +16,12 @@ def test_the_progress_of_all_workers_is_logged(
     start_site: Callable[..., TreeSite],
     make_project: Callable[..., Project],
 ) -> None:
-    """Every DQ_LOG_INTERVAL each worker says what all of them did; the counts grow to the whole crawl's."""
+    """Every LOGSTATS_INTERVAL each worker says what all of them did; the counts grow to the whole crawl's."""
     site = start_site(pages=120, latency_s=0.1)
     project = make_project(
         [site.start_url],
         redis_url=start_redis(appendonly=True).url,
-        settings={"DQ_LOG_INTERVAL": 0.2, "CONCURRENT_REQUESTS": 4},
+        settings={"LOGSTATS_INTERVAL": 0.2, "CONCURRENT_REQUESTS": 4},
     )
     first, second = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
@@ -69,7 +69,7 @@ def test_a_start_that_continues_is_named(
         [start_site(pages=1).start_url],
         redis_url=start_redis(appendonly=True).url,
         spider=WAITING,
-        settings={"DQ_LOG_INTERVAL": 0.2},
+        settings={"LOGSTATS_INTERVAL": 0.2},
     )
     worker = project.start_worker()
     line = "1 done, 0 waiting, 0 in flight, 1 worker; start() still runs here"

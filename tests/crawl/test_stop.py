@@ -205,7 +205,8 @@ def test_a_close_without_redis_ends_and_loses_nothing(
     grace_s, timeout_s = 2, 0.5
     redis = start_redis(appendonly=True)
     site = start_site(pages=60, latency_s=0.1)
-    settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": grace_s, "DQ_REDIS_TIMEOUT": timeout_s}
+    params = {"socket_timeout": timeout_s}
+    settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": grace_s, "REDIS_PARAMS": params}
     project = make_project([site.start_url], redis_url=redis.url, settings=settings)
     worker = project.start_worker()
     wait_for_pages(project, 20)

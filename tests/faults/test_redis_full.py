@@ -4,6 +4,7 @@ there is room again.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -161,13 +162,17 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
     mount: Callable[[Path], SmallDisk],
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a full disk both workers pause with a warning that says so, and go on when there is room."""
-    binary = str(find_binary(redis_kind))
+    (folder := tmp_path / "first").mkdir()
+    (folder / "valkey-server").symlink_to(str(find_binary(redis_kind)))
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     crawl = fault_crawl(
         None,
         site={"pages": 150 + 150 * times, "latency_s": 0.04},
-        settings={"CONCURRENT_REQUESTS": 4, "DQ_REDIS_SERVER": binary},
+        settings={"CONCURRENT_REQUESTS": 4},
         spider=GATHERED,
     )
     disk = mount(crawl.project.folder / ".scrapy" / "dq")

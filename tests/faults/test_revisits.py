@@ -19,7 +19,7 @@ from support.waiting import wait_until
 PAGES = 40
 SETTINGS = {
     "DQ_REVISIT": "fixed:1s", "DQ_WORKER_TTL": 2, "DQ_ROLLBACK_HORIZON": 3, "DQ_SHUTDOWN_GRACE": 30,
-    "DQ_LOG_INTERVAL": 0,
+    "LOGSTATS_INTERVAL": 0,
 }  # fmt: skip
 
 

@@ -217,9 +217,7 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_seve
     figures: Callable[..., None],
 ) -> None:  # fmt: skip
     """On two hosts a supervisor may have restarted it: it closes with `finished`, and explains a rerun."""
-    crawl = fault_crawl(
-        fault_redis, site={"pages": 100, "latency_s": 0.01}, settings={"DQ_RESTART_WINDOW": 60}
-    )
+    crawl = fault_crawl(fault_redis, site={"pages": 100, "latency_s": 0.01})
     (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
     workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]
     for worker in workers:
@@ -233,12 +231,12 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_seve
     if len(set(hosts)) == 1:
         assert (crawl.overview().run, crawl.verdict().repeats) == (1, crawl.pages)
         return
-    assert re.search("WARNING: .* or with DQ_RESTART_WINDOW = 0$", again.text, re.MULTILINE)
+    assert re.search("WARNING: .* or now with another DQ_RUN_NAME$", again.text, re.MULTILINE)
     verdict = crawl.verdict()
     figures(verdict)
     assert (verdict.repeats, crawl.overview().run) == (0, 0)
 
-    crawl.project.run_worker(settings={"DQ_RESTART_WINDOW": "0"}, environ={"ON_HOST": "one"})
+    crawl.project.run_worker(settings={"DQ_RUN_NAME": "next"}, environ={"ON_HOST": "one"})
     assert crawl.overview().run == 1
     assert crawl.verdict().repeats == crawl.pages
 

@@ -143,7 +143,7 @@ def test_a_callback_that_blocks_is_no_death(
 ) -> None:
     """time.sleep() in a callback for twice the TTL: nothing is reclaimed, no page is processed twice.
 
-    Longer than DQ_REDIS_TIMEOUT, too: Redis has answered all the time, and nobody says that it has not.
+    Longer than a reply may take, too: Redis has answered all the time, and nobody says that it has not.
     """
     proxy = start_proxy(fault_redis.url)
     proxy.set_delay(0.02)  # the answer comes while the callback blocks
@@ -174,23 +174,24 @@ def test_a_callback_that_blocks_for_ever_loses_its_leases(
     fault_crawl: Callable[..., FaultCrawl],
     figures: Callable[..., None],
 ) -> None:
-    """Blocked beyond DQ_STALL_TIMEOUT: the worker says so, others have its requests, and it comes back."""
+    """Blocked for too long: the worker says so, others have its requests, and it comes back."""
     crawl = fault_crawl(
         fault_redis,
         site=SITE | {"pages": 150 + 200 * times},
-        settings=SETTINGS | {"DQ_STALL_TIMEOUT": 1},
+        settings=SETTINGS
+        | {"CONSTANTS": {"scrapy_dq.frontier.worker.heartbeat.Heartbeat.stall_timeout_s": 1}},
         spider=BLOCKING,
     )
     environ = {"BLOCK_AT": BLOCK_AT[times], "BLOCK_S": "4"}
     (blocking,) = crawl.start(environ=environ)
     workers = [blocking, *start_together(crawl, 1)]
-    blocking.wait_for_log("longer than DQ_STALL_TIMEOUT: this worker stops its heartbeat")
+    blocking.wait_for_log(" s: this worker stops its heartbeat")
     # The thread says it, while the callback still blocks.
     assert crawl.project.count("blocked") != crawl.project.count("unblocked")
 
     assert_finished(crawl, workers, figures, blocks=times)
     assert crawl.project.count("unblocked") == {"-": times}
-    stalled, rejoins = "longer than DQ_STALL_TIMEOUT", "is out of sync"
+    stalled, rejoins = "this worker stops its heartbeat", "is out of sync"
     for warning, says in zip(lines(blocking, "WARNING"), [stalled, rejoins] * times, strict=True):
         assert says in warning
     assert lines(workers[1], "WARNING") == []

@@ -175,7 +175,7 @@ def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worke
 
 def test_all_of_many_are_moved(live: LiveFrontier, worker: HandWorker) -> None:
     """More than are read at once, or moved in one call; failures that come meanwhile shift none away."""
-    live.frontier._keep_failed = 1000
+    live.frontier.keep_failed = 1000
     for begin in range(0, 1000, 250):
         worker.exchange(*(put(n) for n in range(begin, begin + 250)), want=250)
         worker.exchange(*(fail(n) if n % 2 else bury(n) for n in range(begin, begin + 250)))
@@ -248,7 +248,7 @@ def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> 
 
 def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
     """Redis keeps a reply in its memory until it is sent: of large records only some are asked for."""
-    live.frontier._keep_failed = 100
+    live.frontier.keep_failed = 100
     for n in range(0, 24, 4):
         worker.exchange(*(put(m, payload=b"x" * 2**20) for m in range(n, n + 4)), want=4)
         worker.exchange(*(fail(m) for m in range(n, n + 3)), bury(n + 3))
@@ -373,7 +373,7 @@ def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:
 
 def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandWorker) -> None:
     """A script holds Redis while it runs: each call is given no more records, and no more bytes."""
-    live.frontier._keep_failed = 1000
+    live.frontier.keep_failed = 1000
     worker.exchange(*puts(b"", 250), want=250)
     worker.exchange(*(fail(n) for n in range(250)))
     asked: list[int] = []

@@ -30,7 +30,7 @@ Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
 StartProxy = Callable[[str], RedisProxy]
 Lines = Callable[[], list[str]]
-QUICK = {"DQ_REDIS_TIMEOUT": 0.2, "DQ_SHUTDOWN_GRACE": 0.5}
+QUICK = {"REDIS_PARAMS": {"socket_timeout": 0.2}, "DQ_SHUTDOWN_GRACE": 0.5}
 ITEMS, THREADS = 240, 2
 
 PRODUCER = """
@@ -308,7 +308,8 @@ def test_join_waits_for_what_others_store_again(
     server = start_redis(appendonly=True)
     proxy = start_proxy(server.url)
     # A late answer would be an outage, after which it waits for others for the length of a horizon.
-    joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s, "DQ_REDIS_TIMEOUT": 60})
+    patient = {"REDIS_PARAMS": {"socket_timeout": 60}}
+    joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s} | patient)
     producer, consumer = make(url=proxy.url), make(url=server.url)
     for q in (joining, producer):
         q.put("a")

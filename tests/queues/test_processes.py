@@ -114,7 +114,7 @@ def test_what_an_older_exchange_saw_is_no_answer(
 ) -> None:
     """An exchange is on its way back when somebody puts an item, then a call is made: it knows of it."""
     proxy = start_proxy(redis_server.url)
-    q, other = make(url=proxy.url, settings={"DQ_REDIS_TIMEOUT": 60}), make()
+    q, other = make(url=proxy.url, settings={"REDIS_PARAMS": {"socket_timeout": 60}}), make()
     join_crawl(q)
     [worker] = peek(client, crawl_name).members
     join_crawl(other)
@@ -451,7 +451,7 @@ def test_a_queue_that_is_shut_says_why_it_cannot_join(make: Make, monkeypatch: p
         start(member)
         assert member._thread.ended.wait(60)
 
-    q = make(url=f"redis://127.0.0.1:{free_port()}", settings={"DQ_REDIS_TIMEOUT": 0.2})
+    q = make(url=f"redis://127.0.0.1:{free_port()}", settings={"REDIS_PARAMS": {"socket_timeout": 0.2}})
     q.shutdown()
     monkeypatch.setattr(Member, "start", start_and_end)
     with pytest.raises(FrontierRefused, match="cannot be reached"):

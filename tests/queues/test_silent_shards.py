@@ -24,7 +24,7 @@ from support.waiting import patience, wait_until
 
 SHARDS = 3
 HOME, SILENT, OTHER = range(SHARDS)
-SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1, "DQ_REDIS_TIMEOUT": 2, "DQ_SHUTDOWN_GRACE": 2}
+SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1, "DQ_SHUTDOWN_GRACE": 2}
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +220,7 @@ def test_a_flush_waits_for_what_was_stored_again(spread: Spread, anew: str) -> N
 def test_callers_share_what_one_shard_has(spread: Spread) -> None:
     """Each asks for one item first, as nobody has seen that all are there."""
     # A busy machine may make a shard miss a short time.
-    spread.queue = q = spread.another(DQ_REDIS_TIMEOUT=60)
+    spread.queue = q = spread.another(REDIS_PARAMS={"socket_timeout": 60})
     other = spread.another()
     q.put("0first")
     assert q.get() == "0first"

@@ -148,10 +148,10 @@ class ProjectSpider(TreeSpider):
 def test_links_to_hosts_that_cannot_exist_fail_and_leave_no_dead_letters(
     redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
 ) -> None:
-    """A page can have 20,000. Of what has failed, DQ_KEEP_FAILED says how much stays; dead letters all do."""
+    """A page can have 20,000. Of what has failed, the newest stay; dead letters all do."""
     project = make_project(
         [start_site(pages=1).start_url], redis_url=redis_url, spider=NOWHERE,
-        settings={"RETRY_TIMES": 1, "DQ_KEEP_FAILED": 3},
+        settings={"RETRY_TIMES": 1, "CONSTANTS": {"scrapy_dq.frontier.frontier.Frontier.keep_failed": 3}},
     )  # fmt: skip
     worker = project.run_to_end(timeout_s=60)
     assert worker.stats["retry/count"] == 10

@@ -301,8 +301,9 @@ def test_no_login_is_stored_with_a_reason_or_logged(
 
 
 def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) -> None:
-    """DQ_KEEP_FAILED says how many; all are counted."""
-    project.run_worker(settings={"DQ_KEEP_FAILED": 2, "CONCURRENT_REQUESTS": 1})
+    """A crawl keeps 10,000 of them; all are counted."""
+    project.set_constants({"scrapy_dq.frontier.frontier.Frontier.keep_failed": 2})
+    project.run_worker(settings={"CONCURRENT_REQUESTS": 1})
     assert look(project).census.failed == len(FAILED)
     with connect_url(redis_url) as client:
         newest = failed(client, project.name)
@@ -321,9 +322,10 @@ def test_a_run_that_keeps_what_was_seen_says_what_it_forgets(project: Project) -
 
 def test_the_next_run_starts_without_failures(project: Project, redis_url: str, look: Look) -> None:
     """Those of the last one are seen until then."""
-    project.run_worker(settings={"DQ_KEEP_FAILED": 2})
+    project.run_worker()
     assert look(project).census.failed == len(FAILED)
-    project.run_worker(settings={"DQ_KEEP_FAILED": 0})
+    project.set_constants({"scrapy_dq.frontier.frontier.Frontier.keep_failed": 0})
+    project.run_worker()
     assert look(project).census.failed == len(FAILED)
     with connect_url(redis_url) as client:
         assert failed(client, project.name) == []
@@ -445,8 +447,8 @@ NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
         ({"HTTPERROR_ALLOWED_CODES": [500]}, {}),
         ({"SPIDER_MIDDLEWARES": NO_HTTPERROR}, {}),
         ({"RETRY_HTTP_CODES": [404]}, {"/not-found": "HTTP 404"}),
-        ({"DQ_FAILED_STATUSES": []}, {}),
-        ({"DQ_FAILED_STATUSES": [404, 500]}, {"/error": "HTTP 500", "/not-found": "HTTP 404"}),
+        ({"RETRY_HTTP_CODES": []}, {}),
+        ({"RETRY_HTTP_CODES": ["404", 500]}, {"/error": "HTTP 500", "/not-found": "HTTP 404"}),
     ],
     ids=str,
 )
@@ -457,7 +459,7 @@ def test_settings_decide_which_statuses_have_failed(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """DQ_FAILED_STATUSES, or RETRY_HTTP_CODES; none that Scrapy gives to a callback."""
+    """Those of RETRY_HTTP_CODES; none that Scrapy gives to a callback."""
     settings = {"SITE": start_site(pages=1).url(""), "RETRY_ENABLED": False} | settings
     project = make_project([], redis_url=redis_url, spider=ONE_ERROR, settings=settings)
     project.run_to_end()

@@ -77,7 +77,7 @@ def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
     """A page that two workers download, one of them declared dead, becomes one redirect: it has one id."""
     ids = []
     for latency in (b"0.1", b"0.2"):
-        admissions = Admissions(RequestFingerprinter().fingerprint, lambda request: False, 10, True)
+        admissions = Admissions(RequestFingerprinter().fingerprint, lambda request: False, True)
         redirect = scrapy.Request("http://localhost/target", dont_filter=True)
         payload = b"payload with a latency of " + latency
         ids.append(admissions.of(redirect, None, b"p" * 12, payload, followed=True))
@@ -89,7 +89,7 @@ def test_a_request_is_the_same_whenever_it_is_due(start: bool) -> None:
     """A page that polls itself after a delay with jitter, and is killed at it, must not do so twice then."""
 
     def token(delay: float) -> bytes:
-        admissions = Admissions(RequestFingerprinter().fingerprint, lambda request: start, 10, True)
+        admissions = Admissions(RequestFingerprinter().fingerprint, lambda request: start, True)
         meta = {"dq_delay": delay, "dq_not_before": 1e9 + delay}
         request = scrapy.Request("http://localhost/", dont_filter=True, meta=meta)
         return admissions.of(request, None, b"p" * 12, b"payload", followed=False).token
@@ -102,7 +102,7 @@ def test_closing_has_what_is_left_of_the_grace() -> None:
 
     async def time_left(since_signal_s: float | None) -> float:
         session = Session.__new__(Session)
-        session.config = Config("crawl", shutdown_grace_s=30.0, redis_timeout_s=5.0)
+        session.config = Config("crawl", shutdown_grace_s=30.0, redis_params={"socket_timeout": 5})
         loop = asyncio.get_running_loop()
         session._grace = since_signal_s and loop.call_later(30.0 - since_signal_s, lambda: None)
         return session._time_left()
@@ -125,7 +125,7 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
-    admissions = Admissions(lambda request: b"", lambda request: False, 10, True)
+    admissions = Admissions(lambda request: b"", lambda request: False, True)
     admissions.remember(b"fingerprint", 0)
     scheduler._storing = Mock(admissions=admissions)
     session = Session.__new__(Session)

@@ -319,14 +319,14 @@ def test_retry_after_keeps_all_workers_away(
 def test_retry_after_is_capped(
     redis_url: str, make_project: MakeProject, start_site: StartSite, most: float, stat: int | None
 ) -> None:
-    """By DQ_RETRY_AFTER_MAX; 0 ignores it."""
+    """By DQ_RETRY_BACKOFF; 0 ignores it."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
-    project = retry_after_project(redis_url, make_project, site, DQ_RETRY_AFTER_MAX=most)
+    project = retry_after_project(redis_url, make_project, site, DQ_RETRY_BACKOFF={"retry_after": most})
     worker = project.run_to_end(timeout_s=30)
     busy, retried = times(site, "127.0.0.1", "/busy")
     assert most - 0.02 <= retried - busy < 1.9 + clock.stalled_s
     assert worker.stats.get("dq/retry_after") == stat
-    assert ("for 0.5 s (asked for 2 s; DQ_RETRY_AFTER_MAX)" in worker.text) is bool(stat)
+    assert ("for 0.5 s (asked for 2 s; DQ_RETRY_BACKOFF)" in worker.text) is bool(stat)
 
 
 FILES = """
@@ -386,7 +386,11 @@ def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_t
         redis_url=redis_url,
         spider=TWICE,
         # Else the worker's own memory would drop what comes again.
-        settings={"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 3600, "DQ_LOCAL_SEEN": 0},
+        settings={
+            "SCHEDULER_PERSIST": True,
+            "DQ_SEEN_TTL": 3600,
+            "CONSTANTS": {"scrapy_dq.scheduling.admission.LOCAL_SEEN": 0},
+        },
     )
 
     def crawled(**settings: Any) -> dict[str, int]:

@@ -104,7 +104,8 @@ class OwnPipeline(RedisPipeline):
         super().open_spider(spider)
         url = self.crawler.settings.get("ITEMS_URL")
         if url:
-            self._writer._connection = Connection(Config("", redis_url=url, redis_timeout_s=0.3), Path())
+            config = Config("", redis_url=url, redis_params={"socket_timeout": 0.3})
+            self._writer._connection = Connection(config, Path())
 """
 OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_spider.ItemRecord": 500}
 

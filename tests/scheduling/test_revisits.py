@@ -46,7 +46,7 @@ class ProjectSpider(TreeSpider):
 """
 FED_SPIDER = SPIDER.replace("(TreeSpider)", "(scrapy_dq.RedisSpider, TreeSpider)")
 SETTINGS = {
-    "DQ_REVISIT": "fixed:1s", "DQ_LOG_INTERVAL": 0, "RETRY_TIMES": 3, "DQ_WORKER_TTL": 3,
+    "DQ_REVISIT": "fixed:1s", "LOGSTATS_INTERVAL": 0, "RETRY_TIMES": 3, "DQ_WORKER_TTL": 3,
     "DQ_ROLLBACK_HORIZON": 1,
     "ITEM_PIPELINES": {},
 }  # fmt: skip
@@ -331,10 +331,8 @@ def test_a_crawl_that_has_begun_may_get_a_policy_and_lose_it(
 @pytest.mark.parametrize("kind", ["body", "field"])
 def test_a_change_is_seen(crawl: Callable[..., tuple[ChangingSite, Project]], kind: str) -> None:
     """By the body; or by a field of the items, whatever else changes. The policy is the project's own."""
-    policy = "tree_project.policy.Noting"
-    site, project = crawl(
-        {"DQ_REVISIT": policy, "DQ_REVISIT_FIELD": "price" if kind == "field" else ""}, a=Answer("<b>1</b>")
-    )
+    policy = "tree_project.policy.Noting" + ", field=price" * (kind == "field")
+    site, project = crawl({"DQ_REVISIT": policy}, a=Answer("<b>1</b>"))
     (project.folder / "tree_project" / "policy.py").write_text(
         "import scrapy_dq, tree_project.settings as settings\n"
         "class Noting(scrapy_dq.RevisitPolicy):\n"
@@ -385,6 +383,7 @@ def test_a_policy_that_fails_is_told_of_once(
     [
         ({"DQ_REVISIT": "fixd:1d"}, 'DQ_REVISIT = \'fixd:1d\': expected "fixed:1d", "adaptive:1h..30d"'),
         ({"DQ_REVISIT": "adaptive:30d..1h"}, "DQ_REVISIT = 'adaptive:30d..1h': expected"),
+        ({"DQ_REVISIT": "fixed:1d, feld=price"}, "DQ_REVISIT = 'feld=price': expected"),
         ({"DQ_REVISIT": "no.such.Policy"}, "(ModuleNotFoundError: No module named 'no')"),
         ({"DQ_REVISIT": "scrapy.Spider"}, "or a subclass of scrapy_dq.RevisitPolicy"),
         (
@@ -392,7 +391,7 @@ def test_a_policy_that_fails_is_told_of_once(
             "and with DQ_SEEN_TTL = 100 links would bring",
         ),
     ],
-    ids=["kind", "bounds", "module", "class", "ttl"],
+    ids=["kind", "bounds", "option", "module", "class", "ttl"],
 )
 def test_a_policy_that_is_none_is_refused(
     crawl: Callable[..., tuple[ChangingSite, Project]], settings: dict[str, Any], says: str,

@@ -18,6 +18,12 @@ MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 
 SHARED = {"STATS_CLASS": "scrapy_dq.SharedStats", "MEMUSAGE_ENABLED": False}
+
+
+def told_every(seconds: float) -> dict[str, Any]:
+    return {"CONSTANTS": {"scrapy_dq.stats.sharing.EVERY_S": seconds}}
+
+
 AFTER_CLOSE = ("log_count/", "feedexport/")
 """What goes on to be counted after the scheduler has closed."""
 
@@ -33,9 +39,7 @@ def test_the_sums_are_those_of_both_workers_logs(
 ) -> None:
     """Every stat that is counted, to the last page and the last exchange; of the depth, the largest."""
     site = start_site(pages=300, latency_s=0.01)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, settings=SHARED | {"DQ_STATS_INTERVAL": 0.2}
-    )
+    project = make_project([site.start_url], redis_url=redis_url, settings=SHARED | told_every(0.2))
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
     first, second = (worker.stats for worker in workers)
@@ -80,7 +84,7 @@ def test_a_killed_worker_takes_one_interval_with_it(
     project = make_project(
         [site.start_url],
         redis_url=redis_url,
-        settings=SHARED | {"DQ_STATS_INTERVAL": interval_s, "CONCURRENT_REQUESTS": 4},
+        settings=SHARED | told_every(interval_s) | {"CONCURRENT_REQUESTS": 4},
     )
 
     def told() -> float:

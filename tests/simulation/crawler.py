@@ -159,7 +159,7 @@ class Crawler(Listener):
             frontiers,
             identity_of(setup, part, setup.budget_at(self._world.now)),
             WorkerOptions(
-                ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
+                ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s,
                 max_attempts=setup.max_attempts, spill_dir=setup.spill_dir, max_pages=self.max_pages,
             ),
             self,
@@ -569,4 +569,5 @@ def size(setup: Setup) -> None:
     """Set the constants of the product that a schedule draws: sizes of an outbox and a drain, a pause."""
     outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
     reclaim.DRAIN_LIMIT = setup.drain_limit
+    Heartbeat.stall_timeout_s = setup.stall_s
     pace.IDLE_FIRST_S = setup.idle_s

@@ -55,7 +55,7 @@ def freeze(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def block(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A callback that blocks the event loop; the heartbeat goes on, until DQ_STALL_TIMEOUT."""
+    """A callback that blocks the event loop; the heartbeat goes on, until that takes too long."""
     if victim is not None:
         seconds = random.uniform(0.1, 2 * schedule.plan.setup.stall_s)
         schedule.struck("block", f"{victim.process.name} {seconds:.2f} s")

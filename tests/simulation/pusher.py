@@ -41,7 +41,7 @@ class Pusher:
         self._producer = Producer(
             frontiers, identity_of(setup, 0, setup.budget_at(network.world.now)),
             WorkerOptions(
-                ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s, rollback_horizon_s=setup.horizon_s,
+                ttl_s=setup.ttl_s, rollback_horizon_s=setup.horizon_s,
                 max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
             ),
             connect=lambda shard: HeartbeatClient(network, self.process), dropped=lambda put: None,

@@ -116,9 +116,9 @@ class QueueUser:
         self._world, self._setup, self._site, self._random = network.world, setup, site, random
         self._network = network
         self._config = replace(
-            _config(), worker_ttl_s=setup.ttl_s, stall_timeout_s=setup.stall_s,
-            rollback_horizon_s=setup.horizon_s, max_attempts=setup.max_attempts, spill_dir=setup.spill_dir,
-            shutdown_grace_s=GRACE_S, redis_timeout_s=setup.timeout_s, shards=setup.shards,
+            _config(), worker_ttl_s=setup.ttl_s,
+            rollback_horizon_s=setup.horizon_s, max_attempts=setup.max_attempts, data_dir=setup.spill_dir,
+            shutdown_grace_s=GRACE_S, redis_params={"socket_timeout": setup.timeout_s}, shards=setup.shards,
         )  # fmt: skip
         self._world.at(
             self._world.now, lambda: self.process.loop.create_task(self._main()), self.process.main

@@ -208,7 +208,8 @@ class LiveFrontier:
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-        self.frontier = Frontier(self._client, crawl, order, stored.KEEP_FAILED, seen, start_keys)
+        self.frontier = Frontier(self._client, crawl, order, seen, start_keys)
+        self.frontier.keep_failed = stored.KEEP_FAILED
         self.redis = redis.Redis.from_url(url)
         """To read the keys without the frontier."""
 

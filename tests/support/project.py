@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import secrets
 import sys
@@ -36,9 +37,17 @@ SETTINGS: dict[str, Any] = {
     "LOG_COLOR": False,
     "LOG_LEVEL": "INFO",
     "TELNETCONSOLE_ENABLED": False,
-    # Most tests that crawl twice mean a second run.
-    "DQ_RESTART_WINDOW": 0,
 }
+
+# Of the package with the spiders, which each process that knows the project loads.
+SET_CONSTANTS = """\
+from pkgutil import resolve_name
+
+for name, value in {constants!r}.items():
+    owner, _, constant = name.rpartition(".")
+    vars(resolve_name(owner))[constant]  # raises if there is none
+    setattr(resolve_name(owner), constant, value)
+"""
 
 # The settings of a crawl with plain Scrapy.
 PLAIN = {
@@ -62,7 +71,8 @@ class Project:
         folder: new or empty.
         start_urls: where the spider starts: usually `[site.start_url]`.
         redis_url: REDIS_URL; None leaves the setting out.
-        settings: more settings, or others instead of SETTINGS; None as a value removes one.
+        settings: more settings, or others instead of SETTINGS; None as a value removes one. CONSTANTS: see
+            `set_constants`.
         spider: the source of the module with the spider class, in place of SPIDER.
         name: the spider's name, hence the crawl's; random by default.
         fork_server: starts the workers, but for those with an environment or a sitecustomize of their own.
@@ -91,6 +101,7 @@ class Project:
             "REDIS_URL": redis_url,
         }
         written |= settings or {}
+        constants = written.pop("CONSTANTS", {})
         package = folder / "tree_project"
         spiders = package / "spiders"
         spiders.mkdir(parents=True)
@@ -99,8 +110,13 @@ class Project:
         (package / "settings.py").write_text(
             "".join(f"{key} = {value!r}\n" for key, value in written.items() if value is not None)
         )
-        (spiders / "__init__.py").touch()
+        self.set_constants(constants)
         (spiders / "spider.py").write_text(spider)
+
+    def set_constants(self, constants: Mapping[str, Any]) -> None:
+        """Set constants of the product, by their dotted names, in all processes that start later."""
+        text = SET_CONSTANTS.format(constants=dict(constants)) if constants else ""
+        (self.folder / "tree_project" / "spiders" / "__init__.py").write_text(text)
 
     def start_worker(
         self,
@@ -110,7 +126,11 @@ class Project:
         environ: Mapping[str, str] | None = None,
     ) -> Worker:
         """Start `scrapy crawl`; *settings* become `-s`, *args* `-a`, *environ* adds to the environment."""
-        options = [part for key, value in (settings or {}).items() for part in ("-s", f"{key}={value}")]
+        given = {
+            key: json.dumps(value) if isinstance(value, dict) else value
+            for key, value in (settings or {}).items()
+        }
+        options = [part for key, value in given.items() for part in ("-s", f"{key}={value}")]
         options += [part for key, value in (args or {}).items() for part in ("-a", f"{key}={value}")]
         command = self.command("crawl", self.name, *options)
         log = self.folder / f"worker-{len(self.workers)}.log"

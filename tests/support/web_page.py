@@ -43,7 +43,7 @@ class WebPage:
             self.process = subprocess.Popen(
                 [sys.executable, *(("-c", UNPACED) if unpaced else ("-m", "scrapy")), "dq",
                  *self.COMMAND, "--json", "--port", "0",
-                 "-s", f"REDIS_URL={redis_url}", "-s", "DQ_REDIS_TIMEOUT=1", *words],
+                 "-s", f"REDIS_URL={redis_url}", '-sREDIS_PARAMS={"socket_timeout": 1}', *words],
                 cwd=folder, env={**os.environ, "DQ_WEB_TOKEN": token}, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         assert self.process.stdout is not None

@@ -73,7 +73,7 @@ def test_a_consumer_may_wait_longer_than_a_worker() -> None:
     """BLPOP with a time-out of some seconds must not be cut by that of the socket."""
     assert options_of(get_redis())["socket_timeout"] is None
     assert options_of(get_redis(socket_timeout=3))["socket_timeout"] == 3
-    settings = {"REDIS_HOST": "a", "DQ_REDIS_TIMEOUT": 1}
+    settings = {"REDIS_HOST": "a"}
     assert options_of(get_redis_from_settings(settings))["socket_timeout"] == 30
     params = settings | {"REDIS_PARAMS": {"socket_timeout": 5}}
     assert options_of(get_redis_from_settings(params))["socket_timeout"] == 5

@@ -110,9 +110,9 @@ def test_a_cut_reply_raises_once_and_its_command_was_sent_once(
 
 
 def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, start_proxy: StartProxy) -> None:
-    """DQ_REDIS_TIMEOUT bounds each wait, on the loop and in threads."""
+    """It bounds each wait, on the loop and in threads."""
     proxy = start_proxy(redis_server.url)
-    connection = connection_to(proxy.url, redis_timeout_s=0.2)
+    connection = connection_to(proxy.url, redis_params={"socket_timeout": 0.2})
 
     async def on_the_loop() -> None:
         client = await connection.open()
@@ -140,12 +140,12 @@ def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
 
 
 def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
-    """DQ_REDIS_TIMEOUT for connecting and for each reply."""
-    options = options_of(redis_url="redis://host", redis_timeout_s=1.5)
+    """The same for connecting and for each reply, as far as one is given."""
+    options = options_of(redis_url="redis://host", redis_params={"socket_timeout": 1.5})
     assert (options["socket_timeout"], options["socket_connect_timeout"]) == (1.5, 1.5)
     assert options["socket_keepalive"] is True
     options = options_of(redis_host="host", redis_params={"socket_timeout": 9, "socket_keepalive": False})
-    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (9, 2.0)
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (9, 9)
     assert options["socket_keepalive"] is False
 
 

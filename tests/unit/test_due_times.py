@@ -11,9 +11,10 @@ from scrapy.http import JsonRequest
 
 from scrapy_dq.scheduling import due_times as module
 from scrapy_dq.scheduling.due_times import AT_ONCE, LATEST_S, LONGEST_S, BadDue, Due, as_stored, due_of
+from scrapy_dq.settings import Backoff
 
 NOW = 1000.0
-BACKOFF = (1.0, 60.0)
+BACKOFF = Backoff(1.0, 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def request(**meta: Any) -> Request:
 )
 def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
     """Seconds from now, by this process's clock; seconds since 1970, by Redis's; both, if both are there."""
-    assert due_of(request(**meta), None, None) == due
+    assert due_of(request(**meta), None, Backoff()) == due
 
 
 # Milliseconds where seconds are meant are beyond both limits.
@@ -69,21 +70,21 @@ def test_an_invalid_time_is_refused(key: str, bad: Any) -> None:
     with pytest.raises(
         BadDue, match=rf"^meta\['{key}'\] = .* expected seconds as a number from 0 to"
     ) as refusal:
-        due_of(request(**{key: bad}), None, None)
+        due_of(request(**{key: bad}), None, Backoff())
     assert repr(bad) in str(refusal.value)
 
 
 def test_a_long_value_is_cut_and_made_ascii() -> None:
     """It is in logs and dead letters."""
     with pytest.raises(BadDue) as refusal:
-        due_of(request(dq_delay="\n\x1b\ud800" * 10_000), None, None)
+        due_of(request(dq_delay="\n\x1b\ud800" * 10_000), None, Backoff())
     assert len(str(refusal.value)) < 200
     assert str(refusal.value).isascii()
     assert str(refusal.value).isprintable()
 
 
 def test_without_backoff_a_retry_is_due_at_once() -> None:
-    assert due_of(request(retry_times=1), request(), None) == AT_ONCE
+    assert due_of(request(retry_times=1), request(), Backoff()) == AT_ONCE
 
 
 @pytest.mark.parametrize(

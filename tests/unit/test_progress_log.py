@@ -89,7 +89,7 @@ NARROW = Limits(0.5, 2, {}, 9, True)
             NARROW,
             (
                 "now on: DQ_DOMAIN_DELAY = 0.5 (was 0.0); DQ_DOMAIN_CONCURRENCY = 2 (was 0); ",
-                "DQ_DOMAIN_BUDGET = 9 (was 0); DQ_DOMAIN_BUDGET_PERIOD = day (was run). Give",
+                "DQ_DOMAIN_BUDGET = 9/day (was 0). Give",
             ),
         ),
         (

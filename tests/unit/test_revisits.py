@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from statistics import mean
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scrapy import Request, Spider
@@ -24,6 +24,7 @@ from scrapy_dq.revisits.policy import (
 )
 from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, remove_conditions, validators_of
+from scrapy_dq.settings import Config, ConfigError
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 PAGE = Response("http://a.com")
@@ -53,6 +54,41 @@ def test_words_say_an_interval(words: str, seconds: float) -> None:
 def test_other_words_are_refused(words: str) -> None:
     with pytest.raises(BadRevisit, match="expected"):
         policy_in(words)
+
+
+class Weekly(RevisitPolicy):
+    """A project's own."""
+
+    priority, field = -1, "stock"
+
+
+@pytest.mark.parametrize(
+    ("value", "priority", "field"),
+    [
+        ("fixed:1d", -100, ""),
+        ("fixed:1d, field=price", -100, "price"),
+        ("adaptive:1h..7d, priority=-10,field=price", -10, "price"),
+        ("meta, priority=1000000", 1_000_000, ""),
+        (f"{__name__}.Weekly, priority=5", 5, "stock"),
+        (Weekly, -1, "stock"),
+    ],
+)
+def test_a_policy_says_the_priority_and_the_field_as_well(value: Any, priority: int, field: str) -> None:
+    """In words after a comma, or as attributes of the class."""
+    crawler: Any = SimpleNamespace(stats=SimpleNamespace(inc_value=lambda name: None))
+    revisits = Revisits.of(crawler, Config("crawl", revisit=value), Codec(Spider(name="spider")))
+    assert revisits is not None
+    assert (revisits._priority, revisits.field) == (priority, field)
+
+
+@pytest.mark.parametrize(
+    "option", ["", "price", "field=", "fild=price", "priority=high", "priority=0.5", "priority=1000001"]
+)
+def test_another_option_is_refused(option: str) -> None:
+    """The error shows it, and how the options are written."""
+    value, crawler = f"fixed:1d, priority=3, {option}", cast("Any", SimpleNamespace())
+    with pytest.raises(ConfigError, match=rf"^DQ_REVISIT = '{option}': expected .*field=NAME.*priority=-100"):
+        Revisits.of(crawler, Config("crawl", revisit=value), Codec(Spider(name="spider")))
 
 
 @pytest.mark.parametrize("value", [True, "meta", "banana", 0, 0.5, 1e12, float("nan"), [], {}, b"fixed:1d"])
@@ -156,13 +192,15 @@ def changes(*values: Any) -> list[bool | None]:
     told: list[bool | None] = []
 
     class Noting(RevisitPolicy):
+        field = "price"
+
         def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> float:
             told.append(changed)
             return 60
 
     crawler: Any = SimpleNamespace(stats=SimpleNamespace(inc_value=lambda name: None))
     codec = Codec(Spider(name="spider"))
-    revisits = Revisits(crawler, Noting(), codec, 0, "price")
+    revisits = Revisits(crawler, Noting(), codec)
     payload = codec.encode(Request("http://a.com"))
     for value in values:
         request = codec.decode(payload)

@@ -147,7 +147,7 @@ class Engine(Listener):
         self._options = WorkerOptions(**options)
         self._wake = asyncio.Event()
         self._connection = Connection(
-            Config(crawl.name, redis_url=url or crawl.url, redis_timeout_s=timeout_s), Path()
+            Config(crawl.name, redis_url=url or crawl.url, redis_params={"socket_timeout": timeout_s}), Path()
         )
         self._stopped = False
 

@@ -153,7 +153,7 @@ async def test_a_heartbeat_reports_now_and_then(monkeypatch: pytest.MonkeyPatch)
     """A report that failed is made again with the next beat; all others are beats alone."""
     frontier, counting = Reported(), Counting()
     counting.failed()
-    heartbeat = Heartbeat(ttl_s=0.06, stall_timeout_s=60.0)
+    heartbeat = Heartbeat(ttl_s=0.06)
     heartbeat.pulse(
         frontier,  # type: ignore[arg-type]
         Mock(), observed=lambda silent, dead: None, counting=counting,

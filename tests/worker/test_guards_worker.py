@@ -125,7 +125,7 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
     """Without its thread the worker would be fenced again and again; to others the look counts as missed."""
     frontier = Beating()
     observed: list[tuple[list[str], list[str]]] = []
-    heartbeat = Heartbeat(ttl_s=0.06, stall_timeout_s=60)
+    heartbeat = Heartbeat(ttl_s=0.06)
     heartbeat.pulse(
         frontier,  # type: ignore[arg-type]
         Mock(side_effect=[ValueError("a client that cannot be made"), Mock()]),

@@ -34,7 +34,7 @@ class Writer(ItemWriter):
         self.gave_up = 0
         self.counts: Counter[str] = Counter()
         super().__init__(
-            Connection(Config("", redis_url=url, redis_timeout_s=timeout_s), Path()),
+            Connection(Config("", redis_url=url, redis_params={"socket_timeout": timeout_s}), Path()),
             kind,
             closing=lambda: self.is_closing,
             grace_s=grace_s,

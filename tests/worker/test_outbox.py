@@ -199,7 +199,7 @@ def test_a_long_outbox_lets_go_of_its_sources() -> None:
 def test_a_full_disk_leaves_the_moves_in_memory(
     tight: Outbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In order, with one warning that names DQ_SPILL_DIR; once there is room, they go to disk again."""
+    """In order, with one warning that names DQ_DATA_DIR; once there is room, they go to disk again."""
     moves = every_kind(100)
     for move in moves[:30]:
         tight.append(move)
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_the_moves_in_memory(
         tight.append(move)
     assert len(tight._queue._tail) < 5
     assert drain(tight, 1000) == moves
-    assert ["DQ_SPILL_DIR" in record.getMessage() for record in caplog.records] == [True]
+    assert ["DQ_DATA_DIR" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_failing_disk_is_not_tried_with_every_move(
@@ -263,12 +263,24 @@ def test_a_folder_that_cannot_be_written_leaves_the_moves_in_memory(
 ) -> None:
     """As a full disk does."""
     monkeypatch.setattr(module, "MEMORY_MOVES", 10)
-    outbox = Outbox(str(tmp_path / "not there"))
+    (file := tmp_path / "file").touch()
+    outbox = Outbox(str(file))
     moves = every_kind(MAX_MOVES + 50)
     for move in moves:
         outbox.append(move)
     assert drain(outbox, 1000) == moves
     assert len(caplog.records) == 1
+
+
+def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """DQ_DATA_DIR need not exist; others may not look into it."""
+    monkeypatch.setattr(module, "MEMORY_MOVES", 10)
+    outbox = Outbox(str(folder := tmp_path / "data" / "dq"))
+    for move in every_kind(MAX_MOVES + 50):
+        outbox.append(move)
+    assert list(folder.glob("scrapy-dq-outbox-*"))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    outbox.clear()
 
 
 def test_the_folder_of_a_dead_process_is_removed(tight: Outbox, tmp_path: Path) -> None:

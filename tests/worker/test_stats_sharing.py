@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -35,9 +36,10 @@ async def sharing(
     engine: Engine, interval_s: float = NEVER_S
 ) -> AsyncIterator[tuple[SharedStats, StatsSharing]]:
     stats = SharedStats(Crawler(Spider))
-    shared = StatsSharing(stats, engine.frontier, engine.worker, interval_s)
-    yield stats, shared
-    await shared.end()
+    with patch("scrapy_dq.stats.sharing.EVERY_S", interval_s):
+        shared = StatsSharing(stats, engine.frontier, engine.worker)
+        yield stats, shared
+        await shared.end()
 
 
 async def test_all_is_reported_in_one_trip_each_interval(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
@@ -111,7 +113,7 @@ async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Craw
     """A second at most; what is counted is lost."""
     async with Engine(crawl, url=proxy.url, timeout_s=100) as engine:
         stats = SharedStats(Crawler(Spider))
-        shared = StatsSharing(stats, engine.frontier, engine.worker, NEVER_S)
+        shared = StatsSharing(stats, engine.frontier, engine.worker)
         stats.inc_value("a")
         proxy.black_hole()
         began = Stopwatch()

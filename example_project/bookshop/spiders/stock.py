@@ -14,8 +14,7 @@ class StockSpider(Spider):
 
     name = "stock"
     custom_settings: ClassVar[dict[str, Any]] = {
-        "DQ_REVISIT": "adaptive:2s..2m",  # of a real shop, say "adaptive:1h..30d"
-        "DQ_REVISIT_FIELD": "stock",
+        "DQ_REVISIT": "adaptive:2s..2m, field=stock",  # of a real shop, say "adaptive:1h..30d, field=stock"
     }
 
     async def start(self) -> AsyncIterator[Request]:

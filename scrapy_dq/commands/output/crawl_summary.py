@@ -163,7 +163,7 @@ class Summary:
         if census and census.done > reported == 0 and self._crew.finished and served:
             print(
                 f"Nothing was left to do: {done} done before. Another DQ_RUN_NAME "
-                f"starts a new run; without a DQ_RUN_NAME, a later command does (DQ_RESTART_WINDOW)"
+                f"starts a new run; without a DQ_RUN_NAME, a command does a minute after the end"
             )
         elif census and census.done > reported:
             print(

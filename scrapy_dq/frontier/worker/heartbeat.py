@@ -186,10 +186,13 @@ class Heartbeat:
     forever must lose its leases.
     """
 
-    def __init__(self, *, ttl_s: float, stall_timeout_s: float) -> None:
+    stall_timeout_s = 300.0
+    """Some callbacks compute for minutes, and must keep their leases. One that hangs delays its requests, and
+    the end of the crawl, for this long."""
+
+    def __init__(self, *, ttl_s: float) -> None:
         self._ttl_s = ttl_s
         self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
-        self._stall_timeout_s = stall_timeout_s
         self._pulses: list[Pulse] = []
         self._outages: list[Outage] = []
         self._stalled = False
@@ -278,15 +281,15 @@ class Heartbeat:
         self._seen_ticks = ticks
         # By rounds, not by the clock: while the process is frozen, the loop does not count as blocked.
         stalled_s = self._rounds_without * self._interval_s
-        if stalled_s <= self._stall_timeout_s:
+        if stalled_s <= self.stall_timeout_s:
             self._stalled = False
             self._rounds_made += 1
             # Not all of them in one round.
             return [each for n, each in enumerate(self._pulses) if (self._rounds_made + n) % each.every == 0]
         if not self._stalled:
             logger.warning(
-                "The event loop has been blocked for %.0f s, longer than DQ_STALL_TIMEOUT: "
-                "this worker stops its heartbeat, and its requests go to other workers",
+                "The event loop has been blocked for %.0f s: this worker stops its heartbeat, and its "
+                "requests go to other workers",
                 stalled_s,
             )
         self._stalled = True

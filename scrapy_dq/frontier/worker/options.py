@@ -10,10 +10,9 @@ from scrapy_dq.frontier.worker.outage import MEANWHILE
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Times are in seconds; docs/settings.md describes each option."""
+    """Times are in seconds; docs/settings.md describes most options."""
 
     ttl_s: float = 30.0
-    stall_timeout_s: float = 300.0
     rollback_horizon_s: float = 10.0
     max_attempts: int = 3
     most_of_a_partition: int = MAX_LEASES

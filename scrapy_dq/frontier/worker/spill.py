@@ -35,7 +35,8 @@ class Spill:
     id, and are run again. The next process that spills removes what a killed process has left behind.
 
     Args:
-        parent: the folder in which to create it; "" for the system's folder for temporary files.
+        parent: the folder in which to create it, made if it does not exist; "" for the system's folder for
+            temporary files.
     """
 
     def __init__(self, parent: str = "") -> None:
@@ -54,6 +55,7 @@ class Spill:
         try:
             if self._parent == Path():  # only now: a read-only system may have no folder for temporary files
                 self._parent = Path(tempfile.gettempdir())
+            self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._parent).free
             if free < FREE_BYTES + 2 * sum(move.size for move in moves):
                 raise OSError(f"only {free // 2**20} MiB are free")
@@ -68,7 +70,7 @@ class Spill:
                 self._warned = True
                 logger.warning(
                     "Requests that wait for Redis cannot be moved to disk in %s (%s): they stay in memory. "
-                    "DQ_SPILL_DIR names another folder",
+                    "DQ_DATA_DIR names another folder",
                     self._parent,
                     error,
                 )

@@ -85,7 +85,7 @@ class Worker:
         # Only home knows of start() methods, of runs with a name and of restarts.
         elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
         identity, gathered = own_identity(), _Gathered(self, listener)
-        self._heartbeat = Heartbeat(ttl_s=options.ttl_s, stall_timeout_s=options.stall_timeout_s)
+        self._heartbeat = Heartbeat(ttl_s=options.ttl_s)
         self.dialogues = [
             Dialogue(
                 frontier, elsewhere if shard else crawl, identity, options, gathered,
