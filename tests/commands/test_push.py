@@ -215,14 +215,14 @@ def test_an_interrupted_push_says_how_many_were_stored(
     push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not handed in does not count; standard error says why."""
-    hand_in, calls = Producer._hand_in, iter((True, True, False))
+    hand_in, calls = Producer.hand_in, iter((True, True, False))
 
-    async def break_off(visitor: Producer, part: Any) -> None:
+    async def break_off(producer: Producer) -> None:
         if not next(calls):
             raise FrontierRefused("the crawl was deleted meanwhile")
-        await hand_in(visitor, part)
+        await hand_in(producer)
 
-    monkeypatch.setattr(Producer, "_hand_in", break_off)
+    monkeypatch.setattr(Producer, "hand_in", break_off)
     with pytest.raises(FrontierRefused):
         push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
     stored = peek(live.redis, live.crawl).census.waiting

@@ -485,7 +485,7 @@ class Crawler(Listener):
 
     def redis_set_back(self) -> None:
         """Expect another answer to a rejoin that is under way: Redis may have more than before."""
-        if any(isinstance(of._pending, Rejoin) for of in self._protocols):
+        if any(of.rejoins for of in self._protocols):
             self.unnoticed = False
 
     def rolled_back(self, parentless: bool) -> None:

@@ -7,13 +7,14 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Joined, Put, Status
+from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.worker import Worker
@@ -60,8 +61,7 @@ class Producer(Listener):
         self._crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dropped = dropped
         self._durable = durable
-        self._answered = asyncio.Event()
-        """Set, and replaced, when Redis has answered or failed to."""
+        self._answered, self._waiting = Alarm(), asyncio.Lock()
         self._worker = self._new_worker()
 
     @property
@@ -137,10 +137,11 @@ class Producer(Listener):
         Raises:
             FrontierError: the crawl is another one now, or Redis refuses this process or does not answer.
         """
-        await self._confirmed(range(len(self._frontiers)))
-        if len(self._frontiers) > 1:
-            # If home has taken this process for dead, others may have finished the run over these puts.
-            await self._confirmed((HOME,))
+        async with self._waiting:  # at the end, each shard's wait for its disk calls this
+            await self._confirmed(range(len(self._frontiers)))
+            if len(self._frontiers) > 1:
+                # If home has taken this process for dead, others may have finished the run over these puts.
+                await self._confirmed((HOME,))
 
     async def _confirmed(self, shards: Sequence[int]) -> None:
         worker, silent_since = self._worker, 0.0
@@ -154,9 +155,9 @@ class Producer(Listener):
             if reason and now - silent_since >= PATIENCE_S:
                 raise FrontierUnavailable(reason)
             for shard in late:
-                worker.ask(shard)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._answered.wait(), LOOK_S)
+                worker.ask_if_idle(shard)
+            # Not asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes with an answer.
+            await self._answered.wait(LOOK_S)
         self._need_run()
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -180,10 +181,6 @@ class Producer(Listener):
                     told = True
                 await asyncio.sleep(0.5)
 
-    def _wake(self) -> None:
-        self._answered.set()
-        self._answered = asyncio.Event()
-
     def _need_run(self) -> None:
         if self._worker.lost or self._worker.over:
             raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
@@ -197,10 +194,10 @@ class Producer(Listener):
         self.disturbed = True
 
     def frontier_lost(self) -> None:
-        self._wake()
+        self._answered.ring()
 
     def counted(self, what: Count, amount: float) -> None:
         if what is Count.REJOIN:
             self.disturbed = True
         elif what in (Count.EXCHANGE, Count.ERROR):
-            self._wake()
+            self._answered.ring()

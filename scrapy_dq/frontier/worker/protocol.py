@@ -256,6 +256,11 @@ class WorkerProtocol:
         return self._pending is not None
 
     @property
+    def rejoins(self) -> bool:
+        """It is registering again: what Redis has lost is put into the outbox with the answer."""
+        return isinstance(self._pending, Rejoin)
+
+    @property
     def unsaid(self) -> bool:
         """There are moves or notes to send, or an answer is pending; or this shard has to be asked first.
 

@@ -194,7 +194,7 @@ class Worker:
         Puts without a parent in other shards keep the run open only if home has confirmed that, too.
         """
         of = self._protocols[shard]
-        said = of.applied > since and not (of.outbox or of.under_way)
+        said = of.applied > since and not (of.outbox or of.rejoins)
         return said and (shard != HOME or self._level.is_raised())
 
     @property
@@ -441,6 +441,11 @@ class Worker:
         """Make the next exchange with a shard due at once."""
         self.dialogues[shard].pace.called()
         self.dialogues[shard].kick()
+
+    def ask_if_idle(self, shard: int) -> None:
+        """As `ask`, unless an exchange is under way: its answer may be enough."""
+        if not self._protocols[shard].under_way:
+            self.ask(shard)
 
     def _depends(self, entry_id: bytes, shard: int, number: int) -> None:
         of = self._leased.get(entry_id)
