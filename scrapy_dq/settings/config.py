@@ -219,8 +219,8 @@ class Config:
             shards = f"DQ_SHARDS = {self.shards}:"
             if self.strict_order:
                 yield (
-                    f"{shards} each shard has an order of its own, so DQ_STRICT_ORDER cannot be kept. Remove "
-                    f"one of the two"
+                    f"{shards} each shard has its own order, so DQ_STRICT_ORDER cannot be kept. Remove one "
+                    f"of the two"
                 )
             if self.partition_by == "slot" and per_ip:
                 yield (
@@ -232,7 +232,7 @@ class Config:
             if self.partition_by == "none" and limited:
                 yield (
                     f"{shards} with DQ_PARTITION_BY = 'none' each shard would keep DQ_DOMAIN_DELAY and "
-                    f"DQ_DOMAIN_CONCURRENCY by itself. Remove DQ_PARTITION_BY, or the limits"
+                    f"DQ_DOMAIN_CONCURRENCY alone. Remove DQ_PARTITION_BY, or the limits"
                 )
         if self.seen_ttl_s:
             ttl = f"DQ_SEEN_TTL = {self.seen_ttl_s:g}"
@@ -243,8 +243,8 @@ class Config:
                 )
             if self.revisit:
                 yield (
-                    f"DQ_REVISIT = {self.revisit!r} visits pages again by itself, and with {ttl} links would "
-                    f"bring them once more. Remove one of the two"
+                    f"DQ_REVISIT = {self.revisit!r} visits pages again, and with {ttl} links would bring the "
+                    f"same pages a second time. Remove one of the two"
                 )
             if self.seen == "compact":
                 yield f"DQ_SEEN = 'compact' stores no times, but {ttl} needs them: remove one of the two"

@@ -56,7 +56,7 @@ def with_tls(url: str) -> str:
 
 
 def split_sentinel_url(url: str) -> SentinelUrl:
-    """Return the parts of a URL of Redis Sentinel; raise ValueError if it is none."""
+    """Return the parts of a URL of Redis Sentinel; raise ValueError for any other."""
     scheme, _, rest = url.partition("://")
     # Not urlsplit: it takes several hosts for one with a wrong port.
     where, _, path = rest.partition("/")
@@ -72,7 +72,7 @@ def split_sentinel_url(url: str) -> SentinelUrl:
 
 
 def split_cluster_url(url: str) -> ClusterUrl:
-    """Return the parts of a URL of a Redis Cluster; raise ValueError if it is none."""
+    """Return the parts of a URL of a Redis Cluster; raise ValueError for any other."""
     scheme, _, rest = url.partition("://")
     where, mark, query = rest.partition("?")
     where, _, database = where.partition("/")  # a cluster has only one
@@ -180,8 +180,8 @@ _NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
 _CHECKS = {
     "url": url, "host": host, **dict.fromkeys(_SOCKETS[1:], socket_path), "credential_provider": credentials,
 }  # fmt: skip
-"""Of what is shown as the place of Redis: a password in it would be, too; and of what
-redis-py only uses, with a traceback."""
+"""Log lines show the first four as the place of Redis, with a password that is in them. redis-py reports a
+wrong provider by a traceback."""
 
 
 _IN_PARAMS, _IN_QUERY = "REDIS_PARAMS", "the query of REDIS_URL"

@@ -112,7 +112,7 @@ class Tally:
     """
 
     def __init__(self, inc_value: Callable[[str, int], Any]) -> None:
-        """*inc_value* is that of `crawler.stats`."""
+        """*inc_value*: the method of `crawler.stats`."""
         self._inc_value = inc_value
         self._counts: dict[str, int] = {}
 
