@@ -16,7 +16,7 @@ import redis.asyncio.connection
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from scrapy_dq.frontier.errors import moved_to
-from scrapy_dq.settings.redis_url import split_cluster_url
+from scrapy_dq.settings.redis_address import split_cluster_url
 
 Address = tuple[str, int]
 

@@ -38,8 +38,15 @@ from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_place import split_arguments, typed
-from scrapy_dq.settings.redis_url import check_url, names_cluster, names_sentinel, with_tls, wrong_url
+from scrapy_dq.settings.redis_address import (
+    check_url,
+    names_cluster,
+    names_sentinel,
+    split_arguments,
+    typed,
+    with_tls,
+    wrong_url,
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from scrapy_dq.settings.redis_url import split_sentinel_url
+from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
 """How often a connection asks for the master: one that is separated from its replicas still answers."""

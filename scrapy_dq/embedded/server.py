@@ -213,7 +213,7 @@ class EmbeddedRedis:
         try:
             self._log_offset = os.fstat(log).st_size
             launcher = subprocess.Popen(
-                [binary.path, *OPTIONS],
+                [binary, *OPTIONS],
                 cwd=self._directory.path,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -233,9 +233,9 @@ class EmbeddedRedis:
             launcher.wait()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            raise self._failure(f"did not become a daemon ({binary.path})") from None
+            raise self._failure(f"did not become a daemon ({binary})") from None
         if status != 0:
-            raise self._failure(f"did not start ({binary.path}, exit status {status})")
+            raise self._failure(f"did not start ({binary}, exit status {status})")
 
     def _await_ready(self) -> bool:
         """Wait until it has loaded its AOF, as long as it reports that; False if it ended."""

@@ -24,7 +24,7 @@ MAX_ITEMS, MAX_BYTES = 500, 1_048_576
 """Limits of a batch, which bound how long it blocks Redis. A single item may be larger."""
 MOST_TRIES = 5
 """Of an item larger than a batch. Redis closes the connection at one of 512 MB, and a slow line needs longer
-for it than a reply may take: all later items would wait for it for ever."""
+for it than a reply may take: all later items would wait for it."""
 LOOK_S = 0.2
 CHECK_S = 1.0
 """Seconds between two checks whether Redis was rolled back, while there are no new items."""

@@ -34,7 +34,7 @@ from scrapy_dq.scheduling.redirects import without_redirects_of
 from scrapy_dq.scheduling.referers import with_short_referer
 from scrapy_dq.settings import Config
 from scrapy_dq.stats import names as stats
-from scrapy_dq.stats.tally import Tally
+from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, without_numbers
 
 if TYPE_CHECKING:

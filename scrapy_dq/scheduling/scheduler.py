@@ -34,7 +34,7 @@ from scrapy_dq.settings import enabled
 from scrapy_dq.signals import items_given_up
 from scrapy_dq.start_urls.payloads import NoRequest, NotMadeHere, Payloads
 from scrapy_dq.stats import names as stats
-from scrapy_dq.stats.tally import Tally
+from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import printable, prose_without_logins, without_login
 
 if TYPE_CHECKING:

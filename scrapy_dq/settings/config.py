@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,37 +12,26 @@ from scrapy_dq.frontier.keys import MOST_SHARDS
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
 from scrapy_dq.hostnames import with_usual_spellings
 from scrapy_dq.settings import peers
-from scrapy_dq.settings.errors import ConfigError
-from scrapy_dq.settings.peers import order_of_queue
-from scrapy_dq.settings.redis_place import name_place, names_redis
-from scrapy_dq.settings.scrapy_queues import breadth_first_queues, start_queue
+from scrapy_dq.settings.redis_address import host, name_place, names_redis, url
 from scrapy_dq.settings.setting import (
     Backoff,
     Budget,
+    ConfigError,
     PartitionSettings,
     Setting,
     backoff,
-    boolean,
     budget,
-    choice,
+    define,
     encoding,
-    host,
-    integer,
     limits,
     loadable,
-    mapping,
-    number,
     order_choice,
     path,
     revisit_policy,
     schemes,
     serializer,
-    setting_field,
-    text,
-    texts,
-    url,
     web_address,
-)
+)  # fmt: skip
 from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
@@ -61,156 +50,97 @@ class Config:
     Each field is the only definition of its setting: SETTINGS, the checks and the documentation use it.
     """
 
-    crawl: str = setting_field(
-        "DQ_CRAWL", "%(spider)s", text, "The name of the crawl, shared by its workers", required=True
-    )
-    run_name: str = setting_field("DQ_RUN_NAME", "", text, "The name of one run, such as a job id or a date")
-    order: Order = setting_field(
-        "DQ_ORDER", "priority-lifo", order_choice, "The order within a partition", choices=ORDERS
+    crawl: str = define("DQ_CRAWL", "%(spider)s", "The crawl's name, shared by its workers", required=True)
+    run_name: str = define("DQ_RUN_NAME", "", "The name of one run, such as a job id or a date")
+    order: Order = define(
+        "DQ_ORDER", "priority-lifo", "The order within a partition", parse=order_choice, choices=ORDERS
     )
     start_queue: StartQueue = StartQueue.FIFO
     """Where the start requests of this worker are queued: from Scrapy's own setting."""
-    strict_order: bool = setting_field(
-        "DQ_STRICT_ORDER", False, boolean, "Lease one request at a time, always the best one"
+    strict_order: bool = define("DQ_STRICT_ORDER", False, "Lease one request at a time, the best")
+    partition_by: str = define(
+        "DQ_PARTITION_BY", "slot", "How to divide the backlog", choices=("slot", "none")
     )
-    partition_by: str = setting_field(
-        "DQ_PARTITION_BY", "slot", choice, "How the backlog is divided", choices=("slot", "none")
+    shards: int = define("DQ_SHARDS", 1, "Over how many shards the crawl is spread", "shards", 1, MOST_SHARDS)
+    max_pages: int = define("DQ_MAX_PAGES", 0, "Requests of a run, over all workers", "requests", 0, 10**12)
+    domain_delay_s: float = define(
+        "DQ_DOMAIN_DELAY", 0.0, "Time between requests of a partition, all workers", "s", 0, 86_400
     )
-    shards: int = setting_field(
-        "DQ_SHARDS", 1, integer, "Over how many shards the crawl is spread", "shards", 1, MOST_SHARDS
+    domain_concurrency: int = define(
+        "DQ_DOMAIN_CONCURRENCY", 0, "Requests of a partition in flight", "requests", 0, 1_000_000
     )
-    max_pages: int = setting_field(
-        "DQ_MAX_PAGES",
-        0,
-        integer,
-        "The most requests of a run, over all workers; 0: any number",
-        "requests",
-        0,
-        10**12,
+    domain_budget: Budget = define(
+        "DQ_DOMAIN_BUDGET", 0, "Requests of a partition in a run, or (`1000/day`) on a day", parse=budget
     )
-    domain_delay_s: float = setting_field(
-        "DQ_DOMAIN_DELAY", 0.0, number, "Time between requests of a partition, all workers", "s", 0, 86_400
+    domain_limits: dict[str, PartitionSettings] = define(
+        "DQ_DOMAIN_LIMITS", {}, "Delay, concurrency and budget of single partitions", parse=limits
     )
-    domain_concurrency: int = setting_field(
-        "DQ_DOMAIN_CONCURRENCY", 0, integer, "Requests of a partition in flight", "requests", 0, 1_000_000
+    retry_backoff: Backoff = define(
+        "DQ_RETRY_BACKOFF", {}, "How long retries wait; the longest `Retry-After` obeyed", parse=backoff
     )
-    domain_budget: Budget = setting_field(
-        "DQ_DOMAIN_BUDGET", 0, budget, "The most requests of a partition in a run, or (`1000/day`) on a day"
+    seen: str = define("DQ_SEEN", "exact", "How Redis stores fingerprints", choices=("exact", "compact"))
+    seen_ttl_s: float = define(
+        "DQ_SEEN_TTL", 0.0, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
     )
-    domain_limits: dict[str, PartitionSettings] = setting_field(
-        "DQ_DOMAIN_LIMITS", {}, limits, "Delay, concurrency and budget of single partitions"
-    )
-    retry_backoff: Backoff = setting_field(
-        "DQ_RETRY_BACKOFF",
-        {},
-        backoff,
-        "How long a retry waits, and the longest `Retry-After` that is obeyed",
-    )
-    seen: str = setting_field(
-        "DQ_SEEN", "exact", choice, "How fingerprints are stored in Redis", choices=("exact", "compact")
-    )
-    seen_ttl_s: float = setting_field(
-        "DQ_SEEN_TTL", 0.0, number, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
-    )
-    revisit: Any = setting_field(
-        "DQ_REVISIT", "", revisit_policy, "When pages are visited again, such as `fixed:1d`; empty: never"
+    revisit: Any = define(
+        "DQ_REVISIT", "", "When pages are visited again, such as `fixed:1d`", parse=revisit_policy
     )
     """Text, or a class."""
-    seed_once: bool = setting_field(
-        "DQ_SEED_ONCE", True, boolean, "Crawl equal requests of `start()` once per run"
+    seed_once: bool = define("DQ_SEED_ONCE", True, "Crawl equal requests of `start()` once per run")
+    idle_before_close_s: float = define(
+        "SCHEDULER_IDLE_BEFORE_CLOSE", 0.0, "Idle time until any spider closes", "s", 0, 31_536_000
     )
-    idle_before_close_s: float = setting_field(
-        "SCHEDULER_IDLE_BEFORE_CLOSE", 0.0, number, "Idle time until any spider closes", "s", 0, 31_536_000
+    max_idle_time_s: float = define(
+        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, "Idle time of a `RedisSpider`", "s", 0, 31_536_000
     )
-    max_idle_time_s: float = setting_field(
-        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, number, "Idle time of a `RedisSpider`", "s", 0, 31_536_000
+    start_urls_key: str = define(
+        "REDIS_START_URLS_KEY", "%(name)s:start_urls", "The key that start requests are read from"
     )
-    start_urls_key: str = setting_field(
-        "REDIS_START_URLS_KEY", "%(name)s:start_urls", text, "The Redis key that start requests are read from"
+    start_urls_as_set: bool = define("REDIS_START_URLS_AS_SET", False, "The start key is a set")
+    start_urls_as_zset: bool = define("REDIS_START_URLS_AS_ZSET", False, "The start key is a sorted set")
+    start_urls_as_stream: bool = define("REDIS_START_URLS_AS_STREAM", False, "The start key is a stream")
+    redis_encoding: str = define("REDIS_ENCODING", "utf-8", "The encoding of start payloads", parse=encoding)
+    worker_ttl_s: float = define(
+        "DQ_WORKER_TTL", 30.0, "A worker without a heartbeat for this long is dead", "s", 1, 3600
     )
-    start_urls_as_set: bool = setting_field(
-        "REDIS_START_URLS_AS_SET", False, boolean, "The start key is a set"
+    shutdown_grace_s: float = define("DQ_SHUTDOWN_GRACE", 8.0, "The time of a closing worker", "s", 0, 3600)
+    max_attempts: int = define("DQ_MAX_ATTEMPTS", 3, "How many workers a request may kill", "", 1, 100)
+    rollback_horizon_s: float = define(
+        "DQ_ROLLBACK_HORIZON", 10.0, "How much new data Redis may lose safely", "s", 1, 600
     )
-    start_urls_as_zset: bool = setting_field(
-        "REDIS_START_URLS_AS_ZSET", False, boolean, "The start key is a sorted set"
+    wait_replicas: int = define("DQ_WAIT_REPLICAS", 0, "How many replicas must confirm a write", "", 0, 16)
+    max_entry_bytes: int = define(
+        "DQ_MAX_ENTRY_BYTES", 1_048_576, "The largest stored request", "bytes", 1024, 4_194_304
     )
-    start_urls_as_stream: bool = setting_field(
-        "REDIS_START_URLS_AS_STREAM", False, boolean, "The start key is a stream"
+    url_schemes: tuple[str, ...] = define(
+        "DQ_URL_SCHEMES", ("http", "https"), "The URL schemes that may be stored", parse=schemes
     )
-    redis_encoding: str = setting_field(
-        "REDIS_ENCODING", "utf-8", encoding, "The text encoding of start payloads"
-    )
-    worker_ttl_s: float = setting_field(
-        "DQ_WORKER_TTL", 30.0, number, "A worker without a heartbeat for this long is dead", "s", 1, 3600
-    )
-    shutdown_grace_s: float = setting_field(
-        "DQ_SHUTDOWN_GRACE", 8.0, number, "The time that a closing worker has", "s", 0, 3600
-    )
-    max_attempts: int = setting_field(
-        "DQ_MAX_ATTEMPTS", 3, integer, "How many workers may die while they process a request", "", 1, 100
-    )
-    rollback_horizon_s: float = setting_field(
-        "DQ_ROLLBACK_HORIZON", 10.0, number, "How much new data Redis may lose safely", "s", 1, 600
-    )
-    wait_replicas: int = setting_field(
-        "DQ_WAIT_REPLICAS", 0, integer, "How many replicas have to have what a worker stores", "", 0, 16
-    )
-    max_entry_bytes: int = setting_field(
-        "DQ_MAX_ENTRY_BYTES", 1_048_576, integer, "The largest stored request", "bytes", 1024, 4_194_304
-    )
-    url_schemes: tuple[str, ...] = setting_field(
-        "DQ_URL_SCHEMES", ("http", "https"), schemes, "The URL schemes that may be stored"
-    )
-    types: tuple[str, ...] = setting_field(
-        "DQ_TYPES", (), texts, "Further classes whose instances requests may contain"
-    )
-    serializer: Any = setting_field(
-        "SCHEDULER_SERIALIZER", "", serializer, "Writes requests instead of the built-in format"
+    types: tuple[str, ...] = define("DQ_TYPES", (), "Further classes whose instances requests may contain")
+    serializer: Any = define(
+        "SCHEDULER_SERIALIZER", "", "Writes requests instead of the built-in format", parse=serializer
     )
     """An object with `dumps` and `loads`."""
-    trust_pickle: bool = setting_field(
-        "DQ_TRUST_PICKLE", False, boolean, "Allow a serializer that may read pickles"
+    trust_pickle: bool = define("DQ_TRUST_PICKLE", False, "Allow a serializer that may read pickles")
+    notify_url: str = define(
+        "DQ_NOTIFY_URL", "", "A webhook for ends, dead letters and deaths", parse=web_address, repr=False
     )
-    notify_url: str = setting_field(
-        "DQ_NOTIFY_URL",
-        "",
-        web_address,
-        "A webhook that is told of ends, dead letters and deaths",
-        repr=False,
+    trace: float = define("DQ_TRACE", 0.0, "The share of start requests that OpenTelemetry traces", "", 0, 1)
+    tune_gc: bool = define("DQ_TUNE_GC", True, "Collect less garbage: not what was loaded before the crawl")
+    data_dir: str = define("DQ_DATA_DIR", "", "The folder for all files", parse=path)
+    persist: bool = define("SCHEDULER_PERSIST", False, "Keep the fingerprints after a finished run")
+    flush_on_start: bool = define("SCHEDULER_FLUSH_ON_START", False, "Delete the crawl, then join it")
+    redis_url: str = define("REDIS_URL", "", "The URL of Redis", parse=url, repr=False)
+    redis_host: str = define("REDIS_HOST", "", "The host of Redis", parse=host)
+    redis_port: int = define("REDIS_PORT", 6379, "The port of Redis", "", 1, 65_535)
+    redis_db: int = define("REDIS_DB", 0, "The number of the Redis database", "", 0, 1_000_000)
+    redis_params: dict[str, Any] = define("REDIS_PARAMS", {}, "Arguments of redis-py's `Redis`", repr=False)
+    enabled: bool = define("DQ_ENABLED", True, "False: leave the crawl to Scrapy's own scheduler")
+    items_type: str = define(
+        "DQ_ITEMS_TYPE", "list", "The type of the items' key", choices=("list", "stream")
     )
-    trace: float = setting_field(
-        "DQ_TRACE", 0.0, number, "The share of start requests that OpenTelemetry traces", "", 0, 1
-    )
-    tune_gc: bool = setting_field(
-        "DQ_TUNE_GC", True, boolean, "Collect less garbage: not what was loaded before the crawl"
-    )
-    data_dir: str = setting_field("DQ_DATA_DIR", "", path, "The folder for all files")
-    persist: bool = setting_field(
-        "SCHEDULER_PERSIST", False, boolean, "Keep the fingerprints after a finished run"
-    )
-    flush_on_start: bool = setting_field(
-        "SCHEDULER_FLUSH_ON_START", False, boolean, "Delete the crawl before this worker joins"
-    )
-    redis_url: str = setting_field("REDIS_URL", "", url, "The URL of Redis", repr=False)
-    redis_host: str = setting_field("REDIS_HOST", "", host, "The host of Redis")
-    redis_port: int = setting_field("REDIS_PORT", 6379, integer, "The port of Redis", "", 1, 65_535)
-    redis_db: int = setting_field(
-        "REDIS_DB", 0, integer, "The number of the Redis database", "", 0, 1_000_000
-    )
-    redis_params: dict[str, Any] = setting_field(
-        "REDIS_PARAMS", {}, mapping, "Further arguments of redis-py's `Redis`", repr=False
-    )
-    enabled: bool = setting_field(
-        "DQ_ENABLED", True, boolean, "False: leave the crawl to Scrapy's own scheduler"
-    )
-    items_type: str = setting_field(
-        "DQ_ITEMS_TYPE", "list", choice, "The type of the key of items", choices=("list", "stream")
-    )
-    items_key: str = setting_field(
-        "REDIS_ITEMS_KEY", "%(spider)s:items", text, "The key that items are stored in"
-    )
-    items_serializer: Any = setting_field(
-        "REDIS_ITEMS_SERIALIZER", "", loadable, "Converts an item to text or bytes; empty: Scrapy's JSON"
+    items_key: str = define("REDIS_ITEMS_KEY", "%(spider)s:items", "The key that items are stored in")
+    items_serializer: Any = define(
+        "REDIS_ITEMS_SERIALIZER", "", "Makes text of an item; empty: Scrapy's JSON", parse=loadable
     )
 
     @property
@@ -231,12 +161,8 @@ class Config:
     @property
     def start_kind(self) -> str:
         """The type of the start keys."""
-        kinds = {
-            "set": self.start_urls_as_set,
-            "zset": self.start_urls_as_zset,
-            "stream": self.start_urls_as_stream,
-        }
-        return next((kind for kind, chosen in kinds.items() if chosen), "list")
+        kinds = ("set", "zset", "stream")
+        return next((kind for kind in kinds if getattr(self, f"start_urls_as_{kind}")), "list")
 
     @property
     def limits(self) -> Limits:
@@ -264,66 +190,68 @@ class Config:
         """
         _check_names(settings, "DQ_", "REDIS_")
         values = _parse(settings, _BY_NAME)
-        values["start_queue"] = start_queue(settings)
+        values["start_queue"] = peers.start_queue(settings)
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
-            if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
-                # A command-line argument whose bytes are not UTF-8: Redis keys and values are UTF-8.
-                raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
         # Even if this crawl does not use it.
         _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
-        if values["partition_by"] == "none" and values["domain_limits"]:
-            raise ConfigError(
+        config = cls(**values)
+        for why in config._contradictions(int(settings.get("CONCURRENT_REQUESTS_PER_IP") or 0)):
+            raise ConfigError(why)
+        return config
+
+    def _contradictions(self, per_ip: int) -> Iterator[str]:
+        """Yield what does not fit together; *per_ip*: CONCURRENT_REQUESTS_PER_IP."""
+        if self.partition_by == "none" and self.domain_limits:
+            yield (
                 "DQ_DOMAIN_LIMITS names partitions, and with DQ_PARTITION_BY = 'none' there is only one, "
-                "which has no name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY for it, or remove "
-                "DQ_PARTITION_BY"
+                "without a name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY, or remove DQ_PARTITION_BY"
             )
-        if values["shards"] > 1 and values["strict_order"]:
-            raise ConfigError(
-                f"DQ_SHARDS = {values['shards']}: each shard has an order of its own, so DQ_STRICT_ORDER "
-                f"cannot be kept. Remove one of the two"
-            )
-        per_ip = int(settings.get("CONCURRENT_REQUESTS_PER_IP") or 0)
-        if values["shards"] > 1 and values["partition_by"] == "slot" and per_ip:
-            raise ConfigError(
-                f"DQ_SHARDS = {values['shards']}: a request belongs into the shard of its download slot, and "
-                f"with CONCURRENT_REQUESTS_PER_IP = {per_ip} that depends on what DNS answers: it would be "
-                f"crawled in several. Set CONCURRENT_REQUESTS_PER_DOMAIN instead, or DQ_PARTITION_BY = 'none'"
-            )
-        budgets = [values["domain_budget"], *(own.budget for own in values["domain_limits"].values())]
-        if len({each.daily for each in budgets if each and each.most}) > 1:
-            raise ConfigError(
+        budgets = [self.domain_budget, *(own.budget for own in self.domain_limits.values() if own.budget)]
+        if len({each.daily for each in budgets if each.most}) > 1:
+            yield (
                 "DQ_DOMAIN_BUDGET, DQ_DOMAIN_LIMITS: all budgets of a crawl are for a run or all are for a "
                 "day. Write /day after each of them, or after none"
             )
-        limited = values["domain_delay_s"] or values["domain_concurrency"] or values["domain_budget"].most
-        if values["shards"] > 1 and values["partition_by"] == "none" and limited:
-            raise ConfigError(
-                f"DQ_SHARDS = {values['shards']}: with DQ_PARTITION_BY = 'none' each shard would keep "
-                f"DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY by itself. Remove DQ_PARTITION_BY, or the limits"
-            )
-        if values["seen_ttl_s"] and not values["persist"]:
-            raise ConfigError(
-                f"DQ_SEEN_TTL = {values['seen_ttl_s']:g}: without SCHEDULER_PERSIST = True no fingerprints "
-                f"are kept from run to run, so none can expire. Set both, or neither"
-            )
-        if values["seen_ttl_s"] and values["revisit"]:
-            raise ConfigError(
-                f"DQ_REVISIT = {values['revisit']!r} visits pages again by itself, and with DQ_SEEN_TTL = "
-                f"{values['seen_ttl_s']:g} links would bring them once more. Remove one of the two"
-            )
-        if values["seen_ttl_s"] and values["seen"] == "compact":
-            raise ConfigError(
-                f"DQ_SEEN = 'compact' stores no times, but DQ_SEEN_TTL = {values['seen_ttl_s']:g} needs "
-                f"them: remove one of the two"
-            )
-        kinds = [kind for kind in ("set", "zset", "stream") if values[f"start_urls_as_{kind}"]]
+        if self.shards > 1:
+            shards = f"DQ_SHARDS = {self.shards}:"
+            if self.strict_order:
+                yield (
+                    f"{shards} each shard has its own order, so DQ_STRICT_ORDER cannot be kept. Remove one "
+                    f"of the two"
+                )
+            if self.partition_by == "slot" and per_ip:
+                yield (
+                    f"{shards} a request belongs into the shard of its download slot, and with "
+                    f"CONCURRENT_REQUESTS_PER_IP = {per_ip} that depends on what DNS answers: it would be "
+                    f"crawled in several. Set CONCURRENT_REQUESTS_PER_DOMAIN, or DQ_PARTITION_BY = 'none'"
+                )
+            limited = self.domain_delay_s or self.domain_concurrency or self.domain_budget.most
+            if self.partition_by == "none" and limited:
+                yield (
+                    f"{shards} with DQ_PARTITION_BY = 'none' each shard would keep DQ_DOMAIN_DELAY and "
+                    f"DQ_DOMAIN_CONCURRENCY alone. Remove DQ_PARTITION_BY, or the limits"
+                )
+        if self.seen_ttl_s:
+            ttl = f"DQ_SEEN_TTL = {self.seen_ttl_s:g}"
+            if not self.persist:
+                yield (
+                    f"{ttl}: without SCHEDULER_PERSIST = True no fingerprints are kept from run to run, so "
+                    f"none can expire. Set both, or neither"
+                )
+            if self.revisit:
+                yield (
+                    f"DQ_REVISIT = {self.revisit!r} visits pages again, and with {ttl} links would bring the "
+                    f"same pages a second time. Remove one of the two"
+                )
+            if self.seen == "compact":
+                yield f"DQ_SEEN = 'compact' stores no times, but {ttl} needs them: remove one of the two"
+        kinds = [kind for kind in ("SET", "ZSET", "STREAM") if getattr(self, f"start_urls_as_{kind.lower()}")]
         if len(kinds) > 1:
-            several = " and ".join(f"REDIS_START_URLS_AS_{kind.upper()}" for kind in kinds)
-            raise ConfigError(f"{several} are True: set one of them, or none for a list")
-        return cls(**values)
+            several = " and ".join(f"REDIS_START_URLS_AS_{kind}" for kind in kinds)
+            yield f"{several} are True: set one of them, or none for a list"
 
     @classmethod
     def for_items(cls, settings: Mapping[str, Any]) -> Config:
@@ -353,38 +281,23 @@ REMOVED = {
         "set allowed_domains, and let make_request_from_data() return requests that Scrapy's offsite "
         "middleware checks (docs/from-scrapy-redis.md, 'Which hosts are fed')"
     ),
-    "DQ_SIGNING_KEYS": (
-        "who may write to Redis can stop or change the crawl, whatever its entries look like. Give Redis a "
-        "password, ACLs and TLS (docs/security.md)"
-    ),
+    "DQ_SIGNING_KEYS": "Give Redis a password, ACLs and TLS (docs/security.md)",
+    "DQ_REVISIT_PRIORITY": "write DQ_REVISIT = 'fixed:1d, priority=-10'",
+    "DQ_REVISIT_FIELD": "write DQ_REVISIT = 'fixed:1d, field=price'",
+    "DQ_DOMAIN_BUDGET_PERIOD": "write DQ_DOMAIN_BUDGET = '1000/day' for a day, and a number for a run",
+    "DQ_RETRY_AFTER_MAX": "write DQ_RETRY_BACKOFF = {'retry_after': 600}",
+    "DQ_REDIS_TIMEOUT": "write REDIS_PARAMS = {'socket_timeout': 2}",
+    "DQ_SPILL_DIR": "write DQ_DATA_DIR, which is the folder for all files",
+    "DQ_LOG_INTERVAL": "write LOGSTATS_INTERVAL, which is Scrapy's own",
+    "DQ_FAILED_STATUSES": "write RETRY_HTTP_CODES, which is Scrapy's own",
+    "DQ_STATS_INTERVAL": "remove it; each worker reports its stats every five seconds",
+    "DQ_LOCAL_SEEN": "remove it; a worker remembers 100,000 fingerprints",
+    "DQ_STALL_TIMEOUT": "remove it; a worker whose event loop is blocked for 300 s stops its heartbeat",
+    "DQ_KEEP_FAILED": "remove it; a crawl keeps its 10,000 newest failed requests",
+    "DQ_RESTART_WINDOW": "remove it; it is 60 s, and a new run with another DQ_RUN_NAME begins at once",
+    "DQ_REDIS_SERVER": "remove it; the embedded Redis runs the first server on the PATH",
 }
 """What replaces settings of earlier versions."""
-REMOVED |= {
-    name: f"write {instead}"
-    for name, instead in {
-        "DQ_REVISIT_PRIORITY": "DQ_REVISIT = 'fixed:1d, priority=-10'",
-        "DQ_REVISIT_FIELD": "DQ_REVISIT = 'fixed:1d, field=price'",
-        "DQ_DOMAIN_BUDGET_PERIOD": "DQ_DOMAIN_BUDGET = '1000/day' for a day, and a number for a run",
-        "DQ_RETRY_AFTER_MAX": "DQ_RETRY_BACKOFF = {'retry_after': 600}",
-        "DQ_REDIS_TIMEOUT": "REDIS_PARAMS = {'socket_timeout': 2}",
-        "DQ_SPILL_DIR": "DQ_DATA_DIR, which is the folder for all files",
-        "DQ_LOG_INTERVAL": "LOGSTATS_INTERVAL, which is Scrapy's own",
-        "DQ_FAILED_STATUSES": "RETRY_HTTP_CODES, which is Scrapy's own",
-    }.items()
-}
-REMOVED |= {
-    name: f"{what}. Remove it"
-    for name, what in {
-        "DQ_STATS_INTERVAL": "each worker reports its stats every five seconds",
-        "DQ_LOCAL_SEEN": "a worker remembers 100,000 fingerprints",
-        "DQ_STALL_TIMEOUT": "a worker whose event loop is blocked for 300 s stops its heartbeat",
-        "DQ_KEEP_FAILED": "a crawl keeps its 10,000 newest failed requests",
-        "DQ_RESTART_WINDOW": "it is 60 s; with another DQ_RUN_NAME a new run begins at once",
-        "DQ_REDIS_SERVER": "the embedded Redis runs the server that is found first on the PATH",
-    }.items()
-}
-
-
 _OF_THE_CLIENT = {
     "REDIS_PASSWORD": "password", "REDIS_USER": "username", "REDIS_USERNAME": "username", "REDIS_SSL": "ssl",
     "REDIS_TIMEOUT": "socket_timeout",
@@ -444,8 +357,8 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _order_of(settings: Mapping[str, Any]) -> str:
-    breadth_first = breadth_first_queues(settings)
-    return (order_of_queue(settings) or (Order.PRIORITY_FIFO if breadth_first else Order.PRIORITY_LIFO)).value
+    by_recipe = Order.PRIORITY_FIFO if peers.breadth_first_queues(settings) else Order.PRIORITY_LIFO
+    return (peers.order_of_queue(settings) or by_recipe).value
 
 
 def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:

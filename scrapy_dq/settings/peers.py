@@ -1,4 +1,4 @@
-"""What the settings of scrapy-redis mean here, and log lines for those that have another meaning.
+"""What Scrapy's queue settings and the settings of scrapy-redis mean here, and log lines about them.
 
 Nothing of scrapy-redis is imported: a class is identified by the last part of its name.
 """
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Order, StartQueue
 
 STATS_COLLECTOR = "RedisStatsCollector"
 QUEUE_CLASS = "SCHEDULER_QUEUE_CLASS"
@@ -36,6 +36,10 @@ _OTHERWISE = {
 UNUSED = frozenset(name for names in _OTHERWISE for name in names)
 _PARAMS = ("redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connection_pool", "decode_responses")
 """Arguments in REDIS_PARAMS that a worker's clients do not use."""
+
+
+_QUEUES = ("SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE")
+_BY_PRIORITY = (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO)
 
 
 def name_of(cls: Any) -> str:
@@ -104,3 +108,40 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
         )
     if unused:
         yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(unused)}"
+
+
+def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings that request breadth-first order by Scrapy's recipe, if they decide it here."""
+    if settings.get("DQ_ORDER") is not None or order_of_queue(settings):
+        return []
+    return [name for name in _QUEUES if "Fifo" in _name(settings.get(name))]
+
+
+def start_queue_setting(settings: Mapping[str, Any]) -> str:
+    """Return which of Scrapy's two settings of start queues Scrapy would use."""
+    return f"SCHEDULER_START_{'DISK' if settings.get('JOBDIR') else 'MEMORY'}_QUEUE"
+
+
+def start_queue(settings: Mapping[str, Any]) -> StartQueue:
+    """Return where start requests are queued according to Scrapy's setting."""
+    name = start_queue_setting(settings)
+    queue = settings.get(name)
+    if not queue:
+        return StartQueue.SHARED if name in settings else StartQueue.FIFO
+    return StartQueue.LIFO if "Lifo" in _name(queue) else StartQueue.FIFO
+
+
+def queues_in_vain(settings: Mapping[str, Any], order: Order) -> list[str]:
+    """Return Scrapy's queue settings whose class does not match *order*, or is unknown."""
+    meant = dict.fromkeys(_QUEUES, "Fifo" if order is Order.PRIORITY_FIFO else "Lifo")
+    meant[start_queue_setting(settings)] = "ifo"  # Fifo or Lifo
+    return [
+        name
+        for name, kind in meant.items()
+        if settings.get(name) and not (order in _BY_PRIORITY and kind in _name(settings.get(name)))
+    ]
+
+
+def _name(queue: Any) -> str:
+    # Scrapy's own queue classes all have the same name, and derive from classes with distinct names.
+    return " ".join(cls.__name__ for cls in queue.__mro__) if isinstance(queue, type) else str(queue)

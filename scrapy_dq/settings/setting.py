@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import importlib
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy_dq.frontier.model import Order, fits_a_partition
-from scrapy_dq.settings.errors import ConfigError
-from scrapy_dq.settings.redis_url import check_url
 from scrapy_dq.text import has_login, prose_without_logins
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names it, its value and what is allowed."""
+
 
 _BUDGET = "a whole number from 0 to 1,000,000,000, or such a number with /day"
 _POLICY = "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path"
@@ -72,7 +75,7 @@ class Setting:
     @property
     def allowed(self) -> str:
         """The allowed values, in words, also without a range."""
-        return self.range or _KINDS[self.parse]
+        return self.range or _KINDS.get(self.parse, "a string")
 
     @property
     def parsed_default(self) -> Any:
@@ -89,15 +92,15 @@ class Setting:
         return _plain(self.default) if isinstance(self.default, float) else str(self.default)
 
 
-def setting_field(
+def define(
     name: str,
     default: Any,
-    parse: Callable[[Setting, Any], Any],
     doc: str,
     unit: str = "",
     low: float | None = None,
     high: float | None = None,
     *,
+    parse: Callable[[Setting, Any], Any] | None = None,
     choices: tuple[str, ...] = (),
     required: bool = False,
     repr: bool = True,
@@ -108,9 +111,11 @@ def setting_field(
         name: the name of the setting in Scrapy's settings.
         default: the value if the setting is omitted.
         doc: one line of Markdown.
+        parse: checks a value; None: the one of the default's type.
         required: code that creates a Config directly has to give a value.
         repr: False for a value that may contain a password.
     """
+    parse = parse or (choice if choices else _OF_TYPE[type(default)])
     setting = Setting(name, "", default, parse, unit, low, high, choices, doc, secret=not repr)
     metadata = {"setting": setting}
     if required:
@@ -158,12 +163,6 @@ def text(setting: Setting, value: Any) -> str:
     return value
 
 
-def host(setting: Setting, value: Any) -> str:
-    if set(name := text(setting, value)) & set("@/ \t\r\n"):
-        raise setting.wrong(value, "the name or the address of a host; a URL belongs in REDIS_URL")
-    return name
-
-
 def encoding(setting: Setting, value: Any) -> str:
     try:
         return codecs.lookup(text(setting, value)).name
@@ -178,11 +177,6 @@ def path(setting: Setting, value: Any) -> str:
     raise setting.wrong(value, "the path of a folder")
 
 
-def url(setting: Setting, value: Any) -> str:
-    check_url(setting.name, text(setting, value))
-    return str(value)
-
-
 def web_address(setting: Setting, value: Any) -> str:
     """Check that *value* is a URL of http or https, or empty; it may hold a secret, which no error quotes."""
     try:
@@ -194,20 +188,6 @@ def web_address(setting: Setting, value: Any) -> str:
     if not good or not str(value).isprintable() or " " in str(value):
         raise setting.wrong(value, setting.allowed)
     return str(value)
-
-
-def socket_path(setting: Setting, value: Any) -> Any:
-    if "://" in str(value):
-        raise setting.wrong(value, "the path of a unix socket; a URL belongs in REDIS_URL")
-    return value
-
-
-def credentials(setting: Setting, value: Any) -> Any:
-    if not callable(getattr(value, "get_credentials", None)):
-        raise setting.wrong(
-            value, "an object of redis-py's CredentialProvider, or of your own with its methods"
-        )
-    return value
 
 
 def choice(setting: Setting, value: Any) -> str:
@@ -251,7 +231,7 @@ def serializer(setting: Setting, value: Any) -> Any:
     found = value
     if isinstance(value, str):
         try:
-            found = _imported(value)
+            found = resolve_name(value)
         except Exception as error:  # a module may raise anything while it is imported
             reason = f"it cannot be imported: {type(error).__name__}: {error}"
             hint = ""
@@ -262,19 +242,6 @@ def serializer(setting: Setting, value: Any) -> Any:
         if not callable(getattr(found, name, None)):
             raise setting.wrong(value, f"{_SERIALIZER} (it has no {name}())")
     return found
-
-
-def _imported(path: str) -> Any:
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        module, _, name = path.rpartition(".")
-        if error.name != path or not module:
-            raise
-        try:
-            return getattr(importlib.import_module(module), name)
-        except AttributeError:
-            raise error from None
 
 
 def mapping(setting: Setting, value: Any) -> dict[str, Any]:
@@ -391,12 +358,14 @@ def _options(
     return found
 
 
+_OF_TYPE: dict[type, Callable[[Setting, Any], Any]] = {
+    bool: boolean, int: integer, float: number, str: text, tuple: texts, dict: mapping,
+}  # fmt: skip
 _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     backoff: "a dict",
     boolean: "True or False",
     budget: _BUDGET,
     encoding: "the name of a text encoding",
-    host: "a string",
     limits: "a dict",
     loadable: "a function, or its dotted path",
     mapping: "a dict",
@@ -404,8 +373,6 @@ _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     revisit_policy: _POLICY,
     schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
-    text: "a string",
     texts: "a list of strings",
-    url: "a string",
     web_address: "a URL of http or https in ASCII, without a login, or empty",
 }

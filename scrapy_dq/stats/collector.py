@@ -1,10 +1,12 @@
-"""SharedStats: a stats collector that remembers what has changed, to be summed over all workers."""
+"""SharedStats, which remembers what has changed, to be summed over all workers; and Tally, which counts."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -101,3 +103,27 @@ def _shareable(key: object, number: object) -> bool:
     if not isinstance(key, str) or len(key) > LONGEST_NAME:
         return False
     return key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key)
+
+
+class Tally:
+    """Passes counts on once per turn of the event loop, in which a page yields dozens of requests.
+
+    Each counts twice, and Scrapy looks at the arguments of each call: that was 7 % of the cost of a put.
+    """
+
+    def __init__(self, inc_value: Callable[[str, int], Any]) -> None:
+        """*inc_value*: the method of `crawler.stats`."""
+        self._inc_value = inc_value
+        self._counts: dict[str, int] = {}
+
+    def __call__(self, name: str) -> None:
+        """Add 1 to the stat *name*, in the next turn."""
+        if not self._counts:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    def flush(self) -> None:
+        """Pass on what was counted, at once."""
+        counts, self._counts = self._counts, {}
+        for name, count in counts.items():
+            self._inc_value(name, count)

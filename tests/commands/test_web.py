@@ -337,7 +337,10 @@ def test_the_settings_in_force_are_shown_without_passwords(page: WebPage, live: 
     found = {row["name"]: row for row in json.loads(text)["settings"]}
     assert status == 200
     assert found["REDIS_URL"]["value"].startswith("redis://...@127.0.0.1:")
-    assert (found["DQ_WORKER_TTL"]["value"], found["DQ_WORKER_TTL"]["default"]) == ("20", False)
+    assert (found["REDIS_PARAMS"]["value"], found["REDIS_PARAMS"]["default"]) == (
+        "socket_timeout = ...",
+        False,
+    )
     assert (found["DQ_DOMAIN_BUDGET"]["value"], found["DQ_DOMAIN_BUDGET"]["default"]) == ("0", True)
     assert found["DQ_ORDER"]["default"]
     assert PASSWORD not in text

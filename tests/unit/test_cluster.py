@@ -23,7 +23,7 @@ from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.items.writer import ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_url import ClusterUrl, check_url, split_cluster_url
+from scrapy_dq.settings.redis_address import ClusterUrl, check_url, split_cluster_url
 from support.clusters import Cluster
 from support.redis_server import RedisServer
 from support.waiting import free_port, patience

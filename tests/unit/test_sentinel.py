@@ -16,7 +16,7 @@ from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url, new_client
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_url import SentinelUrl, check_url, split_sentinel_url
+from scrapy_dq.settings.redis_address import SentinelUrl, check_url, split_sentinel_url
 from support.redis_server import RedisServer
 from support.sentinels import SERVICE, Sentinels
 from support.waiting import free_port, wait_until

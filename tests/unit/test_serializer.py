@@ -295,7 +295,7 @@ def test_a_serializer_is_named_by_its_path_or_given() -> None:
     [
         ("no_such_module", "with dumps.*No module named 'no_such_module'"),
         ("no.such.module", "No module named 'no'"),
-        ("json.no_such", "No module named 'json.no_such'"),
+        ("json.no_such", "module 'json' has no attribute 'no_such'"),
         ("antigravity.", "it cannot be imported"),
         ("", None),
         ("os", r"dumps\(\) and loads\(\) \(it has no dumps\(\)\)"),

@@ -398,7 +398,7 @@ def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
         ("DQ_DOMAIN_BUDGET_PERIOD", "DQ_DOMAIN_BUDGET = '1000/day'"),
         ("DQ_RETRY_AFTER_MAX", "DQ_RETRY_BACKOFF = {'retry_after': 600}"),
         ("DQ_LOG_INTERVAL", "LOGSTATS_INTERVAL"),
-        ("DQ_KEEP_FAILED", "10,000 newest failed requests. Remove it"),
+        ("DQ_KEEP_FAILED", "remove it; a crawl keeps its 10,000 newest"),
     ],
 )
 def test_a_removed_setting_names_what_replaces_it(name: str, instead: str) -> None:

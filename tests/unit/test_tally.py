@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from scrapy_dq.stats.tally import Tally
+from scrapy_dq.stats.collector import Tally
 
 
 class Stats:
