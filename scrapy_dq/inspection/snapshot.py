@@ -294,5 +294,6 @@ def _state(member: Member, before: Member | None, watched: bool, own: dict[str, 
 
 
 def troubled_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of workers; workers that do nothing come first."""
-    return sorted(rows, key=lambda row: row["state"] not in TROUBLED)
+    """Return the rows of workers; workers that do nothing come first, and among them the dead ones."""
+    ranks = {state: rank for rank, state in enumerate(TROUBLED)}
+    return sorted(rows, key=lambda row: ranks.get(row["state"], len(ranks)))

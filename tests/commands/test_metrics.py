@@ -79,6 +79,7 @@ def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier)
     assert found.value("dq_up") == 1
     assert found.value("dq_crawls") == 1
     assert (found.value("dq_redis_memory_bytes") or 0) > 0
+    assert found.value("dq_redis_writable") == 1
     assert found.value("dq_redis_maxmemory_bytes") == 0
     series = found.of(live.crawl)
     assert len(series) == 37
@@ -149,16 +150,6 @@ def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live
     for _ in range(2):
         series = scrape().of(live.crawl)
         assert (series["dq_workers_died_total"], series["dq_leases_reclaimed_total"]) == (3, 11)
-
-
-def test_workers_that_wait_are_counted(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
-    """By what they report; whether Redis takes writes is what its INFO says."""
-    workers = [HandWorker(live, name) for name in ("one", "other")]
-    for worker in workers:
-        assert scrape().of(live.crawl)["dq_workers_waiting"] == workers.index(worker)
-        live.call("report", worker.worker_id, worker.epoch, False, Figures(), 0.0, 5.0, "memory is full")
-    assert scrape().of(live.crawl)["dq_workers_waiting"] == 2
-    assert scrape().value("dq_redis_writable") == 1
 
 
 def test_workers_that_left_on_purpose_are_told_from_those_that_are_missed(
