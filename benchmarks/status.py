@@ -23,7 +23,7 @@ from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier import limit
 from scrapy_dq.frontier.model import Limits, Put
 from scrapy_dq.inspection.place import Place, opened
-from scrapy_dq.inspection.status import read_status
+from scrapy_dq.inspection.snapshot import watched
 from scrapy_dq.settings import Config
 from support.redis_server import RedisServer
 
@@ -79,7 +79,7 @@ def looks(place: Place, limits: str, options: argparse.Namespace) -> Iterator[Lo
     for repetition in range(options.repetitions):
         place.client.slowlog_reset()
         began = time.perf_counter()
-        status = read_status(place, 0.0)
+        status = watched(place, 0.0, turn=True, partitions=True).status()
         seconds = time.perf_counter() - began
         calls_us = [call["duration"] for call in place.client.slowlog_get(1000)]
         look = Look(limits, repetition, seconds, status["partitions_looked_at"], max(calls_us) / 1000)

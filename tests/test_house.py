@@ -38,10 +38,10 @@ HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomaticall
 LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
     "web",
-    "inspection",
     "adoption exports pushing queue",
     "items",
     "crew",
+    "inspection",
     "scheduling",
     "revisits",
     "factory stats",

@@ -123,7 +123,7 @@ class Crawl(Subcommand):
             feeds = [Joining(feed, config.crawl, home, view.say) for feed in plan_feeds(crawler)]
             for feed in feeds:
                 stack.enter_context(noted(feed))
-            client, target = stack.enter_context(opened(config, home))
+            place = stack.enter_context(opened(config, home))
             more: dict[str, Any] = {
                 "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
                 "FEED_EXPORTERS": exporter_classes(crawler),
@@ -133,7 +133,7 @@ class Crawl(Subcommand):
                     "False"  # Scrapy 2.19: each worker would run code that it is sent
                 )
             if not config.run_name:
-                more["DQ_RUN_NAME"] = run_name_for(client, config).replace("%", "%%")
+                more["DQ_RUN_NAME"] = run_name_for(place.client, config).replace("%", "%%")
             log_file = crawler.settings["LOG_FILE"]
             logs: list[Path] | list[None]
             try:
@@ -148,7 +148,7 @@ class Crawl(Subcommand):
                 logs = [None] * options.workers
             stops = StopSignals()
             stops.listen()
-            monitor = stack.enter_context(Monitor(client, config.crawl).looking())
+            monitor = stack.enter_context(Monitor(place).looking())
             crew = Supervisor(
                 command_of(options.spider, options, more), logs,
                 {feed.feed.uri: str(feed.folder) for feed in feeds},
@@ -162,7 +162,7 @@ class Crawl(Subcommand):
                     f"and nothing is crawled. The same command then starts the next run"
                 )
             else:
-                view.say(f"Crawl {config.crawl!r} at {target}: {workers(options.workers)}")
+                view.say(f"Crawl {config.crawl!r} at {place.target}: {workers(options.workers)}")
                 if logs[0]:
                     view.say(f"Logs: {short(logs[0])}{', ...' if len(logs) > 1 else ''}")
                 if options.workers > 1:
@@ -174,7 +174,7 @@ class Crawl(Subcommand):
                     crew.work(stops)
             joined, unjoined = _join([*feeds, *left_feeds(config.crawl, feeds, home, view.say)], crew, stops)
             stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
-            summary = Summary(crew, config.crawl, target, joined, unjoined, options, config.run_name)
+            summary = Summary(crew, config.crawl, place.target, joined, unjoined, options, config.run_name)
         summary.print_json() if options.json else summary.print()
         damaged = monitor.overview is not None and monitor.overview.census.gone > 0
         damaged = damaged or any(slot.state in LOSSES for slot in crew.slots)

@@ -177,13 +177,12 @@ def examine_workers(place: Place) -> list[Finding]:
     from scrapy_dq.backend import health
     from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.frontier.model import FrontierRefused
-    from scrapy_dq.inspection.status import waits_of
+    from scrapy_dq.inspection.snapshot import WAIT_S, watched
     from scrapy_dq.inspection.words import waiting
-    from scrapy_dq.inspection.workers import WAIT_S, read_workers
 
     with suppress(FrontierRefused):  # a key of another type: `scrapy dq status` shows it
         if any(member.waits_for for member in peek(place.shards, place.crawl).members):
-            waits = waits_of(read_workers(place, WAIT_S))
+            waits = watched(place, WAIT_S).waits
             return [health.Finding("workers", health.BAD, waiting(each)) for each in waits]
     return []
 

@@ -1,4 +1,4 @@
-"""`scrapy dq events`: what happened to a crawl, and who did it."""
+"""`scrapy dq events`: what happened to a crawl, who did it, and how fast the crawl was."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
@@ -17,7 +18,7 @@ from scrapy_dq.commands.interrupts import ended_quietly
 from scrapy_dq.commands.subcommand import DONE, Subcommand
 
 if TYPE_CHECKING:
-    from scrapy_dq.inspection.history import Event
+    from scrapy_dq.inspection.history import Event, Sample
     from scrapy_dq.inspection.place import Place
 
 LOOK_S = 1.0
@@ -25,31 +26,44 @@ ALL = sys.maxsize
 """What each shard keeps: of the newest of all shards, older ones would be part while a shard is away."""
 
 
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDEST = 60
+"""Columns of a curve."""
+
+
 class Events(Subcommand):
-    """Lists the journal of a crawl."""
+    """Lists the journal of a crawl, and draws the curves of its samples."""
 
     name = "events"
     arguments = "[<spider>]"
     summary = "what happened to a crawl, and who did it"
     description = (
         "Lists the newest events of a spider's crawl: workers that joined, left or died, outages of Redis, "
-        "commands and who gave them, the beginning and the end of runs. At most 500 are kept."
+        "commands and who gave them, the beginning and the end of runs. At most 500 are kept. --curves "
+        "also draws rate, backlog, failures and memory of the last two days, a sample each minute; of the "
+        "first hour, a sample each 10 s."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         looking.add_count(parser, 50, "--last")
-        parser.add_argument(
+        more = parser.add_mutually_exclusive_group()
+        more.add_argument(
             "--follow", action="store_true", help="print new ones as they come (JSON: one a line)"
         )
+        more.add_argument(
+            "--curves", action="store_true",
+            help="also draw rate, backlog, failures and memory (JSON: the samples)",
+        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.inspection.history import MOST_EVENTS, read_events
+        from scrapy_dq.inspection.history import MOST_EVENTS, paces, read_events, whole_history
 
         with looking.place_of(settings, options) as place:
             place.overview()
             events = read_events(place.shards, place.crawl, ALL if options.follow else MOST_EVENTS)
+            samples = whole_history(place.shards, place.crawl) if options.curves else []
             looking.say_unanswered(place)
             if options.follow:
                 with ended_quietly():
@@ -57,8 +71,14 @@ class Events(Subcommand):
                 return DONE
         listed = events[-options.count :]
         if options.json:
-            print_json(looking.found_in(place, events=[asdict(event) for event in listed]))
+            found = {"events": [asdict(event) for event in listed]}
+            if options.curves:
+                pairs = zip(samples, paces(samples), strict=True)
+                found["samples"] = [asdict(sample) | asdict(pace) for sample, pace in pairs]
+            print_json(looking.found_in(place, **found))
         else:
+            if options.curves:
+                _print_curves(samples)
             _print(listed, len(events))
         return DONE
 
@@ -105,3 +125,43 @@ def _print(listed: Sequence[Event], kept: int) -> None:
     if listed:
         rows = [[when(event.at), str(event.run), said(event), event.who] for event in listed]
         print_table(("when", "run", "what", "who"), rows, numbers=("run",), wraps=("what", "who"))
+
+
+def _print_curves(samples: Sequence[Sample]) -> None:
+    from scrapy_dq.commands.output.display import width
+    from scrapy_dq.inspection.history import curves_of, extent
+    from scrapy_dq.inspection.words import span
+    from scrapy_dq.text import count_of
+
+    if not samples:
+        print("There is no sample yet: workers take one each 10 s.")
+        return
+    print(f"{count_of(len(samples), 'sample')} of {span(samples[-1].at - samples[0].at)}.")
+    columns = min(WIDEST, max(1, width() - 45))
+    for name, found in curves_of(samples).items():
+        line = curve(found[0], columns) if _prints(BLOCKS) else ""
+        print(f"{name:<9} {line} {extent(found)}")
+
+
+def curve(values: Sequence[float | None], columns: int) -> str:
+    """Return *values* as a line of at most *columns* blocks from 0 to the largest; unknown ones are blank.
+
+    A block is the mean of its values.
+    """
+    from scrapy_dq.inspection.history import mean
+
+    columns = min(columns, len(values))
+    ends = [i * len(values) // columns for i in range(columns + 1)] if columns else [0]
+    means = [mean(values[begin:end]) for begin, end in pairwise(ends)]
+    largest = max((each for each in means if each is not None), default=0) or 1
+    steps = (len(BLOCKS) - 1) / largest
+    return "".join(" " if each is None else BLOCKS[round(each * steps)] for each in means)
+
+
+def _prints(text: str) -> bool:
+    """Tell whether standard output can show *text*."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True

@@ -26,7 +26,6 @@ from scrapy_dq.commands.events import Events
 from scrapy_dq.commands.export_crawl import ExportCrawl
 from scrapy_dq.commands.failures import DeadLetters, FailedRequests
 from scrapy_dq.commands.forget import Forget
-from scrapy_dq.commands.history import History
 from scrapy_dq.commands.import_crawl import ImportCrawl
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
@@ -52,7 +51,7 @@ from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), Search(), UrlOf(), FailedRequests(), DeadLetters(), Events(),
-    History(), Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
+    Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
     Purge(), Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(), Web(),
     PrometheusMetrics(),
 )  # fmt: skip

@@ -1,13 +1,57 @@
-"""Shared by the commands that serve something: the address on which they listen."""
+"""Shared by the commands that serve something: their address, and the token that they ask for."""
 
 from __future__ import annotations
 
 import argparse
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.commands.interrupts import ended_quietly
+from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 
 HOST = "127.0.0.1"
+
+
+def add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
+    """Add the options for address and token; *readers*: who needs the token, and for what."""
+    parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
+    parser.add_argument("--port", type=_port, default=port, help=port_help)
+    parser.add_argument(
+        "--token-file", default="", metavar="FILE",
+        help=f"a file with the token that {readers} (default: DQ_WEB_TOKEN)",
+    )  # fmt: skip
+
+
+def token_of(options: argparse.Namespace, what: str) -> str:
+    """Return the token that the user has given; empty: none is needed.
+
+    Args:
+        what: what the command lets others read.
+    Raises:
+        WrongUsage: other machines could read it without a token.
+        ConfigError: the token file cannot be read, or is empty.
+    """
+    from scrapy_dq.web.access import TOKEN_VARIABLE, given_token, is_loopback
+
+    token = given_token(options.token_file)
+    if not (token or is_loopback(options.host)):
+        raise WrongUsage(
+            f"--host {options.host} lets other machines read the {what}: give a token with --token-file, or "
+            f"in {TOKEN_VARIABLE}"
+        )
+    return token
+
+
+@contextmanager
+def serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]:
+    """Yield a socket that listens, and its URL; Ctrl-C and SIGTERM end the block.
+
+    Raises:
+        CommandError: it cannot listen.
+    """
+    with ended_quietly(), listening(options.host, options.port) as listener:
+        yield listener, address_of(options.host, listener)
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -39,7 +83,7 @@ def name_of(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
 
 
-def port(text: str) -> int:
+def _port(text: str) -> int:
     """Return the port that an option names; 0: any that is free."""
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65_536):
         raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, not {text!r}")

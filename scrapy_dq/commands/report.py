@@ -6,17 +6,12 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.history import Event, Sample
-    from scrapy_dq.inspection.place import Place
 
 MOST_FAILURES = 1_000
 """Records, of each kind, that are grouped."""
@@ -42,13 +37,21 @@ class Report(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
         from scrapy_dq.commands.output.report import page_of
+        from scrapy_dq.inspection.failures import read_failures
+        from scrapy_dq.inspection.history import read_events, whole_history
+        from scrapy_dq.inspection.snapshot import watched
 
         with looking.place_of(settings, options) as place:
-            found = _Found(place)
+            status = watched(place, 0.0, turn=True, partitions=True).status()
+            samples = whole_history(place.shards, place.crawl)
+            events = read_events(place.shards, place.crawl)
+            failures = [read_failures(place, kind, MOST_FAILURES) for kind in ("failed", "dead")]
         if options.json:
-            print_json(found.as_dict())
+            groups = {found["kind"]: found["groups"] for found in failures}
+            lists = {"samples": [*map(asdict, samples)], "events": [*map(asdict, events)]}
+            print_json({"status": status} | lists | groups)
             return DONE
-        page = page_of(found.status, found.samples, found.events, found.failures).encode()
+        page = page_of(status, samples, events, failures).encode()
         output = options.output
         if output is None and not sys.stdout.isatty():
             sys.stdout.buffer.write(page)
@@ -70,30 +73,3 @@ class Report(Subcommand):
 def report_file(crawl: str) -> Path:
     """Return the name of a crawl's report, in the current folder."""
     return Path(f"report-{quote(crawl, safe='')}.html")
-
-
-class _Found:
-    """What the report tells."""
-
-    samples: list[Sample]
-    """One a minute; if the crawl is younger than an hour, one each 10 s."""
-    events: list[Event]
-    failures: list[dict[str, Any]]
-
-    def __init__(self, place: Place) -> None:
-        from scrapy_dq.inspection.failures import read_failures
-        from scrapy_dq.inspection.history import read_events, read_samples
-        from scrapy_dq.inspection.status import read_status
-
-        self.status = read_status(place, 0)
-        self.samples = read_samples(place.shards, place.crawl, minutes=True)
-        if len(self.samples) < 60:
-            self.samples = read_samples(place.shards, place.crawl)
-        self.events = read_events(place.shards, place.crawl)
-        self.failures = [read_failures(place, kind, MOST_FAILURES) for kind in ("failed", "dead")]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for programs."""
-        groups = {found["kind"]: found["groups"] for found in self.failures}
-        lists = {"samples": map(asdict, self.samples), "events": map(asdict, self.events)}
-        return {"status": self.status, **{name: list(each) for name, each in lists.items()}, **groups}

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from scrapy.settings import Settings
@@ -15,10 +14,9 @@ from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.inspection import place
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.status import COUNTS, read_status
+from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, Watcher, watched
 from scrapy_dq.inspection.words import uncounted, when, workers
 
-INTERVAL_S = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 86_400.0
 
 
@@ -38,7 +36,7 @@ class Status(Subcommand):
         looking.add_crawl_options(parser)
         parser.add_argument(
             "--no-rate", action="store_true",
-            help=f"do not wait {INTERVAL_S:g} s to measure pages per second",
+            help=f"do not wait {EVERY_S:g} s to measure pages per second",
         )  # fmt: skip
         parser.add_argument(
             "--all", action="store_true",
@@ -51,7 +49,7 @@ class Status(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--every", type=_seconds, metavar="SECONDS",
-            help=f"with --watch: time between two updates (default: {INTERVAL_S:g})",
+            help=f"with --watch: time between two updates (default: {EVERY_S:g})",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -69,15 +67,16 @@ class Status(Subcommand):
             print_json({"crawls": crawls}) if options.json else _print_crawls(crawls, options.all)
             return DONE
         with looking.place_of(settings, options) as there:
-            status = read_status(there, 0.0 if options.no_rate else INTERVAL_S)
+            seconds = 0.0 if options.no_rate else EVERY_S
+            status = watched(there, seconds, turn=True, partitions=True).status()
         print_json(status) if options.json else print_status(status)
         return DONE
 
     def _watch(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.watching import output, watch
+        from scrapy_dq.commands.watching import watch
 
         with looking.place_of(settings, options) as there:
-            watch(there, options.every or INTERVAL_S, output(as_json=options.json))
+            watch(there, options.every or EVERY_S, as_json=options.json)
         return DONE
 
 
@@ -127,25 +126,23 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
 
 def _count(found: dict[str, Any], there: Place) -> None:
     """Add the phase and the counts of a crawl, or why they are unknown."""
-    from scrapy_dq.frontier.admin.overview import peek
     from scrapy_dq.inspection.crawls import reason_of_one
-    from scrapy_dq.inspection.workers import MOST_READ, states_of
     from scrapy_dq.text import printable
 
     found["redis"] = there.target
     try:
-        overview = peek(there.client, found["crawl"], most_members=MOST_READ)
+        snapshot = Watcher(there.of(found["crawl"]), most_members=MOST_READ).look()
     except Exception as error:
         found["why"] = reason_of_one(error, there.client)
         return
+    overview = snapshot.overview
     found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
     found["run_name"] = printable(overview.run_name)
     found["ended"] = (overview.phase == "finished" and overview.finished_at) or None
     found["unreachable_shards"] = list(overview.unreachable)
     found["apart_shards"] = list(overview.apart)
-    if overview.phase != "absent":
-        found |= {name: asdict(overview.census)[name] for name in COUNTS}
-        found["worker_states"] = states_of(overview)
+    if snapshot.exists:
+        found |= snapshot.counts | {"worker_states": snapshot.worker_states}
 
 
 def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -> Iterator[dict[str, Any]]:

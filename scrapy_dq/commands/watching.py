@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
@@ -14,10 +15,9 @@ from rich.live import Live
 from scrapy_dq.commands.interrupts import ended_quietly
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.streams import nobody_reads
-from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.inspection.status import Progress
+from scrapy_dq.inspection.snapshot import Watcher
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
@@ -27,105 +27,60 @@ LONGEST_LINE = 2000
 GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"
 
 
-class Output(Protocol):
-    """Shows the status each time it was read."""
-
-    def open(self) -> AbstractContextManager[Any]:
-        """Return a context manager that is active while the crawl is watched."""
-
-    def show(self, status: dict[str, Any]) -> None:
-        """Show *status*, which was read just now."""
-
-    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
-        """Show why the status could not be read (`error` of *status*), and the *last* that was."""
+Show = Callable[[dict[str, Any], "dict[str, Any] | None"], None]
+"""Shows a status; if there is no newer one, its second argument says why (`error`)."""
 
 
-def output(*, as_json: bool) -> Output:
-    """Return what fits standard output: a live view if it is a terminal that can move its cursor."""
+@contextmanager
+def output(*, as_json: bool) -> Iterator[Show]:
+    """Yield what fits standard output: a live view if it is a terminal that can move its cursor."""
     console = Console(highlight=False, markup=False)
     if as_json:
-        return _JsonLines()
-    return _View(console) if sys.stdout.isatty() and not console.is_dumb_terminal else _Lines()
+        yield lambda status, missed: print(json.dumps(missed or status), flush=True)
+    elif sys.stdout.isatty() and not console.is_dumb_terminal:
+        from scrapy_dq.commands.output.status_view import view
+
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            yield lambda status, missed: live.update(view(status, console, missed), refresh=True)
+    else:
+        yield _print_line
 
 
-def watch(place: Place, every_s: float, to: Output) -> None:
+def _print_line(status: dict[str, Any], missed: dict[str, Any] | None) -> None:
+    text = printable(missed["error"], LONGEST_LINE) if missed else one_line(status)
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def watch(place: Place, every_s: float, *, as_json: bool) -> None:
     """Show the status every *every_s* seconds, until Ctrl-C, SIGTERM, or nothing reads the output.
 
     Raises:
-        CommandError, FrontierError: the first attempt to read it failed.
+        NoSuchCrawl, FrontierError: the first attempt to read it failed.
     """
-    with ended_quietly(), to.open():
-        progress = Progress(place)
-        due = time.monotonic()
-        last = progress.status(place.overview())
-        to.show(last)
+    with ended_quietly(), output(as_json=as_json) as show:
+        watcher, due = Watcher(place), time.monotonic()
+        first = watcher.look(turn=True, partitions=True)
+        if not first.exists:
+            raise place.no_such_crawl()
+        last = first.status()
+        show(last, None)
         while not nobody_reads():
             due = max(due + every_s, time.monotonic())  # no catching up after one that took long
             time.sleep(max(0.0, due - time.monotonic()))
-            status = _look(place, progress)
-            if "error" in status:
-                to.miss(status, last)
-            else:
-                to.show(status)
-                last = status
+            status = _look(place, watcher)
+            missed = status if "error" in status else None
+            last = last if missed else status
+            show(last, missed)
 
 
-def _look(place: Place, progress: Progress) -> dict[str, Any]:
+def _look(place: Place, watcher: Watcher) -> dict[str, Any]:
     phase, reason = "absent", GONE
     try:
         with as_unavailable():
-            place.ask_all()
-            overview = peek(place.shards, place.crawl)
-            if overview.phase != phase:
-                return progress.status(overview)
+            found = watcher.look(turn=True, partitions=True)
+            if found.exists:
+                return found.status()
     except FrontierError as error:
         phase, reason = "unknown", str(error)
     at = round(time.time(), 3)
     return {"crawl": place.crawl, "redis": place.target, "at": at, "phase": phase, "error": reason}
-
-
-class _JsonLines:
-    """One JSON object each time."""
-
-    def open(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def show(self, status: dict[str, Any]) -> None:
-        print(json.dumps(status), flush=True)
-
-    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
-        self.show(status)
-
-
-class _Lines:
-    """One line each time, with the time of day."""
-
-    def open(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def show(self, status: dict[str, Any]) -> None:
-        self._say(one_line(status))
-
-    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
-        self._say(printable(status["error"], LONGEST_LINE))
-
-    def _say(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
-
-
-class _View:
-    """A live view, which is redrawn in place in a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-
-    def open(self) -> AbstractContextManager[Any]:
-        return self._live
-
-    def show(self, status: dict[str, Any], missed: dict[str, Any] | None = None) -> None:
-        from scrapy_dq.commands.output.status_view import view
-
-        self._live.update(view(status, self._live.console, missed), refresh=True)
-
-    def miss(self, status: dict[str, Any], last: dict[str, Any]) -> None:
-        self.show(last, status)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
-from scrapy_dq.commands.listening import HOST, address_of, listening, name_of, port
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.commands import listening, looking
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.extras import pip_install
 
 if TYPE_CHECKING:
@@ -40,10 +38,10 @@ class Web(Subcommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
-        parser.add_argument(
-            "--port", type=port, default=PORT, help=f"the port; 0: any that is free (default: {PORT})"
-        )
+        listening.add_options(
+            parser, PORT, f"the port; 0: any that is free (default: {PORT})",
+            "browsers need to read and to steer",
+        )  # fmt: skip
         parser.add_argument(
             "--allow-host", action="append", default=[], metavar="NAME",
             help="a name under which browsers reach the page, such as that of a proxy (may be repeated)",
@@ -52,14 +50,10 @@ class Web(Subcommand):
             "--allow-steering", action="store_true",
             help="let whoever has the token pause, resume, drain, stop, limit, retry and forget",
         )  # fmt: skip
-        parser.add_argument(
-            "--token-file", default="", metavar="FILE",
-            help="a file with the token that browsers need to read and to steer (default: DQ_WEB_TOKEN)",
-        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.inspection.place import project_settings
-        from scrapy_dq.web.access import TOKEN_VARIABLE, Access, given_token, is_loopback, new_token
+        from scrapy_dq.web.access import Access, new_token
 
         try:
             import uvicorn
@@ -70,15 +64,10 @@ class Web(Subcommand):
                 raise
             needs = "the page needs Starlette, uvicorn and prometheus_client"
             raise CommandError(f"{needs}: {pip_install('web')}") from None
-        token = given = given_token(options.token_file)
-        if not (given or is_loopback(options.host)):
-            raise WrongUsage(
-                f"--host {options.host} lets other machines read the crawls: give a token with --token-file, "
-                f"or in {TOKEN_VARIABLE}"
-            )
+        token = given = listening.token_of(options, "crawls")
         if options.allow_steering and not given:
             token = new_token()
-        names = [*options.allow_host, name_of(options.host)]
+        names = [*options.allow_host, listening.name_of(options.host)]
         config, spider = looking.spider_named(settings, options)
         crawler_settings = spider.crawler.settings if spider else project_settings(settings)
         page, looks = make_app(config, crawler_settings, Access.of(token, options.allow_steering, names))
@@ -90,16 +79,9 @@ class Web(Subcommand):
             )
         )  # fmt: skip
         crawl = config.crawl if options.spider or options.crawl else ""
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            with listening(options.host, options.port) as listener:
-                address = address_of(options.host, listener)
-                fragment = _fragment(crawl, "" if given else token)
-                asyncio.run(_serve(server, looks, listener, f"{address}{fragment}", options))
-        except KeyboardInterrupt:
-            pass  # its only end
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        fragment = _fragment(crawl, "" if given else token)
+        with listening.serving(options) as (listener, address):
+            asyncio.run(_serve(server, looks, listener, f"{address}{fragment}", options))
         return DONE
 
 

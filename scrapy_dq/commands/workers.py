@@ -9,9 +9,8 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.subcommand import DONE, Subcommand
-from scrapy_dq.inspection.workers import WAIT_S, read_workers
+from scrapy_dq.inspection.snapshot import EVERY_S, WAIT_S, watched
 
-INTERVAL_S = 1.0
 COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
 WIDE = 110
 """Minimum width, in columns, for showing ids."""
@@ -24,7 +23,7 @@ class Workers(Subcommand):
     arguments = "[<spider>]"
     summary = "the workers of a crawl"
     description = (
-        f"Shows the workers that are registered in a spider's crawl, watched for {INTERVAL_S:g} s. For those "
+        f"Shows the workers that are registered in a spider's crawl, watched for {EVERY_S:g} s. For those "
         f"on this machine, it checks whether their processes exist; for others, --wait watches their "
         f"heartbeats for {WAIT_S:g} s."
     )
@@ -39,8 +38,8 @@ class Workers(Subcommand):
         from scrapy_dq.commands.output.display import print_json, print_table, width
 
         with looking.place_of(settings, options) as place:
-            wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else INTERVAL_S
-            workers = read_workers(place, wait_s)
+            wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else EVERY_S
+            workers = watched(place, wait_s, turn=True).worker_rows()
             looking.say_unanswered(place)
         if options.json:
             print_json(looking.found_in(place, workers=workers))

@@ -1,43 +1,51 @@
-"""Reads the crawl's state twice a second, in a thread, so that an unresponsive Redis blocks nothing else."""
+"""Takes snapshots of the crawl, in a thread, so that an unresponsive Redis blocks nothing else."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
-from scrapy_dq.frontier.admin.backlog import Upcoming, awaited_turn
-from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.snapshot import EVERY_S, Snapshot, Watcher
 
-EVERY_S = 0.5
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.backlog import Upcoming
+    from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.inspection.place import Place
 
 
 class Monitor:
-    """The newest state of a crawl.
+    """The newest snapshot of a crawl."""
 
-    Attributes:
-        overview: the state; None before the first was read.
-        turn: the entry that its workers wait for, if they hold nothing and it may not be leased yet.
-        problem: why the last attempt to read it failed; "" if it did not.
-        at: when *overview* was requested (monotonic).
-    """
-
-    def __init__(self, client: Any, crawl: str) -> None:
-        self.overview: Overview | None = None
-        self.turn: Upcoming | None = None
+    def __init__(self, place: Place) -> None:
         self.problem = ""
-        self.at = 0.0
-        self._client = client
-        self._crawl = crawl
+        """Why the last attempt to take a snapshot failed; empty: it did not."""
+        self._newest: Snapshot | None = None
+        self._watcher = Watcher(place)
+        self._lock = threading.Lock()
         self._over = threading.Event()
+
+    @property
+    def overview(self) -> Overview | None:
+        """The counts; None before the first snapshot."""
+        return self._newest.overview if self._newest else None
+
+    @property
+    def turn(self) -> Upcoming | None:
+        """The entry that workers without requests wait for."""
+        return self._newest.turn if self._newest else None
+
+    @property
+    def at(self) -> float:
+        """When the snapshot was requested (monotonic)."""
+        return self._newest.asked_at if self._newest else 0.0
 
     @contextmanager
     def looking(self) -> Iterator[Monitor]:
-        """Read the state repeatedly, until the end of the block."""
+        """Take snapshots repeatedly, until the end of the block."""
         thread = threading.Thread(target=self._look_on, name="monitor", daemon=True)
         thread.start()
         try:
@@ -47,14 +55,11 @@ class Monitor:
             thread.join()
 
     def look(self) -> None:
-        """Read the state once; an error is stored in `problem`."""
-        at = time.monotonic()
+        """Take a snapshot; an error is stored in `problem`."""
         try:
-            with as_unavailable():
-                seen = peek(self._client, self._crawl)
-                self.turn = awaited_turn(self._client, self._crawl, seen)
-                self.overview, self.problem = seen, ""
-            self.at = at
+            with self._lock, as_unavailable():
+                self._newest = self._watcher.look(turn=True)
+            self.problem = ""
         except FrontierError as error:
             self.problem = str(error)
 

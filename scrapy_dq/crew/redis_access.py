@@ -13,13 +13,14 @@ from scrapy_dq.factory import flush_crawl
 from scrapy_dq.frontier.admin.overview import peek_shard
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.settings import Config
 from scrapy_dq.text import CREW_NAME
 
 
 @contextmanager
-def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
-    """Yield a blocking client, and the address of Redis. An embedded Redis is not stopped meanwhile.
+def opened(config: Config, data_dir: Path) -> Iterator[Place]:
+    """Yield the crawl, with a blocking client. An embedded Redis runs until the end of the block.
 
     Raises:
         FrontierRefused: it cannot be reached, or would lose the crawl.
@@ -28,7 +29,7 @@ def opened(config: Config, data_dir: Path) -> Iterator[tuple[Any, str]]:
     try:
         asyncio.run(_prepare(connection, config))
         with connection.blocking() as client:
-            yield client, connection.target
+            yield Place(client, connection.target, config, lambda _: client, lambda: [client])
     finally:
         asyncio.run(connection.close())
 

@@ -1,64 +1,180 @@
-"""All crawls of a Redis: found and looked at a part at a time, however many keys it has."""
+"""All crawls of a Redis: found and looked at a bounded part at a time, however many keys it has."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.backend.health import refusals
+from scrapy_dq.frontier.admin.backlog import info_of
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.admin.shards import in_cluster
-from scrapy_dq.frontier.errors import describe, explain, is_answer, is_no_answer
-from scrapy_dq.inspection.status import COUNTS, Progress, left, settled
-from scrapy_dq.inspection.words import phase_of, uncounted
+from scrapy_dq.frontier.errors import as_unavailable, describe, explain, is_answer, is_no_answer
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, WAIT_S, Snapshot, Watcher
 from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.place import Place
 
 MOST_CRAWLS = 500
-PART = 20
-"""Crawls that one look reads."""
+PART = 15
+"""Crawls that one look reads at most."""
+MOST_COST = 3.0
+"""Milliseconds of Redis that they may take, as estimated: for each crawl, and for each of its workers."""
+CRAWL_COST, WORKER_COST = 0.16, 0.008
 LONGEST_S = 3.0
 """No look begins to read a further crawl after so long: in a cluster, some nodes may not answer."""
+FINISHED_LATER_S = 60.0
+"""A finished crawl is read that much later than its turn, if not all are read each time."""
 SEARCH_S = 0.01
-"""How long a look searches for further ones."""
+"""How long a look searches for further crawls."""
 
 
-class CrawlsWatch:
-    """Looks at all crawls of a Redis."""
+@dataclass(frozen=True)
+class Row:
+    """A crawl, and its newest snapshot."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    crawl: str
+    asked_at: float = 0.0
+    """When it was read last, by this process's monotonic clock; 0: it was not read so far."""
+    snapshot: Snapshot | None = None
+    """With totals; None: it cannot be read."""
+    error: str = ""
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Crawls:
+    """The crawls that were found so far, and what is known of their Redis."""
+
+    rows: Sequence[Row]
+    """By name."""
+    searched: bool
+    """All keys were examined."""
+    info: dict[str, Any] | None
+    """INFO of Redis; None: this user may not read it."""
+    took_s: float
+
+    @property
+    def full(self) -> bool:
+        """Whether there may be more crawls than are listed."""
+        return len(self.rows) >= MOST_CRAWLS
+
+    @property
+    def writable(self) -> bool | None:
+        """False: Redis refuses writes, as far as its INFO says; None: unknown."""
+        return None if self.info is None else not refusals(self.info)
+
+
+class CrawlList:
+    """Watches the crawls of a Redis, for the page and the metrics, in any thread; one look at a time.
+
+    A look costs Redis a bounded time: it reads the crawls that were not read for longest.
+    """
+
+    def __init__(self, only: str = "") -> None:
+        """*only*: the name of the only crawl; empty: all."""
+        self._only = only
+        self._listed: dict[str, _Listed] = {}
         self._search = CrawlSearch()
-        self._watched: dict[str, _Watched] = {}
+        self._newest: Crawls | FrontierError | None = None
+        self._looked_at = 0.0
+        self._lock = threading.Lock()
 
-    def look(self) -> dict[str, Any]:
-        """Return the crawls that were found so far, with the newest counts of each.
+    def look(self, place: Place) -> Crawls:
+        """Return the crawls; a caller within EVERY_S of a look gets the same.
+
+        Args:
+            place: of any crawl in this Redis.
+        Raises:
+            FrontierUnavailable: no usable answer.
+        """
+        with self._lock:
+            began = time.monotonic()
+            if self._newest is None or began - self._looked_at >= EVERY_S:
+                try:
+                    with as_unavailable():
+                        self._newest = self._read(place)
+                except FrontierError as error:
+                    self._newest = error
+                self._looked_at = time.monotonic()
+                if isinstance(self._newest, Crawls):
+                    self._newest = replace(self._newest, took_s=self._looked_at - began)
+            if isinstance(self._newest, FrontierError):
+                raise self._newest
+            return self._newest
+
+    @property
+    def complete(self) -> bool:
+        """Whether each crawl that was found has been read, and its workers for long enough to be judged."""
+        return all(each.complete for each in self._listed.values())
+
+    def find(self, place: Place, budget_s: float = SEARCH_S) -> None:
+        """Search for crawls, at most for *budget_s* seconds.
 
         Raises:
             redis.exceptions.RedisError: no reply.
         """
-        for name in self._search.go_on(self._place.nodes, budget_s=SEARCH_S):
-            if name not in self._watched and len(self._watched) < MOST_CRAWLS:
-                self._watched[name] = _Watched(self._place, name)
-        by_age = sorted(self._watched.values(), key=lambda each: each.at)
-        until = time.monotonic() + LONGEST_S
-        for each in by_age[:PART]:
-            if not each.look():
-                del self._watched[each.name]
-            if time.monotonic() >= until:
+        for name in [self._only] if self._only else self._search.go_on(place.nodes, budget_s=budget_s):
+            if name not in self._listed and len(self._listed) < MOST_CRAWLS:
+                self._listed[name] = _Listed(place.of(name))
+
+    def _read(self, place: Place) -> Crawls:
+        self.find(place)
+        cost, until = 0.0, time.monotonic() + LONGEST_S
+        for each in sorted(self._listed.values(), key=lambda each: each.due)[:PART]:
+            if cost and (cost + each.cost > MOST_COST or time.monotonic() >= until):
                 break
-        rows = [self._watched[name].row for name in sorted(self._watched)]
-        return {
-            "redis": self._place.target,
-            "at": round(time.time(), 3),
-            "crawls": rows,
-            "searched": self._search.complete,
-            "full": len(self._watched) >= MOST_CRAWLS,
-        }
+            exists = each.look(only=bool(self._only))
+            cost += each.cost
+            if not exists:
+                del self._listed[each.row.crawl]
+        rows = [self._listed[name].row for name in sorted(self._listed)]
+        return Crawls(rows, self._search.complete, info_of(place.client), 0.0)
+
+
+class _Listed:
+    """A crawl in the list."""
+
+    def __init__(self, place: Place) -> None:
+        self.row = Row(place.crawl)
+        self.due = 0.0
+        self._client = place.client
+        self._watcher = Watcher(place, most_members=MOST_READ)
+        self._first_at = 0.0
+
+    def look(self, *, only: bool) -> bool:
+        """Read it; return whether it exists; *only*: it is the only crawl: without an answer, raise."""
+        self.due = at = time.monotonic()
+        self._first_at = self._first_at or at
+        try:
+            found = self._watcher.look(totals=True)
+        except Exception as error:
+            if only and not is_answer(error):
+                raise
+            self.row = Row(self.row.crawl, at, error=reason_of_one(error, self._client))
+            return True
+        self.row = Row(self.row.crawl, at, found)
+        if found.overview.phase == "finished":
+            self.due += FINISHED_LATER_S
+        return found.exists
+
+    @property
+    def cost(self) -> float:
+        """The estimated cost of the last look; to ask for the next one takes time."""
+        found = self.row.snapshot
+        return CRAWL_COST + WORKER_COST * (found.overview.census.workers if found else 0)
+
+    @property
+    def complete(self) -> bool:
+        found = self.row.snapshot
+        has_workers = found is not None and found.overview.members
+        return bool(self.due) and (not has_workers or self.row.asked_at - self._first_at >= WAIT_S)
 
 
 @dataclass(frozen=True)
@@ -86,40 +202,6 @@ def finished_before(place: Place, age_s: float) -> Iterator[Old]:
             continue
         if overview.phase == "finished" and 0 < overview.finished_at <= latest:
             yield Old(of_it, overview, overview.finished_at)
-
-
-class _Watched:
-    """One of them, and its newest row."""
-
-    def __init__(self, place: Place, name: str) -> None:
-        self.name = name
-        self.at = 0.0
-        self.row: dict[str, Any] = {"crawl": name, "shown": printable(name, 200)}
-        self._place = replace(place, config=replace(place.config, crawl=name))
-        self._progress = Progress(self._place)
-
-    def look(self) -> bool:
-        """Look at it; return whether it still exists."""
-        self.at = time.monotonic()
-        row: dict[str, Any] = {"crawl": self.name, "shown": self.row["shown"]}
-        try:
-            overview = peek(self._place.client, self.name, most_members=0)
-        except Exception as error:
-            self.row = row | {"error": reason_of_one(error, self._place.client)}
-            return True
-        if overview.phase == "absent":
-            return False
-        self._progress.note(overview)
-        counts = {name: asdict(overview.census)[name] for name in COUNTS}
-        row |= {"phase": overview.phase, "hold": overview.hold.value, "run": overview.run, **counts}
-        rate = self._progress.rate() if overview.phase == "open" else None
-        self.row = row | {
-            "words": {"phase": "; ".join((phase_of(row), *uncounted(overview.unreachable, overview.apart)))},
-            "settled": settled(counts),
-            "left": left(counts),
-            "pages_per_s": None if rate is None else round(rate, 1),
-        }
-        return True
 
 
 def reason_of_one(error: Exception, client: Any) -> str:

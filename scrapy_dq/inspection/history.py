@@ -1,21 +1,26 @@
-"""The history of a crawl: samples of its counts, and events."""
+"""The history of a crawl: samples of its counts, the curves that they make, and events."""
 
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgpack
 
+from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.inspection.words import named
+from scrapy_dq.inspection.words import named, unanswered
 from scrapy_dq.text import count_of, named_run, printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.place import Place
 
 T = TypeVar("T")
 MOST_EVENTS = 500
@@ -23,6 +28,9 @@ MOST_SAMPLES = 1_080
 MOST_MINUTES = 2_880
 """How many of each are kept: lua/lib/journal.lua, lua/lib/samples.lua."""
 MOST_TEXT = 80
+MOST_POINTS = 360
+CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
+"""The numbers of a point of the page's curves; None: unknown."""
 _MOST_AT_ONCE = 1_000
 
 
@@ -114,6 +122,58 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = 
                     name: getattr(sample, name) + getattr(samples[at], name) for name in _SUMMED
                 })  # fmt: skip
     return home
+
+
+def whole_history(client: Any, crawl: str) -> list[Sample]:
+    """Return samples of all that is kept: one a minute; of a crawl younger than an hour, one each 10 s.
+
+    Raises:
+        As `read_samples`.
+    """
+    found = read_samples(client, crawl, minutes=True)
+    return found if len(found) >= 60 else read_samples(client, crawl)
+
+
+def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
+    """Return points of the samples that are kept, oldest first, and the events, newest first.
+
+    Args:
+        minutes: of two days; else of three hours.
+    Raises:
+        As `read_samples`.
+    """
+    place.ask_all()
+    samples = read_samples(place.shards, place.crawl, minutes=minutes)
+    events = read_events(place.shards, place.crawl)
+    return {
+        "at": round(time.time(), 3),
+        "curves": CURVES,
+        "points": list(_points(samples)),
+        "missing": list(unanswered(place.shards.unreachable)),
+        "events": [
+            {"at": event.at, "run": event.run, "kind": event.kind, "said": said(event), "who": event.who}
+            for event in reversed(events)
+        ],
+    }
+
+
+def _points(samples: Sequence[Sample]) -> Iterator[list[float | None]]:
+    """Yield at most MOST_POINTS: of some samples beside each other, the mean rate, and the last counts."""
+    found = list(zip(samples, paces(samples), strict=True))
+    step = -(-len(found) // MOST_POINTS) or 1
+    for begin in range(0, len(found), step):
+        part = found[begin : begin + step]
+        last, rate = part[-1][0], mean([pace.pages_per_s for _, pace in part])
+        yield [
+            last.at, None if rate is None else round(rate, 2), last.waiting + last.delayed + last.in_flight,
+            last.failed + last.dead, last.memory_bytes or None, last.workers,
+        ]  # fmt: skip
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known; None: none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def read_events(client: Any, crawl: str, most: int = MOST_EVENTS) -> list[Event]:
@@ -209,6 +269,30 @@ def _pace(before: Sample, now: Sample) -> Pace:
     exchanges = now.exchanges - before.exchanges
     mean_ms = max(0.0, now.exchange_s - before.exchange_s) * 1000 / exchanges if exchanges > 0 else None
     return Pace((done + failed) / passed, failed / passed, mean_ms)
+
+
+Curve = tuple[list["float | None"], Callable[[float], str]]
+"""A value for each sample, None if it is unknown; and what turns a value into text."""
+
+
+def curves_of(samples: Sequence[Sample]) -> dict[str, Curve]:
+    """Return the curves that a terminal and a report show, by name, except curves without a known value."""
+    rates = list(paces(samples))
+    found: dict[str, Curve] = {
+        "pages/s": ([pace.pages_per_s for pace in rates], lambda value: f"{value:,.1f}"),
+        "waiting": ([each.waiting + each.delayed for each in samples], lambda value: f"{value:,.0f}"),
+        "failed/s": ([pace.failed_per_s for pace in rates], lambda value: f"{value:,.2f}"),
+        "workers": ([each.workers for each in samples], lambda value: f"{value:,.0f}"),
+        "memory": ([each.memory_bytes or None for each in samples], lambda value: format_bytes(int(value))),
+    }
+    return {name: each for name, each in found.items() if any(value is not None for value in each[0])}
+
+
+def extent(curve: Curve) -> str:
+    """Return the last and the largest known value of a curve, as text."""
+    values, text = curve
+    known = [value for value in values if value is not None]
+    return f"{text(known[-1])}, at most {text(max(known))}"
 
 
 def said(event: Event) -> str:

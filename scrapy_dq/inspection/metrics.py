@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,38 +17,45 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from scrapy_dq.inspection.measured import Measured
-from scrapy_dq.inspection.measures import Measures, MeasuresWatch
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.text import printable
 
 if TYPE_CHECKING:
+    from scrapy_dq.inspection.crawls import CrawlList, Crawls, Row
     from scrapy_dq.inspection.place import Place
+    from scrapy_dq.inspection.snapshot import Snapshot
+    from scrapy_dq.inspection.totals import Totals
 
+LONGEST_LABEL = 100
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_GAUGES: dict[str, tuple[str, Callable[[Measured], float]]] = {
-    "dq_dead_letters": ("Dead letters", lambda each: each.overview.census.dead),
-    "dq_seen_requests": ("Fingerprints that were seen", lambda each: each.overview.census.seen),
-    "dq_gone": ("Requests of this run, or keys, that were deleted", lambda each: each.overview.census.gone),
-    "dq_on_hold": ("1: the crawl is paused or draining", lambda each: bool(each.overview.hold.value)),
+_GAUGES: dict[str, tuple[str, Callable[[Snapshot, Totals], float]]] = {
+    "dq_dead_letters": ("Dead letters", lambda crawl, _: crawl.overview.census.dead),
+    "dq_seen_requests": ("Fingerprints that were seen", lambda crawl, _: crawl.overview.census.seen),
+    "dq_gone": (
+        "Requests of this run, or keys, that were deleted",
+        lambda crawl, _: crawl.overview.census.gone,
+    ),
+    "dq_on_hold": ("1: the crawl is paused or draining", lambda crawl, _: bool(crawl.overview.hold.value)),
     "dq_stopped": (
         "1: the last worker to leave did so on purpose, as at max_pages or a stop",
-        lambda each: each.stopped,
+        lambda _, totals: totals.stopped,
     ),
     "dq_workers_waiting": (
         "Workers that report an outage of Redis which lets their heartbeats pass",
-        lambda each: each.waiting_workers,
+        lambda crawl, _: sum(wait["workers"] for wait in crawl.waits),
     ),
     "dq_unreachable_shards": (
         "Shards that did not answer, or have nothing of this run: what is there is not counted",
-        lambda each: len(each.overview.unreachable) + len(each.overview.apart),
+        lambda crawl, _: len(crawl.overview.unreachable) + len(crawl.overview.apart),
     ),
-    "dq_run_number": ("The number of the run", lambda each: each.overview.run),
-    "dq_run_began_timestamp_seconds": ("When the run began", lambda each: each.overview.began_at),
+    "dq_run_number": ("The number of the run", lambda crawl, _: crawl.overview.run),
+    "dq_run_began_timestamp_seconds": ("When the run began", lambda crawl, _: crawl.overview.began_at),
     "dq_run_finished_timestamp_seconds": (
         "When this run, or if it is open an earlier one, finished last; 0: unknown, or none has",
-        lambda each: each.overview.finished_at,
+        lambda crawl, _: crawl.overview.finished_at,
     ),
 }
-_COUNTERS: dict[str, tuple[str, Callable[[Measured], float]]] = {
+_COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "dq_requests_done": ("Requests of this run that are done", lambda each: each.done),
     "dq_requests_failed": ("Requests of this run that failed for good", lambda each: each.failed),
     "dq_workers_died": ("Workers of this run that died", lambda each: each.died),
@@ -56,37 +64,29 @@ _COUNTERS: dict[str, tuple[str, Callable[[Measured], float]]] = {
     "dq_outage_seconds": ("Their time without Redis, in outages that are over", lambda each: each.outage_s),
 }
 _WORKER_STATES = ("alive", "running", "unknown", "silent", "stalled", "dead", "fenced")
-"""All that inspection/workers.py has."""
-_BY_STATE: dict[str, tuple[str, Callable[[Measured], Mapping[str, float]]]] = {
+"""All that inspection/snapshot.py has."""
+_BY_STATE: dict[str, tuple[str, Callable[[Snapshot, Totals], Mapping[str, float]]]] = {
     "dq_requests": (
         "Requests that are not settled",
-        lambda each: {
-            state: getattr(each.overview.census, state) for state in ("waiting", "delayed", "in_flight")
-        },
+        lambda crawl, _: {state: crawl.counts[state] for state in ("waiting", "delayed", "in_flight")},
     ),
     "dq_workers": (
         "Registered workers",
-        lambda each: {state: each.workers.get(state, 0) for state in _WORKER_STATES},
+        lambda crawl, _: dict.fromkeys(_WORKER_STATES, 0) | crawl.worker_states,
     ),
-    "dq_partitions": ("Partitions with something waiting", lambda each: each.partitions),
+    "dq_partitions": ("Partitions with something waiting", lambda _, totals: totals.partitions),
     "dq_phase": (
         "1: the run is open, or finished",
-        lambda each: {state: each.overview.phase == state for state in ("open", "finished")},
+        lambda crawl, _: {state: crawl.overview.phase == state for state in ("open", "finished")},
     ),
 }
 
 
 class Metrics:
-    """The metrics of the crawls of a Redis, for whoever asks, in whatever thread."""
+    """The metrics of the crawls of a Redis, for any caller, in any thread."""
 
-    def __init__(self, crawl: str = "") -> None:
-        """*crawl*: the only one; empty: all."""
-        self._watch = MeasuresWatch(crawl)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that there is has been read, and workers for long enough to be judged."""
-        return self._watch.complete
+    def __init__(self, crawls: CrawlList) -> None:
+        self.crawls = crawls
 
     def text(self, place: Place | None) -> bytes:
         """Return the metrics in the text format of Prometheus, of type CONTENT_TYPE; blocking.
@@ -95,72 +95,103 @@ class Metrics:
             place: any crawl of the Redis; None: it is not usable.
         """
         registry = CollectorRegistry()
-        registry.register(_Found(self._watch.look(place)))
+        registry.register(_Families(self._families(place)))
         return generate_latest(registry)
 
     def samples(self, place: Place | None) -> list[dict[str, Any]]:
         """Return the same as name, labels and value of each sample."""
-        found = families(self._watch.look(place))
         return [
             {"name": sample.name, "labels": sample.labels, "value": float(sample.value)}
-            for family in found
+            for family in self._families(place)
             for sample in family.samples
         ]
 
+    def _families(self, place: Place | None) -> list[Metric]:
+        """Return all metrics; without an answer of Redis, only dq_up and dq_scrape_seconds."""
+        began = time.monotonic()
+        try:
+            found = self.crawls.look(place) if place else None
+        except FrontierError:
+            found = None
+        took_s = found.took_s if found else time.monotonic() - began
+        return [
+            GaugeMetricFamily("dq_up", "0: Redis has not answered, and nothing else is known", bool(found)),
+            GaugeMetricFamily("dq_scrape_seconds", "Time that reading from Redis took", took_s),
+            *(_of_redis(found) if found else ()),
+        ]
 
-class _Found(Collector):
-    def __init__(self, found: Measures) -> None:
-        self._found = found
 
-    def collect(self) -> Iterable[Metric]:
-        return families(self._found)
+class _Families(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
-def families(found: Measures) -> Iterator[Metric]:
-    """Yield all metrics; without an answer of Redis, those that say so."""
-    yield GaugeMetricFamily("dq_up", "0: Redis has not answered, and nothing else is known", found.up)
-    yield GaugeMetricFamily("dq_scrape_seconds", "Time that reading from Redis took", found.took_s)
-    if not found.up:
-        return
-    yield GaugeMetricFamily("dq_crawls", "Crawls that were found, at most 500", len(found.crawls))
-    if found.memory_bytes is not None:
-        yield GaugeMetricFamily("dq_redis_memory_bytes", "Used memory of Redis", found.memory_bytes)
-    if found.maxmemory_bytes is not None:
-        yield GaugeMetricFamily("dq_redis_maxmemory_bytes", "0: no limit", found.maxmemory_bytes)
-    if found.writable is not None:
-        yield GaugeMetricFamily("dq_redis_writable", "0: Redis refuses writes", found.writable)
-    readable = GaugeMetricFamily("dq_crawl_up", "0: the crawl's keys cannot be read", labels=["crawl"])
-    age = GaugeMetricFamily("dq_age_seconds", "How old the figures of the crawl are", labels=["crawl"])
+def _of_redis(found: Crawls) -> Iterator[Metric]:
+    rows, info = [row for row in found.rows if row.asked_at], found.info or {}
+    for name, about, value in (
+        ("dq_crawls", "Crawls that were found, at most 500", len(rows)),
+        ("dq_redis_memory_bytes", "Used memory of Redis", info.get("used_memory")),
+        ("dq_redis_maxmemory_bytes", "0: no limit", info.get("maxmemory")),
+        ("dq_redis_writable", "0: Redis refuses writes", found.writable),
+    ):
+        if value is not None:
+            yield GaugeMetricFamily(name, about, value)
     now = time.monotonic()
-    for row in found.crawls:
-        readable.add_metric([row.crawl], row.measured is not None)
-        age.add_metric([row.crawl], max(0.0, now - row.at))
-    yield from (readable, age)
-    yield from _of_crawls([(row.crawl, row.measured) for row in found.crawls if row.measured])
+    for name, about, of in (
+        ("dq_crawl_up", "0: the crawl's keys cannot be read", lambda row: row.snapshot is not None),
+        ("dq_age_seconds", "How old the figures of the crawl are", lambda row: max(0.0, now - row.asked_at)),
+    ):
+        yield _family(GaugeMetricFamily, name, about, [([label_of(row.crawl)], of(row)) for row in rows])
+    yield from _of_crawls(rows)
 
 
-def _of_crawls(crawls: Sequence[tuple[str, Measured]]) -> Iterator[Metric]:
+def _of_crawls(rows: Sequence[Row]) -> Iterator[Metric]:
+    read = [
+        ([label_of(row.crawl)], row.snapshot, row.snapshot.totals)
+        for row in rows
+        if row.snapshot and row.snapshot.totals
+    ]
     for name, (about, value) in _GAUGES.items():
-        gauge = GaugeMetricFamily(name, about, labels=["crawl"])
-        for crawl, each in crawls:
-            gauge.add_metric([crawl], value(each))
-        yield gauge
-    for name, (about, value) in _COUNTERS.items():
-        counter = CounterMetricFamily(name, about, labels=["crawl"])
-        for crawl, each in crawls:
-            counter.add_metric([crawl], value(each))
-        yield counter
+        series = [(label, value(crawl, totals)) for label, crawl, totals in read]
+        yield _family(GaugeMetricFamily, name, about, series)
+    for name, (about, count) in _COUNTERS.items():
+        yield _family(CounterMetricFamily, name, about, [(label, count(totals)) for label, _, totals in read])
     for name, (about, values) in _BY_STATE.items():
-        states = GaugeMetricFamily(name, about, labels=["crawl", "state"])
-        for crawl, each in crawls:
-            for state, count in values(each).items():
-                states.add_metric([crawl, state], count)
-        yield states
-    exchanges = SummaryMetricFamily(
-        "dq_exchange_duration_seconds", "Time until the answers to exchanges of this run", labels=["crawl"]
-    )
-    info = InfoMetricFamily("dq_run", "What the run was begun with", labels=["crawl"])
-    for crawl, each in crawls:
-        exchanges.add_metric([crawl], each.exchanges, each.exchange_s)
-        info.add_metric([crawl], dict(each.info))
-    yield from (exchanges, info)
+        series = [
+            ([*label, state], number)
+            for label, crawl, totals in read
+            for state, number in values(crawl, totals).items()
+        ]
+        yield _family(GaugeMetricFamily, name, about, series, "state")
+    about = "Time until the answers to exchanges of this run"
+    times = [(label, totals.exchanges, totals.exchange_s) for label, _, totals in read]
+    yield _family(SummaryMetricFamily, "dq_exchange_duration_seconds", about, times)
+    infos = [(label, _info(crawl, totals)) for label, crawl, totals in read]
+    yield _family(InfoMetricFamily, "dq_run", "What the run was begun with", infos)
+
+
+def _family(kind: Any, name: str, about: str, series: Sequence[tuple[Any, ...]], *labels: str) -> Any:
+    """Return a family of metrics with a *series* for each crawl: its labels, then its values."""
+    family = kind(name, about, labels=["crawl", *labels])
+    for each in series:
+        family.add_metric(*each)
+    return family
+
+
+def _info(crawl: Snapshot, totals: Totals) -> dict[str, str]:
+    info = {
+        "spider": totals.spider, "seen_kind": totals.seen_kind, "run_name": crawl.overview.run_name,
+        "end": totals.end,
+    }  # fmt: skip
+    return {name: printable(value, LONGEST_LABEL) for name, value in info.items()}
+
+
+def label_of(crawl: str) -> str:
+    """Return a printable, short name of a crawl; one that is not the name itself ends with a hash of it."""
+    shown = printable(crawl, LONGEST_LABEL)
+    if shown == crawl:
+        return shown
+    return f"{shown}~{hashlib.sha256(crawl.encode('utf-8', 'replace')).hexdigest()[:12]}"

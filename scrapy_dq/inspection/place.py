@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,22 +59,41 @@ class Place:
             del self.__dict__["shards"]
         self.shards.ask_all()
 
-    def overview(self, *, hint: bool = True, most_members: int | None = None) -> Overview:
-        """Return the crawl's state now.
+    def of(self, crawl: str) -> Place:
+        """Return another crawl in the same Redis. All its shards share *client*: there may be many crawls."""
+        client = self.client
+        return replace(
+            self, config=replace(self.config, crawl=crawl, shards=1), connect=lambda number: client
+        )
+
+    def peek(self, most_members: int | None = None) -> Overview:
+        """Return the crawl's state now; its phase is `absent` if there is no such crawl.
 
         Args:
-            hint: search Redis for a name that may be meant, if there is no such crawl.
             most_members: read the records of so many workers; all are counted.
         Raises:
-            NoSuchCrawl: there is no such crawl.
             FrontierRefused: a key has a foreign type.
         """
         self.ask_all()
-        found = peek(self.shards, self.crawl, most_members=most_members)
+        return peek(self.shards, self.crawl, most_members=most_members)
+
+    def overview(self, *, hint: bool = True, most_members: int | None = None) -> Overview:
+        """Return the crawl's state now; see `peek`.
+
+        Args:
+            hint: search Redis for a name that may be meant, if there is no such crawl.
+        Raises:
+            NoSuchCrawl: there is no such crawl.
+        """
+        found = self.peek(most_members)
         if found.phase == "absent":
-            absent = f"there is no crawl {self.crawl!r} at {self.target}"
-            raise NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)
+            raise self.no_such_crawl(hint=hint)
         return found
+
+    def no_such_crawl(self, *, hint: bool = True) -> NoSuchCrawl:
+        """Return the error for a missing crawl; *hint*: as for `overview`."""
+        absent = f"there is no crawl {self.crawl!r} at {self.target}"
+        return NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)
 
     def now(self) -> float:
         """Return seconds since 1970 by the clock of Redis."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
@@ -21,9 +22,8 @@ from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.text import printable
 from scrapy_dq.web.commands import ENTRY_ID, BadOrder, obey
-from scrapy_dq.web.feed import Feeds, envelope
 from scrapy_dq.web.guard import MOST_BODY_BYTES, Guard
-from scrapy_dq.web.looks import LIVE, Busy, Looks, Subject
+from scrapy_dq.web.looks import Busy, Looks, Seen, Subject
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings
@@ -39,6 +39,11 @@ FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 """They hold nothing of a crawl: whoever reaches the page may load them."""
+LIVE = ("crawls", "crawl")
+"""Kinds that a feed may show."""
+MOST_LISTENERS = 100
+KEEP_ALIVE_S = 10.0
+"""A feed sends a comment so often if it sends nothing else: it finds out that a browser is gone."""
 KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "stored", "history", "days")
 LONGEST_CRAWL = 1_000
 
@@ -72,8 +77,8 @@ class _Site:
         self._settings = settings
         self._access = access
         self._looks = looks
-        self._feeds = Feeds(looks)
-        self._metrics = Metrics()
+        self._listeners = 0
+        self._metrics = Metrics(looks.crawls)
 
     async def data(self, request: Request) -> Response:
         """Return one look."""
@@ -86,14 +91,26 @@ class _Site:
             return _refusal(503, str(error))
         return Response(envelope(seen), media_type="application/json")
 
-    async def feed(self, request: Request) -> Any:
-        """Send each look as an event."""
+    async def feed(self, request: Request) -> Response:
+        """Send each look as an event, until browser or server end it."""
         subject = _subject(request)
         if subject is None or subject.kind not in LIVE:
             return _refusal(400, "there is no such feed")
-        if self._feeds.full():
+        if self._listeners >= MOST_LISTENERS:
             return _refusal(503, "too many pages are open: close some")
-        return self._feeds.of(subject)
+        headers = {"X-Accel-Buffering": "no"}  # for nginx in front of it
+        return StreamingResponse(self._events(subject), media_type="text/event-stream", headers=headers)
+
+    async def _events(self, subject: Subject) -> AsyncIterator[str]:
+        number = 0
+        self._listeners += 1
+        try:
+            while not self._looks.closed:
+                seen = await self._looks.newer(subject, number, KEEP_ALIVE_S)
+                yield f"data: {envelope(seen)}\n\n" if seen.number != number else ":\n\n"
+                number = seen.number
+        finally:
+            self._listeners -= 1
 
     async def settings(self, request: Request) -> Response:
         """Return the settings in force, and what this page may do."""
@@ -133,6 +150,13 @@ class _Site:
             return _refusal(409, str(error))
         self._looks.forget(order["crawl"])
         return JSONResponse({"done": done})
+
+
+def envelope(seen: Seen) -> str:
+    """Return what was seen as JSON in one line, with its age."""
+    age_s = f"{time.monotonic() - seen.at:.3f}" if seen.body else "null"
+    error, found = json.dumps(seen.error), json.dumps(seen.found)
+    return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {seen.body or "null"}}}'
 
 
 def _refusal(status: int, error: str) -> Response:

@@ -8,24 +8,24 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from scrapy_dq.frontier.errors import as_unavailable, is_answer
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
-from scrapy_dq.inspection.crawl import CrawlWatch
-from scrapy_dq.inspection.crawls import CrawlsWatch
-from scrapy_dq.inspection.curves import read_curves
+from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
 from scrapy_dq.inspection.settings import read_stored
+from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, Watcher
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
-from scrapy_dq.web.shown import full
+from scrapy_dq.web import shown
 
 logger = logging.getLogger(__name__)
-EVERY_S = 1.0
 OWN_PART = 0.75
 """Most of the time of a look that counts as Python's own: Redis may still send what is being read."""
 PATIENCE_S = 25.0
@@ -39,10 +39,8 @@ AFTER_NO_ANSWER_S = 2.0
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
 """Every 10 s there is a new sample."""
 WANTED_S = 15.0
-"""How long something is looked at after anybody has asked for it."""
+"""How long the newest look is kept after anybody has asked for it."""
 MOST_SUBJECTS = 200
-LIVE = ("crawls", "crawl")
-"""What is looked at again as long as anybody asks; the rest is looked at once."""
 MOST_ROWS = 1000
 
 
@@ -73,26 +71,36 @@ class Busy(Exception):
     """Too much is asked for at once."""
 
 
+class _Kept:
+    """A subject that a browser has asked for."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.looked_at = 0.0
+        self.asked_at = 0.0
+        self.look: Callable[[], Any] | None = None
+        """Looks at it; it remembers what rates need."""
+        self.task: asyncio.Task[None] | None = None
+        """The next look, for all who wait for it."""
+
+
 class Looks:
-    """Looks in a thread, as long as anybody asks; in the loop that calls it first."""
+    """Looks at Redis in a thread, when a browser asks, at a bounded pace."""
 
     def __init__(self, config: Config) -> None:
+        self.crawls = CrawlList()
+        self.closed = False
         self._config = config
         self._stack = ExitStack()
         self._place: Place | None = None
-        self._watches: dict[Subject, Callable[[], Any]] = {}
-        self._seen: dict[Subject, Seen] = {}
-        self._asked_at: dict[Subject, float] = {}
-        self._pending: set[Subject] = set()
-        """What is looked at once."""
-        self._looked_at: dict[Subject, float] = {}
+        self._kept: dict[Subject, _Kept] = {}
+        self._numbers = count(1)
         self._rests: dict[str, float] = {}
         """By crawl: until when there is no look at it."""
-        self._news = asyncio.Condition()
-        self._asked = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._rest = 0.0
+        """Until when there is no look at all."""
+        self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1, "dq-looks")
-        self.closed = False
 
     async def newer(self, subject: Subject, than: int = 0, within_s: float = 10.0) -> Seen:
         """Return what was seen in a look after number *than*, or, after *within_s*, the same as before.
@@ -100,28 +108,17 @@ class Looks:
         Raises:
             Busy: too many different things are looked at.
         """
-        self._start()
-        if subject not in self._asked_at and len(self._asked_at) >= MOST_SUBJECTS:
-            raise Busy(f"more than {MOST_SUBJECTS} crawls or requests are looked at")
-        until = time.monotonic() + within_s
-        async with self._news:
-            while not self.closed:
-                self._asked_at[subject] = time.monotonic()
-                seen = self._seen.get(subject, Seen())
-                left_s = until - time.monotonic()
-                if seen.number > than or left_s <= 0:
-                    break
-                if subject.kind not in LIVE:
-                    self._pending.add(subject)
-                self._asked.set()
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), min(left_s, WANTED_S / 3))
-        return self._seen.get(subject, Seen())
+        kept = self._keep(subject, time.monotonic())
+        if kept.seen.number <= than and not self.closed:
+            if kept.task is None:
+                kept.task = asyncio.ensure_future(self._look_in_turn(subject, kept))
+            await asyncio.wait([kept.task], timeout=within_s)
+        return kept.seen
 
-    async def newest(self, subject: Subject, most_age_s: float = EVERY_S) -> Seen:
-        """Return what was seen at most *most_age_s* ago, or in the next look."""
-        most_age_s = HISTORY_EVERY_S if subject.kind in HISTORY else most_age_s
-        seen = self._seen.get(subject, Seen())
+    async def newest(self, subject: Subject) -> Seen:
+        """Return what was seen just now, or in the next look."""
+        most_age_s = HISTORY_EVERY_S if subject.kind in HISTORY else EVERY_S
+        seen = self._kept[subject].seen if subject in self._kept else Seen()
         if seen.body and not seen.error and time.monotonic() - seen.at <= most_age_s:
             return seen
         return await self.newer(subject, seen.number, PATIENCE_S)
@@ -143,9 +140,9 @@ class Looks:
 
     def forget(self, crawl: str) -> None:
         """Let nobody get what was seen of a crawl before it was changed."""
-        for subject in [each for each in self._seen if each.crawl == crawl]:
-            if subject.kind != "crawl":
-                del self._seen[subject]
+        for subject, kept in self._kept.items():
+            if subject.crawl == crawl and subject.kind != "crawl":
+                kept.seen = Seen()
 
     async def open(self) -> str:
         """Connect, and return the address of Redis, without a password.
@@ -162,77 +159,67 @@ class Looks:
         if self.closed:
             return
         self.closed = True
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-        async with self._news:
-            self._news.notify_all()
+        tasks = [kept.task for kept in self._kept.values() if kept.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(self._threads, self._stack.close)
         self._threads.shutdown(wait=False)
 
-    def _start(self) -> None:
-        if self._task is None and not self.closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+    def _keep(self, subject: Subject, now: float) -> _Kept:
+        """Return what is kept of *subject*, and drop subjects that no browser asks for any more."""
+        for other in [each for each, kept in self._kept.items() if now - kept.asked_at > WANTED_S]:
+            if self._kept[other].task is None:
+                del self._kept[other]
+        if subject not in self._kept and len(self._kept) >= MOST_SUBJECTS:
+            raise Busy(f"more than {MOST_SUBJECTS} crawls or requests are looked at")
+        kept = self._kept.setdefault(subject, _Kept())
+        kept.asked_at = now
+        return kept
 
-    async def _run(self) -> None:
+    async def _look_in_turn(self, subject: Subject, kept: _Kept) -> None:
+        """Look once, when it is the turn of *subject*: those who have waited longest come first."""
+        try:
+            while True:
+                await _sleep_until(max(kept.looked_at + EVERY_S, self._rests.get(subject.crawl, 0.0)))
+                async with self._turn:
+                    await _sleep_until(self._rest)
+                    if self._rests.get(subject.crawl, 0.0) <= time.monotonic():
+                        await self._look_now(subject, kept)
+                        return
+                # Another look at the same crawl came first.
+        finally:
+            kept.task = None
+
+    async def _look_now(self, subject: Subject, kept: _Kept) -> None:
+        seen, answered, took_s = await self._in_thread(subject, kept)
+        now = kept.looked_at = time.monotonic()
+        kept.seen = replace(seen, number=next(self._numbers))
+        # Most of the time of a look without an answer was waiting for one.
+        pause_s = PAUSE * took_s if answered else AFTER_NO_ANSWER_S
+        self._rests = {crawl: until for crawl, until in self._rests.items() if until > now}
+        self._rests[subject.crawl] = now + pause_s
+        self._rest = now + min(pause_s, MOST_PAUSE_S)
+
+    async def _in_thread(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool, float]:
         loop = asyncio.get_running_loop()
-        number = 0
-        while True:
-            subject, wait_s = self._next(time.monotonic())
-            if subject is None:
-                self._asked.clear()
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._asked.wait(), wait_s)
-                continue
-            number += 1
-            before = self._seen.get(subject, Seen())
-            seen, answered, took_s = await loop.run_in_executor(self._threads, self._timed, subject, before)
-            self._pending.discard(subject)
-            async with self._news:
-                self._seen[subject] = replace(seen, number=number)
-                self._looked_at[subject] = time.monotonic()
-                self._news.notify_all()
-            # Most of the time of a look without an answer was waiting for one.
-            pause_s = PAUSE * took_s if answered else AFTER_NO_ANSWER_S
-            await asyncio.sleep(self._rest(subject.crawl, pause_s, time.monotonic()))
+        return await loop.run_in_executor(self._threads, self._timed, subject, kept)
 
-    def _rest(self, crawl: str, pause_s: float, now: float) -> float:
-        """Let *crawl* rest for *pause_s*; return how long all crawls rest."""
-        self._rests = {each: until for each, until in self._rests.items() if until > now}
-        self._rests[crawl] = now + pause_s
-        return min(pause_s, MOST_PAUSE_S)
-
-    def _next(self, now: float) -> tuple[Subject | None, float]:
-        """Return what is to be looked at now, or None, and how long nothing is."""
-        for subject in [each for each, at in self._asked_at.items() if now - at > WANTED_S]:
-            for noted in (self._asked_at, self._seen, self._looked_at, self._watches):
-                noted.pop(subject, None)
-            self._pending.discard(subject)
-        wanted = [each for each in self._asked_at if each.kind in LIVE or each in self._pending]
-        if not wanted:
-            return None, WANTED_S
-        due = {each: self._looked_at.get(each, 0.0) + EVERY_S for each in wanted}
-        left_s = {each: max(due[each], self._rests.get(each.crawl, 0.0)) - now for each in wanted}
-        # Of those that are due, the one that has waited longest.
-        first = min(wanted, key=lambda each: (max(0.0, left_s[each]), due[each]))
-        return (first, 0.0) if left_s[first] <= 0 else (None, left_s[first])
-
-    def _timed(self, subject: Subject, before: Seen) -> tuple[Seen, bool, float]:
+    def _timed(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool, float]:
         """Look at Redis; also return how long it may have worked for that: as long as the thread waited."""
         began, own_began = time.monotonic(), time.thread_time()
-        seen, answered = self._look(subject, before)
+        seen, answered = self._look(subject, kept)
         took_s, own_s = time.monotonic() - began, time.thread_time() - own_began
         return seen, answered, took_s - min(own_s, OWN_PART * took_s)
 
-    def _look(self, subject: Subject, before: Seen) -> tuple[Seen, bool]:
+    def _look(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool]:
         """Look at Redis; return what was seen, and whether it answered; in the thread."""
+        before = kept.seen
         try:
             with as_unavailable():
                 self._open()
-                if subject not in self._watches:
-                    self._watches[subject] = self._watch(subject)
-                found = self._watches[subject]()
+                kept.look = kept.look or self._looking_at(subject)
+                found = kept.look()
             if found is not None:
                 return Seen(at=time.monotonic(), body=json.dumps(found)), True
             error = "it is not there any more: it may have been retried, or the run has ended"
@@ -246,7 +233,7 @@ class Looks:
         except Exception as unexpected:  # of a record of another version; the others are still looked at
             logger.exception("a look at %s of a crawl failed", subject.kind)
             return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
-        self._watches.pop(subject, None)
+        kept.look = None
         return Seen(error=printable(error), found=False), True
 
     def _open(self) -> None:
@@ -257,17 +244,32 @@ class Looks:
         assert self._place is not None
         return replace(self._place, config=replace(self._config, crawl=crawl))
 
-    def _watch(self, subject: Subject) -> Callable[[], Any]:
-        """Return what looks at *subject* each time it is called."""
+    def _looking_at(self, subject: Subject) -> Callable[[], Any]:
+        """Return what looks at *subject* each time it is called; it returns None if there is none."""
         place = self._at(subject.crawl)
         kind, _, of_one = subject.kind.partition("_")
         if of_one:
             entry_id = bytes.fromhex(subject.entry_id)
-            return lambda: full(read_failure(place, kind, entry_id))
+            return lambda: shown.full(read_failure(place, kind, entry_id))
         if kind in ("failed", "dead"):
             return lambda: read_failures(place, kind, MOST_ROWS)
-        if kind in ("history", "days"):
+        if kind in HISTORY:
             return lambda: read_curves(place, minutes=kind == "days")
         if kind == "stored":
             return lambda: read_stored(place)
-        return CrawlsWatch(place).look if kind == "crawls" else CrawlWatch(place).look
+        if kind == "crawls":
+            return lambda: shown.crawls(self.crawls.look(place), place.target)
+        watcher = Watcher(place, most_members=MOST_READ)
+
+        def look() -> dict[str, Any]:
+            found = watcher.look(turn=True, partitions=True)
+            if not found.exists:
+                raise place.no_such_crawl(hint=False)
+            return shown.crawl(found)
+
+        return look
+
+
+async def _sleep_until(at: float) -> None:
+    if (left_s := at - time.monotonic()) > 0:
+        await asyncio.sleep(left_s)

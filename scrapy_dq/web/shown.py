@@ -1,13 +1,95 @@
-"""One failed request in full, for the page: each attribute is text of bounded length."""
+"""The JSON that the page shows: all crawls, one crawl, one failed request; each text can be printed."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from scrapy_dq.inspection.snapshot import left, settled, troubled_first
+from scrapy_dq.inspection.words import (
+    LONGEST_NAME,
+    awaiting,
+    examined,
+    fine_span,
+    memory,
+    missing,
+    phase_of,
+    span,
+    uncounted,
+)
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.crawls import Crawls, Row
+    from scrapy_dq.inspection.snapshot import Snapshot
+
+MOST_WORKERS = 100
 MOST_ATTRIBUTES = 50
 LONGEST = 20_000
 """Characters of one attribute."""
+
+
+def crawls(found: Crawls, redis: str) -> dict[str, Any]:
+    """Return the page of all crawls."""
+    rows = [_crawl(row) for row in found.rows]
+    return {"redis": redis, "crawls": rows, "searched": found.searched, "full": found.full}
+
+
+def _crawl(row: Row) -> dict[str, Any]:
+    shown: dict[str, Any] = {"crawl": row.crawl, "shown": printable(row.crawl, LONGEST_NAME)}
+    if row.error:
+        return shown | {"error": row.error}
+    if (found := row.snapshot) is None:
+        return shown
+    overview, counts, rate = found.overview, found.counts, found.pages_per_s
+    shown |= {"phase": overview.phase, "hold": overview.hold.value, "run": overview.run, **counts}
+    words = (phase_of(shown), *uncounted(overview.unreachable, overview.apart))
+    return shown | {
+        "words": {"phase": "; ".join(words)},
+        "settled": settled(counts),
+        "left": left(counts),
+        "pages_per_s": None if rate is None else round(rate, 1),
+    }
+
+
+def crawl(found: Snapshot) -> dict[str, Any]:
+    """Return the page of a crawl, of a snapshot with `turn` and `partitions`."""
+    status = found.status()
+    for kind in ("largest", "slowest", "blocked"):
+        status[f"{kind}_partitions"] = [_partition(each) for each in status[f"{kind}_partitions"]]
+    if turn := status["turn"]:
+        status["turn"] = turn | {"partition": printable(turn["partition"], LONGEST_NAME)}
+    return status | {
+        "worker_rows": [_worker(row) for row in troubled_first(found.workers)[:MOST_WORKERS]],
+        "words": {
+            "phase": phase_of(status),
+            "left": "" if status["left_s"] is None else span(status["left_s"]),
+            "awaiting": list(awaiting(status)),
+            "memory": memory(status),
+            "examined": examined(status),
+            "missing": list(missing(status)),
+        },
+    }
+
+
+def _worker(row: dict[str, Any]) -> dict[str, Any]:
+    since_s = row["since_s"]
+    return row | {
+        "id": printable(row["id"], LONGEST_NAME),
+        "host": printable(row["host"], LONGEST_NAME),
+        "since": "" if since_s is None else span(since_s),
+    }
+
+
+def _partition(each: dict[str, Any]) -> dict[str, Any]:
+    shown = printable(each["partition"], LONGEST_NAME)
+    return each | {
+        "partition": shown or "(no name)",
+        "name": each["partition"] if each["partition"] == shown else None,
+        "takes": span(each["takes_s"]),
+        "delay": fine_span(each["delay_s"]),
+        "blocked": fine_span(each["blocked_s"]),
+    }
 
 
 def full(record: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ CHANGES = ("retry", "push", "forget", "clear", "limit", "seen", "reshard", "expo
 
 LISTS = {
     "status": "crawls", "workers": "workers", "peek": "entries", "failed": "entries", "dead": "entries",
-    "events": "events", "history": "samples", "metrics": "samples",
+    "events": "events", "metrics": "samples",
 }  # fmt: skip
 """The list in the JSON of a command."""
 

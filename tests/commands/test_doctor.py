@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,11 +197,15 @@ def test_live_workers_that_wait_are_bad(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What only they know, such as a right that is missing, is in their heartbeats; the dead have none."""
-    beats: list[str] = []
-    monkeypatch.setattr(
-        "scrapy_dq.inspection.workers.time.sleep",
-        lambda seconds: [live.redis.hincrby(live.key("beats"), name, 1) for name in beats],
-    )
+    beats, clock = list[str](), [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        for name in beats:
+            live.redis.hincrby(live.key("beats"), name, 1)
+
+    own = SimpleNamespace(**vars(time) | {"sleep": sleep, "monotonic": lambda: clock[0]})
+    monkeypatch.setattr("scrapy_dq.inspection.snapshot.time", own)
     assert not any(finding["what"] == "workers" for finding in dq.found("doctor")["findings"])
     live.call("report", worker.worker_id, worker.epoch, False, Figures(), 0.0, 5.0, "Redis denies RPUSH")
     assert not any(finding["what"] == "workers" for finding in dq.found("doctor")["findings"])

@@ -1,11 +1,13 @@
-"""`scrapy dq events`: what happened to a crawl, and who did it."""
+"""`scrapy dq events`: what happened to a crawl, who did it, and how fast the crawl was."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,12 +15,14 @@ from typing import Any
 import msgpack
 import pytest
 
+from scrapy_dq.commands.events import BLOCKS, _prints, curve
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.worker.identity import own_name
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 from support.project import Project
 from support.redis_server import RedisServer
+from support.samples import BEGAN, add_samples
 from support.scrapy_redis_crawl import run_dq, run_dq_each
 from support.tree_site import TreeSite
 from support.waiting import wait_until
@@ -51,6 +55,59 @@ def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) 
         steer(live.redis, live.crawl, Word.PAUSE, f"user{n}@desk")
     assert [event["who"] for event in dq.listed("events", "--last", "2")] == ["user3@desk", "user4@desk"]
     assert dq.text("events", "-n", "2").startswith("7 events; the newest 2 are shown.\n")
+
+
+def test_curves_are_drawn_before_the_events(
+    dq: Any, live: LiveFrontier, spider: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten minutes, in 80 columns, with the last and the largest value; a program gets all samples."""
+    assert dq.text("events", "--curves").startswith("There is no sample yet: workers take one each 10 s.\n")
+    add_samples(live, 60)
+    first, rate, waiting, failed, workers, memory, head, *_ = dq.text("events", "--curves").splitlines()
+    assert (first, head) == ("60 samples of 9 min 50 s.", "2 events.")
+    assert rate.startswith("pages/s ")
+    assert rate.endswith(" 100.0, at most 100.1")
+    shown = rate.removeprefix("pages/s").strip().split()[0]
+    assert {"▄", "▁", "█"} <= set(shown) or {"▅", "▁", "█"} <= set(shown)
+    assert waiting.endswith(" 4,107, at most 10,007")
+    assert (failed.split()[0], workers.split()[0]) == ("failed/s", "workers")
+    assert memory.endswith(" 1.0 GiB, at most 1.0 GiB")
+    found = dq.found("events", "--curves")["samples"]
+    assert found[1] == {
+        "at": BEGAN + 10, "run": 0, "done": 1000, "failed": 0, "dead": 1, "waiting": 9900, "delayed": 7,
+        "in_flight": 16, "workers": 2, "seen": 1000, "memory_bytes": 2**30 + 1024, "exchanges": 50,
+        "exchange_s": 0.1, "errors": 0, "outage_s": 0.0, "pages_per_s": 50.0, "failed_per_s": 0.0,
+        "exchange_ms": 2.0,
+    }  # fmt: skip
+    assert (len(found), found[0]["pages_per_s"], found[35]["pages_per_s"]) == (60, None, 0.0)
+    monkeypatch.setattr("scrapy_dq.commands.events._prints", lambda text: False)
+    assert dq.text("events", "--curves").isascii()  # of a terminal that has no blocks
+    add_samples(live, 360)
+    assert len(dq.found("events", "--curves")["samples"]) == 60  # one a minute, of more than an hour
+
+
+CURVES = {
+    "": ([], 5),
+    "▁█": ([0, 3], 5),
+    "▁": ([0, 0], 1),
+    "▁▁": ([0.0, 0.0], 5),
+    "█ █": ([2, None, 2], 5),
+    "▅█": ([1, 1, None, 2, 2, 1.0], 2),
+    "  ": ([None, None], 5),
+}
+
+
+@pytest.mark.parametrize("line", CURVES)
+def test_a_curve_is_a_line_of_blocks(line: str) -> None:
+    """From zero to the largest; the means of several where there is no room for all."""
+    assert curve(*CURVES[line]) == line
+
+
+def test_whether_a_terminal_has_blocks_is_asked_of_its_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of standard output."""
+    for encoding, expected in (("utf-8", True), ("ascii", False), ("latin-1", False)):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        assert _prints(BLOCKS) is expected
 
 
 def test_a_crawl_without_a_journal_has_no_events(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
@@ -107,14 +164,9 @@ def test_a_crawl_with_a_killed_worker(
     other = project.start_worker()
     other.wait(120)
     assert other.close_reason == "finished"
-    events, samples = (
-        json.loads(done.stdout)[name]
-        for name, done in zip(
-            ("events", "samples"),
-            run_dq_each(project, [[name, project.name, "--json"] for name in ("events", "history")]),
-            strict=True,
-        )
-    )
+    (done,) = run_dq_each(project, [["events", project.name, "--curves", "--json"]])
+    found = json.loads(done.stdout)
+    events, samples = found["events"], found["samples"]
     pids = {"joined": (dying.pid, other.pid), "died": (dying.pid,), "left": (other.pid,)}
     assert [event["kind"] for event in events] == [
         "began", "joined", "joined", "died", "finished", "left",

@@ -18,7 +18,7 @@ from support.tree_site import TreeSite
 from support.waiting import free_port
 
 PASSWORD = "s3cr3t-w0rd"
-LOOKS = ("status", "workers", "peek", "failed", "dead", "events", "history", "doctor")
+LOOKS = ("status", "workers", "peek", "failed", "dead", "events", "doctor")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_each_command_looks_at_the_crawl_of_a_spider(project: Project) -> None:
     expected = {
         "status": "failed ", "workers": "No worker is registered.", "peek": "http://127.0.0.1:",
         "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "events": "a worker left",
-        "history": "sample", "doctor": "ok ",
+        "doctor": "ok ",
     }  # fmt: skip
     for name in LOOKS:
         done = run_dq(project, name, project.name)

@@ -16,9 +16,9 @@ import pytest
 from scrapy_dq.commands.report import report_file
 from scrapy_dq.commands.subcommand import CommandError
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, bury, fail, put
+from support.samples import BEGAN, add_samples
 
 HOSTILE = "<script>alert(x)</script>\x1b[31m\u202e&\"' http://a.example/"
-BEGAN_MS = 1_790_000_000_000
 
 
 class Page(HTMLParser):
@@ -60,22 +60,12 @@ def crawl(live: LiveFrontier) -> LiveFrontier:
     worker.exchange(fail(first, reason=HOSTILE), bury(second, reason="its format is 9"), seeding=1)
     HandWorker(live, "dead<i>")
     worker.fence("dead<i>")
-    for n in range(30):
-        record = (
-            bytes((1, 0)) + _varint(1_790_000_000 + 10 * n) + bytes((0, *[min(n, 99)] * 2, 1, 6, 0, 1, 2))
-        )
-        live.redis.rpush(live.key("samples"), record + _varint(n) + _varint(2**20) + bytes((5, 9, 0, 0)))
-    live.redis.rpush(live.key("journal"), msgpack.packb([0, BEGAN_MS + 90_000, HOSTILE, HOSTILE, 1, HOSTILE]))
-    live.redis.rpush(live.key("journal"), msgpack.packb([0, BEGAN_MS + 90_000, "died", "dead<i>", 2, ""]))
+    add_samples(live, 30)
+    live.redis.rpush(
+        live.key("journal"), msgpack.packb([0, (BEGAN + 90) * 1000, HOSTILE, HOSTILE, 1, HOSTILE])
+    )
+    live.redis.rpush(live.key("journal"), msgpack.packb([0, (BEGAN + 90) * 1000, "died", "dead<i>", 2, ""]))
     return live
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number >= 128:
-        found.append(128 + number % 128)
-        number //= 128
-    return bytes((*found, number))
 
 
 def test_a_page_holds_all_that_is_known(dq: Any, crawl: LiveFrontier) -> None:
@@ -87,8 +77,8 @@ def test_a_page_holds_all_that_is_known(dq: Any, crawl: LiveFrontier) -> None:
         f"{crawl.crawl} Run 0, open",
         "failed 1 ",
         "dead 1 ",
-        "pages per second : at most",
-        "memory of Redis : at most",
+        "pages/s :",
+        "memory :",
         "Largest partitions",
         "a.example<b>",
         "Failed requests, by cause",

@@ -30,10 +30,10 @@ from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.shards import Shards
 from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
 from scrapy_dq.frontier.rights import acl_of
-from scrapy_dq.inspection import crawls, history, measures
-from scrapy_dq.inspection.crawls import CrawlsWatch
-from scrapy_dq.inspection.curves import read_curves
+from scrapy_dq.inspection import crawls, history
+from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
 from scrapy_dq.settings import Config
@@ -128,7 +128,7 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
         assert len(dq.listed("failed", "-n", "100", **QUICK)) == elsewhere
         assert dq.said == [f"scrapy dq: {UNANSWERED}: what is there is not shown or counted"]
         assert f"{elsewhere} failed requests." in dq.text("failed", "-n", "100", **QUICK)
-        for name in ("dead", "peek", "history", "events", "workers"):
+        for name in ("dead", "peek", "events", "workers"):
             assert dq.found(name, **QUICK)["unreachable_shards"] == [SILENT]
             assert any(UNANSWERED in line for line in dq.said), name
         assert dq.found("search", "unreadable", **QUICK)["looked_at"] == elsewhere
@@ -276,7 +276,7 @@ def test_the_crawls_of_all_nodes_are_found(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the metrics, the page and the hint. One whose node does not answer hides no other."""
-    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
     for name in map("another {}".format, count()):
         if len(names) == SHARDS:
@@ -288,13 +288,9 @@ def test_the_crawls_of_all_nodes_are_found(
         for name in list(names)[1:]:
             HandWorker(stack.enter_context(closing(LiveFrontier(names[name].url, name))), "worker")
         config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
-        watch = measures.MeasuresWatch()
+        found = CrawlList()
         with opened(config) as place:
-            page = CrawlsWatch(place)
             search, hidden = CrawlSearch(), list(names)[1]
-
-            def shown(key: str) -> dict[str, str]:
-                return {row["crawl"]: str(row[key]) for row in page.look()["crawls"] if key in row}
 
             def missing() -> set[str]:
                 return {*names} - {*search.go_on(place.nodes, budget_s=60)}
@@ -304,32 +300,34 @@ def test_the_crawls_of_all_nodes_are_found(
                     replace(place, config=replace(config, crawl=f"{hidden}x")).overview()
                 return str(told.value)
 
-            def measured(since: float = 0.0) -> set[str]:
-                return {row.crawl for row in watch.look(place).crawls if row.measured and row.at > since}
+            def read(since: float = 0.0) -> set[str]:
+                rows = found.look(place).rows
+                return {row.crawl for row in rows if row.snapshot and row.asked_at > since}
+
+            def error() -> str:
+                return "".join(row.error for row in found.look(place).rows if row.crawl == hidden)
 
             # A busy node may not answer within the short time-out.
-            wait_until(lambda: measured() >= {*names}, "the metrics have all", 60)
-            wait_until(lambda: shown("phase").keys() >= {*names}, "the page has all", 60)
-            wait_until(lambda: page.look()["searched"], "all keys are examined", 60)
+            wait_until(lambda: read() >= {*names}, "all are read", 60)
+            wait_until(lambda: found.look(place).searched, "all keys are examined", 60)
             wait_until(lambda: f"did you mean --crawl '{hidden}'" in hint(), "the hint", 60)
-            monkeypatch.setattr(measures, "LONGEST_S", QUICK_S / 2)
+            monkeypatch.setattr(crawls, "LONGEST_S", QUICK_S / 2)
             names[hidden].suspend()
             try:
                 silent_at = time.monotonic()
-                wait_until(
-                    lambda: measured(silent_at) >= {*names} - {hidden}, "newer metrics of the others", 60
-                )
-                assert not measures.MeasuresWatch(hidden).look(place).up
-                wait_until(lambda: "does not answer" in shown("error").get(hidden, ""), "the error", 60)
+                wait_until(lambda: read(silent_at) >= {*names} - {hidden}, "newer figures of the others", 60)
+                with pytest.raises(FrontierUnavailable):
+                    CrawlList(hidden).look(place)
+                wait_until(lambda: "does not answer" in error(), "the error", 60)
                 wait_until(lambda: missing() == {hidden}, "the crawls of the others", 60)
                 assert not search.complete
             finally:
                 names[hidden].resume()
             wait_until(lambda: not missing() and search.complete, "the crawls of all", 60)
             monkeypatch.setattr(crawls, "LONGEST_S", 0.0)
-            page = CrawlsWatch(place)
-            wait_until(lambda: shown("phase"), "a look at one", 60)
-            assert len(shown("phase")) <= 2
+            found = CrawlList()
+            wait_until(read, "a look at one", 60)
+            assert len(read()) <= 2
 
 
 def test_status_of_all_crawls_names_the_one_that_does_not_answer(
@@ -438,8 +436,8 @@ def test_a_crew_starts_afresh_in_all_shards(crawl: Spread, cluster: Cluster, tmp
     crawl.fail_all()
     settings = {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "SCHEDULER_FLUSH_ON_START": True}
     config = Config.read({**settings, "DQ_SHARDS": SHARDS, "DQ_WORKER_TTL": 1}, {})
-    with redis_access.opened(config, tmp_path) as (client, _):
-        assert client.exists(keys.meta(crawl.crawl)) == 0
+    with redis_access.opened(config, tmp_path) as place:
+        assert place.client.exists(keys.meta(crawl.crawl)) == 0
     assert all(crawl.kept(shard) == 0 for shard in range(SHARDS))
 
 
@@ -472,10 +470,10 @@ def test_metrics_count_the_rest_and_never_fall(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prometheus takes a count that falls, and rises again, for new ones."""
-    monkeypatch.setattr(measures, "SHARED_S", 0.0)
+    monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     crawl.fail_all()
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
-    metrics = Metrics(crawl.crawl)
+    metrics = Metrics(CrawlList(crawl.crawl))
 
     def counts() -> tuple[float, float]:
         found = {each["name"]: each["value"] for each in metrics.samples(place)}

@@ -22,8 +22,8 @@ from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.status_view import view
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.model import Census
-from scrapy_dq.inspection import status as status_module
+from scrapy_dq.frontier.model import Census, Member
+from scrapy_dq.inspection import snapshot
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
 from support.proxy import RedisProxy
@@ -151,38 +151,45 @@ def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
             pass
         return real(*args, **named)
 
-    monkeypatch.setattr(backlog, "sizes", slow)
+    monkeypatch.setattr(snapshot, "sizes", slow)
     meanwhile(*[lambda: None] * 5)
     assert len(dq.lines("status", "--watch", "--every", "0.1")) == 6
     assert len(calls) == 1
 
 
+def looked(
+    monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int, dict[str, Any]]
+) -> list[tuple[float | None, float | None, str]]:
+    """Return the rates of crawl and worker and its state, after looks: time, done, shards that are away."""
+    place: Any = SimpleNamespace(crawl="crawl", target="redis")
+    watcher, found = snapshot.Watcher(place), []
+    for at, done, away in looks:
+        own = SimpleNamespace(monotonic=lambda at=at: at, time=lambda: 0.0)
+        monkeypatch.setattr(snapshot, "time", own)
+        member = Member("worker", {}, False, 0, beat=int(at), done=done)
+        overview = Overview("open", "e", 0, replace(Census(), done=done), [member], **away)
+        place.peek = lambda most, overview=overview: overview
+        seen = watcher.look()
+        found.append((seen.pages_per_s, seen.workers[0]["pages_per_s"], seen.workers[0]["state"]))
+    return found
+
+
 def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five of them; of looks that are further apart, that since the last one."""
-    census, clock = Census(), [0.0]
-    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    looks = status_module.Progress(None)  # type: ignore[arg-type]
-    for done in (*range(0, 110, 10), 100, 100, 100):
-        looks.note(Overview("open", "e", 0, replace(census, done=done), []))
-        clock[0] += 1
-    assert looks.rate() == 20 / 5
-    for at, done in ((100, 100), (160, 700)):
-        clock[0] = at
-        looks.note(Overview("open", "e", 0, replace(census, done=done), []))
-    assert looks.rate() == 10
+    often = [(at, done, {}) for at, done in enumerate((*range(0, 110, 10), 100, 100, 100))]
+    assert looked(monkeypatch, *often)[-1] == (20 / 5, 20 / 5, "alive")
+    assert looked(monkeypatch, *often, (100, 100, {}), (160, 700, {}))[-1] == (10, 10, "alive")
 
 
 def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million pages that are back in the counts were not made in a second."""
-    clock = [0.0]
-    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    looks, rates = status_module.Progress(None), []  # type: ignore[arg-type]
-    for done, away in ((2_000_000, {}), (1_000_000, {"unreachable": (1,)}), (2_000_020, {}),
-                       (2_000_030, {}), (1_000_000, {"apart": (1,)}), (2_000_050, {})):  # fmt: skip
-        looks.note(Overview("open", "e", 0, replace(Census(), done=done), [], **away))
-        rates.append(looks.rate())
-        clock[0] += 1
-    assert rates == [None, None, None, 10, None, None]
+    """A million pages that are back in the counts were not made in a second; heartbeats are home's."""
+    away, apart = {"unreachable": (1,)}, {"apart": (1,)}
+    looks = ((2_000_000, {}), (1_000_000, away), (2_000_020, {}), (2_000_030, {}), (1_000_000, apart),
+             (2_000_050, {}))  # fmt: skip
+    found = looked(monkeypatch, *((at, done, lost) for at, (done, lost) in enumerate(looks)))
+    assert [rate for rate, _, _ in found] == [None, None, 10, 10, None, 10]
+    assert [rate for _, rate, _ in found] == [None, None, 10, 10, None, 10]
+    assert [state for _, _, state in found] == ["unknown", *["alive"] * 5]
 
 
 STATUS: dict[str, Any] = {

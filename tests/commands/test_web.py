@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,17 @@ from scrapy_dq.frontier.admin.overview import dead, failed, peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection import failures
-from scrapy_dq.inspection.crawl import CrawlWatch
-from scrapy_dq.inspection.crawls import CrawlsWatch
+from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.failures import cause_of, host_of, read_failures
 from scrapy_dq.inspection.history import read_events
-from scrapy_dq.inspection.measured import MeasuredCrawl
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.settings import settings_of
+from scrapy_dq.inspection.snapshot import MOST_READ, Watcher
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.web import app
 from scrapy_dq.web.access import Access, given_token, is_loopback
 from scrapy_dq.web.commands import obey
-from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject
+from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject, _Kept
 from scrapy_dq.web.shown import LONGEST, full
 from support.failed_records import add_hostile
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
@@ -267,7 +266,7 @@ def test_too_many_things_are_not_looked_at(crawl_name: str) -> None:
                 await looks.newer(Subject("crawl", f"{crawl_name}-{n}"), within_s=0)
             with pytest.raises(Busy):
                 await looks.newer(Subject("crawl", crawl_name), within_s=0)
-            return len(looks._asked_at)
+            return len(looks._kept)
         finally:
             await looks.close()
 
@@ -294,13 +293,11 @@ def test_of_names_that_somebody_has_written_some_are_read(start_redis: Callable[
     ):
         HandWorker(live, "worker")
         live.redis.sadd(live.key("members"), *[b"%x" % n for n in range(3000)])
-        measured = MeasuredCrawl("first")
         reads: list[tuple[int, Callable[[], Any]]] = [
-            (0, CrawlsWatch(place).look),
             (0, lambda: read_failures(place, "failed", 10)),
             (0, lambda: obey(place, Settings(), {"action": "pause"})),
-            (1000, CrawlWatch(place).look),
-            (1000, lambda: measured.look(place.client)),
+            (1000, lambda: CrawlList().look(place)),
+            (1000, lambda: Watcher(place, most_members=MOST_READ).look(turn=True, partitions=True)),
         ]
         found = []
         for most, read in reads:
@@ -308,12 +305,11 @@ def test_of_names_that_somebody_has_written_some_are_read(start_redis: Callable[
             found.append(read())
             calls = live.redis.info("commandstats").get("cmdstat_hmget", {"calls": 0})["calls"]
             assert most <= calls < most + 20
-    crawls, _, done, crawl, _ = found
-    assert measured.row.measured
-    assert sum(measured.row.measured.workers.values()) == 3001
-    assert (crawls["crawls"][0]["workers"], crawl["workers"]) == (3001, 3001)
+    _, done, crawls, crawl = found
     assert "3,001 workers registered" in done
-    assert sum(crawl["worker_states"].values()) == 1000
+    for each in (crawls.rows[0].snapshot, crawl):
+        assert (each.counts["workers"], len(each.workers)) == (3001, 1000)
+        assert sum(each.worker_states.values()) == 3001
 
 
 def test_a_crawl_that_is_not_there_is_shown_when_it_begins(
@@ -646,35 +642,11 @@ def test_a_look_is_shared_and_costs_redis_at_most_a_fiftieth_of_its_time(
     assert spent_s <= passed_s / 50
 
 
-def test_after_a_look_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 49 times what it waited for Redis, whatever is to be looked at."""
-    looks_at: list[tuple[float, float]] = []
-
-    def look(looks: Looks, subject: Subject, before: Seen) -> tuple[Seen, bool]:
-        began = time.monotonic()
-        time.sleep(0.04)
-        looks_at.append((began, time.monotonic()))
-        return Seen(at=time.monotonic(), body="{}"), True
-
-    monkeypatch.setattr(Looks, "_look", look)
-
-    async def ask() -> None:
-        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
-        for name in ("a", "b", "a"):
-            await looks.newest(Subject("failed", name), 0.0)
-        await looks.close()
-
-    asyncio.run(ask())
-    assert len(looks_at) == 3
-    for (_, ended), (began, _) in pairwise(looks_at):
-        assert began - ended >= 49 * 0.04
-
-
 def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which may take long."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def look(looks: Looks, subject: Subject, before: Seen) -> tuple[Seen, bool]:
+    def look(looks: Looks, *asked: Any) -> tuple[Seen, bool]:
         begun.set()
         may_end.wait(patience(60))
         return Seen(at=time.monotonic(), body="{}"), True
@@ -697,29 +669,6 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
     asyncio.run(ask())
 
 
-def test_a_crawl_whose_looks_take_long_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It pays for them itself: the next look at it comes 49 s after one that took 1 s."""
-    looked: list[str] = []
-
-    def timed(looks: Looks, subject: Subject, before: Seen) -> tuple[Seen, bool, float]:
-        looked.append(subject.crawl)
-        return Seen(at=time.monotonic(), body="{}"), True, 1.0 if subject.crawl == "costly" else 0.0
-
-    monkeypatch.setattr(Looks, "_timed", timed)
-
-    async def ask() -> None:
-        looks = Looks(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
-        await looks.newest(Subject("crawl", "costly"), 0.0)
-        again = asyncio.ensure_future(looks.newest(Subject("failed", "costly"), 0.0))
-        for _ in range(3):
-            await looks.newest(Subject("crawl", "cheap"), 0.0)
-        await looks.close()
-        await again
-
-    asyncio.run(ask())
-    assert looked[:4] == ["costly", "cheap", "cheap", "cheap"]
-
-
 def test_one_key_of_another_type_is_no_outage(start_redis: Callable[..., RedisServer]) -> None:
     """Nor is one that this user may not read: looks at all others go on without a pause."""
     server = start_redis()
@@ -738,10 +687,10 @@ def test_one_key_of_another_type_is_no_outage(start_redis: Callable[..., RedisSe
 
         async def ask() -> None:
             await looks.open()
-            failed, answered = await asyncio.to_thread(looks._look, Subject("failed", "first"), Seen())
+            failed, answered = await asyncio.to_thread(looks._look, Subject("failed", "first"), _Kept())
             assert (failed.body, answered) == ("", True)
             assert "WRONGTYPE" in failed.error
-            listed, answered = await asyncio.to_thread(looks._look, Subject("crawls"), Seen())
+            listed, answered = await asyncio.to_thread(looks._look, Subject("crawls"), _Kept())
             rows = {row["crawl"]: row for row in json.loads(listed.body)["crawls"]}
             assert (answered, "error" in rows["first"]) == (True, False)
             assert "permission" in rows["second"]["error"]

@@ -16,15 +16,13 @@ import pytest
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.crew.monitor import Monitor
-from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.model import Census, Member
-from scrapy_dq.frontier.worker import identity as identity_module
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.inspection import workers as workers_module
-from scrapy_dq.inspection.crawl import CrawlWatch
-from scrapy_dq.inspection.workers import WorkersWatch
+from scrapy_dq.inspection import snapshot
+from scrapy_dq.inspection.snapshot import Watcher
 from scrapy_dq.settings import Config
+from scrapy_dq.web import shown
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
+from support.place import place_of
 
 
 def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
@@ -61,13 +59,15 @@ def test_a_worker_that_beats_while_it_is_watched_is_alive(
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
-    watched = []
+    watched, clock = [], [0.0]
 
     def beat(seconds: float) -> None:
         watched.append(seconds)
+        clock[0] += seconds
         live.redis.hincrby(live.key("beats"), "beats", 2)
 
-    monkeypatch.setattr(time, "sleep", beat)
+    own = SimpleNamespace(**vars(time) | {"sleep": beat, "monotonic": lambda: clock[0]})
+    monkeypatch.setattr(snapshot, "time", own)
     found = {worker["id"]: worker["state"] for worker in dq.listed("workers")}
     assert found == {"beats": "alive", "here": "running", "elsewhere": "unknown"}
     found = {worker["id"]: worker["state"] for worker in dq.listed("workers", "--wait")}
@@ -97,17 +97,6 @@ def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest
     assert slow.leave()[0] == 0
 
 
-def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker has done there comes and goes at once; its heartbeat is home's."""
-    watch, found = WorkersWatch(), []
-    for at, done, away in ((0.0, 9000, ()), (1.0, 4000, (1,)), (2.0, 9010, ()), (6.0, 9050, ())):
-        monkeypatch.setattr(workers_module, "time", SimpleNamespace(monotonic=lambda at=at: at))
-        member = Member("worker", {}, False, 0, beat=int(at), done=done)
-        (row,) = watch.look(Overview("open", "e", 0, Census(), [member], unreachable=away))
-        found.append((row["pages_per_s"], row["state"]))
-    assert found == [(None, "unknown"), (None, "alive"), (5.0, "alive"), (None, "alive")]
-
-
 def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveFrontier) -> None:
     """It holds nothing, and all that waits is of sites that rest; not one that has a request in progress."""
     first, second = (HandWorker(live, name, limited(60.0, 0)) for name in ("first", "second"))
@@ -120,11 +109,12 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveF
     assert (status["turn"]["partition"], status["turn"]["workers"]) == ("a.example", 2)
     assert 0 < status["turn"]["wait_s"] <= 60
     assert "2 workers wait " in dq.text("status", "--no-rate")
-    shown = " ".join(dq.text("workers", "--no-rate").split())
-    assert len(re.findall(r"unknown, waits [\d.]+ s for the turn of a\.example|1 min 0 s", shown)) == 2
+    text = " ".join(dq.text("workers", "--no-rate").split())
+    assert len(re.findall(r"unknown, waits [\d.]+ s for the turn of a\.example|1 min 0 s", text)) == 2
     with opened(Config(live.crawl, redis_url=dq.url)) as place:  # the page
-        assert "2 workers wait " in CrawlWatch(place).look()["words"]["awaiting"][0]
-    monitor = Monitor(live.redis, live.crawl)  # the view of `scrapy dq crawl`
+        found = Watcher(place).look(turn=True, partitions=True)
+    assert "2 workers wait " in shown.crawl(found)["words"]["awaiting"][0]
+    monitor = Monitor(place_of(live.redis, dq.url, live.crawl))  # the view of `scrapy dq crawl`
     monitor.look()
     assert monitor.turn is not None
     assert monitor.turn.partition == "a.example"
@@ -188,7 +178,7 @@ def test_of_very_many_workers_some_are_shown(
         asked.append(1)
         return own_identity()
 
-    monkeypatch.setattr(identity_module, "own_identity", identity)
+    monkeypatch.setattr(snapshot, "own_identity", identity)
     monkeypatch.setattr(looking, "MOST", 3)
     for n in range(5):
         HandWorker(live, f"other-{n}")

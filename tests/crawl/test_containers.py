@@ -56,7 +56,7 @@ def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
     assert "Spider closed (finished)" in crawled.stderr, crawled.stderr
     assert scene.project.count() == dict.fromkeys(scene.site.paths, 1)
     for words in (
-        ["status", name, "--no-rate"], ["doctor", name], ["failed", name], ["history", name],
+        ["status", name, "--no-rate"], ["doctor", name], ["failed", name], ["events", name, "--curves"],
         ["push", name, scene.site.start_url], ["export", name, "-"], ["clear", name, "--yes"],
     ):  # fmt: skip
         done = run("dq", *words)

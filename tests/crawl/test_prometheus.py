@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
+from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.metrics import Metrics
 from support.live_frontier import HandWorker, LiveFrontier
 from support.metrics_server import MetricsServer, Samples
@@ -56,7 +57,7 @@ def exposition() -> Samples:
         server.client() as client,
     ):
         HandWorker(live, "worker")
-        return Samples(Metrics().text(place_of(client, server.url, "crawl")).decode())
+        return Samples(Metrics(CrawlList()).text(place_of(client, server.url, "crawl")).decode())
 
 
 def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(exposition: Samples) -> None:

@@ -27,6 +27,7 @@ from scrapy_dq.frontier.admin.backlog import Upcoming
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
 from scrapy_dq.settings import Config
+from support.place import place_of
 from support.waiting import free_port
 
 
@@ -217,7 +218,7 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
 def test_a_redis_that_does_not_answer_is_told(crawl_name: str) -> None:
     """As the crew begins, by an error; later the last state stays."""
     with redis.Redis(port=free_port()) as client:
-        monitor = Monitor(client, crawl_name)
+        monitor = Monitor(place_of(client, "redis://127.0.0.1", crawl_name))
         monitor.look()
         assert monitor.problem.startswith("Redis does not answer (")
         assert monitor.overview is None

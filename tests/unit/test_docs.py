@@ -47,7 +47,8 @@ COMMANDS = {
     "scrapy dq failed": "tests/commands/test_failures.py test_each_is_reported_with_url_reason_time_worker",
     "scrapy dq dead": "tests/commands/test_failures.py test_one_is_shown_in_full",
     "scrapy dq events": "tests/commands/test_events.py test_a_crawl_with_a_killed_worker",
-    "scrapy dq history": "tests/commands/test_history.py test_curves_and_the_newest_are_shown",
+    "scrapy dq events books --curves": "tests/commands/test_events.py "
+    "test_curves_are_drawn_before_the_events",
     "scrapy dq report": "tests/commands/test_report.py test_a_page_holds_all_that_is_known",
     "scrapy dq pause": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
     "scrapy dq resume": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.commands.input.again import named, repeated
+from scrapy_dq.commands.output.crawl_view import of_run
 from scrapy_dq.commands.output.display import print_json, print_table, short
 from scrapy_dq.text import count_of, losses, named_run, not_begun, printable
 
@@ -209,10 +210,8 @@ class Summary:
 
 def _census(crew: Supervisor) -> Census | None:
     """Return the counts of the crew's run; None: unknown."""
-    seen = crew.monitor.overview
-    if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
-        return None
-    return seen.census
+    seen = of_run(crew)
+    return seen.census if seen else None
 
 
 def _left(crew: Supervisor) -> str:

@@ -23,6 +23,7 @@ from scrapy_dq.text import count_of, printable
 if TYPE_CHECKING:
     from scrapy_dq.crew.supervisor import Supervisor
     from scrapy_dq.crew.worker_slot import WorkerSlot
+    from scrapy_dq.frontier.admin.overview import Overview
 
 LINE_EVERY_S = 5.0
 DRAW_EVERY_S = 0.25
@@ -87,8 +88,8 @@ class CrawlView:
 
     def _say_hold(self, crew: Supervisor) -> None:
         """Print once that the crawl is on hold, because it then looks like a hang."""
-        seen = crew.monitor.overview
-        if seen is None or crew.run is None or (seen.epoch, seen.run) != tuple(crew.run):
+        seen = of_run(crew)
+        if seen is None:
             return
         before, self._hold = self._hold, seen.hold
         if seen.hold not in (before, Hold.NONE):
@@ -132,6 +133,12 @@ class CrawlView:
         return Group("", head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), "", rows)
 
 
+def of_run(crew: Supervisor) -> Overview | None:
+    """Return the newest counts of the crew's run; None: they are unknown, or of another run."""
+    seen, run = crew.monitor.overview, crew.run
+    return seen if seen and run and (seen.epoch, seen.run) == tuple(run) else None
+
+
 def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
     """Return the state of a worker, for people."""
     process = slot.process
@@ -149,8 +156,8 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
     """Return how many requests are settled, and how many there are in total."""
-    seen = crew.monitor.overview
-    if seen is None or (crew.run and (seen.epoch, seen.run) != tuple(crew.run)) or not crew.run:
+    seen = of_run(crew)
+    if seen is None:
         return 0, 0
     census = seen.census
     done = census.done + census.failed + census.dead

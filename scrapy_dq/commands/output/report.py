@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from scrapy_dq.backend.health import format_bytes
-from scrapy_dq.inspection.history import Event, Pace, Sample, paces, said
-from scrapy_dq.inspection.status import settled
+from scrapy_dq.inspection.history import Event, Sample, curves_of, extent, said
+from scrapy_dq.inspection.snapshot import settled
 from scrapy_dq.inspection.words import examined, memory, missing, phase_of, span, when
 from scrapy_dq.text import printable
 
@@ -52,17 +51,6 @@ th { color: var(--dim); font-weight: 500; border-top: 0 } .n { text-align: right
 @media print { body { background: none; max-width: none; padding: 0 } figure, table { break-inside: avoid } }
 """
 
-_CURVES: dict[str, tuple[Callable[[Sample, Pace], float | None], Callable[[float], str]]] = {
-    "pages per second": (lambda sample, pace: pace.pages_per_s, lambda value: f"{value:,.1f}"),
-    "waiting": (lambda sample, pace: sample.waiting + sample.delayed, lambda value: f"{value:,.0f}"),
-    "failed per second": (lambda sample, pace: pace.failed_per_s, lambda value: f"{value:,.2f}"),
-    "workers": (lambda sample, pace: sample.workers, lambda value: f"{value:,.0f}"),
-    "memory of Redis": (
-        lambda sample, pace: sample.memory_bytes or None,
-        lambda value: format_bytes(int(value)),
-    ),
-}
-
 
 def page_of(
     status: dict[str, Any],
@@ -73,7 +61,7 @@ def page_of(
     """Return the page.
 
     Args:
-        status: as of `read_status`.
+        status: as of `Snapshot.status`.
         samples, events: oldest first.
         failures: as of `read_failures`, of both kinds.
     """
@@ -127,16 +115,11 @@ def _curves(samples: Sequence[Sample], events: Sequence[Event]) -> Iterable[str]
     if len(samples) < 2:
         yield "<p>There are no samples: workers take one each 10 s.</p>"
         return
-    found = list(zip(samples, paces(samples), strict=True))
     begin, end = samples[0].at, samples[-1].at
-    for name, (of, shown) in _CURVES.items():
-        points = [(sample.at, of(sample, pace)) for sample, pace in found]
-        known = [value for _, value in points if value is not None]
-        if not known or (name.startswith("failed") and not any(known)):
-            continue
-        most = f"at most {shown(max(known))}, at last {shown(known[-1])}"
-        picture = _svg(points, max(known), begin, end, events)
-        yield f"<figure><figcaption><b>{name}</b>: {most}</figcaption>{picture}</figure>"
+    for name, curve in curves_of(samples).items():
+        points = [(sample.at, value) for sample, value in zip(samples, curve[0], strict=True)]
+        picture = _svg(points, max(value for _, value in points if value is not None), begin, end, events)
+        yield f"<figure><figcaption><b>{name}</b>: {extent(curve)}</figcaption>{picture}</figure>"
     marks = "Red lines: deaths of workers, outages; green: a run began or ended."
     yield f"<p>From {when(begin)} to {when(end)}. {marks}</p>"
 

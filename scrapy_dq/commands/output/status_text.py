@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from scrapy_dq.commands.output.display import print_rows, print_table, width
-from scrapy_dq.inspection.status import COUNTS, TOP, left, settled
+from scrapy_dq.inspection.snapshot import COUNTS, TOP, left, settled
 from scrapy_dq.inspection.words import (
     awaiting,
     examined,

@@ -13,7 +13,7 @@ from rich.text import Text
 from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import table_of
 from scrapy_dq.commands.output.status_text import partition_tables
-from scrapy_dq.inspection.status import TOP, left, settled
+from scrapy_dq.inspection.snapshot import TOP, left, settled
 from scrapy_dq.inspection.words import awaiting, missing, phase_of, run_of, span, speed, workers
 from scrapy_dq.text import printable
 

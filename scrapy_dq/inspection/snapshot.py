@@ -1,0 +1,299 @@
+"""A crawl at one moment, summed over all shards that answer; and a watcher, which knows rates as well."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.backend.health import refusals
+from scrapy_dq.frontier.admin.backlog import awaited_turn, info_of, sizes
+from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
+from scrapy_dq.inspection.totals import TotalsReader
+from scrapy_dq.inspection.words import TROUBLED
+from scrapy_dq.text import printable
+
+if TYPE_CHECKING:
+    from scrapy_dq.frontier.admin.backlog import Sizes, Upcoming
+    from scrapy_dq.frontier.admin.overview import Overview
+    from scrapy_dq.frontier.model import Member
+    from scrapy_dq.inspection.place import Place
+    from scrapy_dq.inspection.totals import Totals
+
+EVERY_S = 1.0
+"""The pace at which all interfaces take snapshots of a crawl that a user watches."""
+RATE_OVER_S = 5.0
+"""A rate covers the last 5 s, or the time between the last two snapshots."""
+WAIT_S = 2.5
+"""A live worker has a heartbeat at least once a second."""
+TOP = 10
+COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
+MOST_READ = 1_000
+"""Workers whose records a page or a scrape reads: 20,000 names that others have written take few bytes."""
+LONGEST_WAIT = 250
+"""Characters of the reason for which a worker waits."""
+SIZES_PART = 50
+"""The search for large partitions takes at most one part in 50 of the time."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A crawl at one moment."""
+
+    crawl: str
+    redis: str
+    at: float
+    """Seconds since 1970."""
+    asked_at: float
+    """When it was requested, by this process's monotonic clock."""
+    overview: Overview
+    workers: list[dict[str, Any]]
+    """One row for each worker whose record was read, by id: see `_rows`."""
+    pages_per_s: float | None
+    """Settled requests per second; None: unknown, or no run is open."""
+    turn: Upcoming | None = None
+    """The entry that workers without requests wait for."""
+    sizes: Sizes | None = None
+    """The largest and slowest partitions."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """INFO of home's Redis, if the user may read it."""
+    totals: Totals | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.overview.phase != "absent"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The COUNTS by name."""
+        return {name: getattr(self.overview.census, name) for name in COUNTS}
+
+    @property
+    def worker_states(self) -> dict[str, int]:
+        """The number of workers by state; those whose records were not read are `unknown`."""
+        states = Counter(row["state"] for row in self.workers)
+        unread = self.overview.census.workers - len(self.overview.members)
+        return dict(states + Counter(unknown=max(0, unread)))
+
+    @property
+    def waits(self) -> list[dict[str, Any]]:
+        """How many workers wait for Redis, since when the first one does, and why, by reason."""
+        found: dict[str, list[float]] = {}
+        for row in self.workers:  # the record of a dead worker may still say that it waits
+            if row["waits_for"] and row["state"] not in TROUBLED:
+                found.setdefault(row["waits_for"], []).append(row["waits_since"] or 0.0)
+        return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
+
+    def status(self) -> dict[str, Any]:
+        """Return the JSON of `scrapy dq status`, of a snapshot with `turn` and `partitions`."""
+        overview, census, sizes, rate = self.overview, self.overview.census, self.sizes, self.pages_per_s
+        assert sizes is not None
+        turn = self.turn
+        # A higher rate does not help a partition that has to wait.
+        least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
+        return {
+            "crawl": self.crawl,
+            "redis": self.redis,
+            "at": self.at,
+            "phase": overview.phase,
+            "hold": overview.hold.value,
+            "run": overview.run,
+            "run_name": printable(overview.run_name),
+            **self.counts,
+            **{name: getattr(census, name) for name in ("gone", "incomplete", "declined", "unserved")},
+            "worker_states": self.worker_states,
+            "turn": turn and _turn(turn) | {"workers": sum(map(_awaits, self.workers))},
+            "shards": overview.shards,
+            "unreachable_shards": list(overview.unreachable),
+            "apart_shards": list(overview.apart),
+            "pages_per_s": None if rate is None else round(rate, 1),
+            "left_s": round(max(left(self.counts) / rate, least_s), 1) if rate else None,
+            "waits": self.waits,
+            "redis_refuses": refusals(self.info),
+            "redis_memory_bytes": self.info.get("used_memory"),
+            "redis_maxmemory_bytes": self.info.get("maxmemory"),
+            "partitions": sizes.partitions,
+            "partitions_looked_at": sizes.looked_at,
+            "largest_partitions": [asdict(each) for each in sizes.largest],
+            "slowest_partitions": [asdict(each) for each in sizes.slowest],
+            "blocked_partitions": [asdict(each) for each in sizes.blocked],
+        }
+
+    def worker_rows(self) -> list[dict[str, Any]]:
+        """Return the JSON of `scrapy dq workers`, of a snapshot with `turn`."""
+        turn = self.turn and _turn(self.turn)
+        return [row | {"turn": turn if _awaits(row) else None} for row in self.workers]
+
+
+def settled(counts: dict[str, Any]) -> int:
+    """Return how many requests are settled, with any outcome."""
+    return int(counts["done"] + counts["failed"] + counts["dead"])
+
+
+def left(counts: dict[str, Any]) -> int:
+    """Return how many requests are not settled."""
+    return int(counts["waiting"] + counts["delayed"] + counts["in_flight"])
+
+
+class Watcher:
+    """Takes snapshots of one crawl, and remembers what rates need."""
+
+    def __init__(self, place: Place, *, most_members: int | None = None) -> None:
+        """*most_members*: read the records of so many workers; all are counted."""
+        self._place = place
+        self._most_members = most_members
+        self._looks: deque[tuple[float, Overview]] = deque()
+        self._sizes: Sizes | None = None
+        self._sizes_until = 0.0
+        self._totals = TotalsReader()
+
+    def look(self, *, turn: bool = False, partitions: bool = False, totals: bool = False) -> Snapshot:
+        """Return a snapshot; if there is no such crawl, one whose phase is `absent`.
+
+        Args:
+            turn: what workers without requests wait for, and how long workers have been registered.
+            partitions: the largest and slowest ones, and INFO of Redis.
+            totals: what metrics need besides.
+        Raises:
+            FrontierRefused: a key has a foreign type.
+            redis.exceptions.RedisError: no reply of home.
+        """
+        place, asked_at = self._place, time.monotonic()
+        overview = place.peek(self._most_members)
+        exists = overview.phase != "absent"
+        now = place.now() if turn else None
+        rows, rate = self._compared(asked_at, overview, now)
+        return Snapshot(
+            place.crawl, place.target, round(time.time(), 3), asked_at, overview, rows,
+            rate if overview.phase == "open" else None,
+            awaited_turn(place.shards, place.crawl, overview) if turn and exists else None,
+            self._newest_sizes() if partitions and exists else None,
+            (info_of(place.client) or {}) if partitions else {},
+            self._totals.read(place, overview) if totals and exists else None,
+        )  # fmt: skip
+
+    def _compared(
+        self, at: float, overview: Overview, now: float | None
+    ) -> tuple[list[dict[str, Any]], float | None]:
+        """Return the rows of the workers, and the rate of the crawl, since earlier looks."""
+        looks = self._looks
+        while len(looks) > 1 and at - looks[1][0] >= RATE_OVER_S:
+            looks.popleft()
+        # A run starts at 0, and all counts of a shard come or go at once.
+        same = next((each for each in looks if _counted_in(each[1]) == _counted_in(overview)), None)
+        first = looks[0] if looks else None
+        looks.append((at, overview))
+        rows = _rows(at, overview, first, same, now)
+        if same is None or at <= same[0]:
+            return rows, None
+        was, is_now = (settled(asdict(each.census)) for each in (same[1], overview))
+        return rows, max(0, is_now - was) / (at - same[0])
+
+    def _newest_sizes(self) -> Sizes:
+        """Return the partitions; from an earlier read if another one would cost Redis too much."""
+        began = time.monotonic()
+        if self._sizes is None or began >= self._sizes_until:
+            self._sizes = sizes(self._place.shards, self._place.crawl, TOP)
+            self._sizes_until = began + SIZES_PART * (time.monotonic() - began)
+        return self._sizes
+
+
+def watched(place: Place, seconds: float, **parts: bool) -> Snapshot:
+    """Return a snapshot of a crawl that was watched for *seconds* before; 0: without rates.
+
+    Args:
+        parts: as for `Watcher.look`.
+    Raises:
+        NoSuchCrawl: there is no such crawl.
+    """
+    watcher = Watcher(place)
+    if seconds:
+        first = watcher.look().overview
+        if first.phase == "open" or first.members:
+            time.sleep(seconds)
+    found = watcher.look(**parts)
+    if not found.exists:
+        raise place.no_such_crawl()
+    return found
+
+
+def _counted_in(overview: Overview) -> tuple[Any, ...]:
+    """Return which run is counted, and without which shards; a rate compares two looks with the same."""
+    return overview.epoch, overview.run, overview.unreachable, overview.apart
+
+
+def _turn(first: Upcoming) -> dict[str, Any]:
+    """`wait_s` is None if the wait ends with a lease, or with a larger budget."""
+    return {"partition": first.partition, "wait_s": first.wait_s}
+
+
+def _awaits(row: dict[str, Any]) -> bool:
+    """Tell whether a worker holds nothing, although it may be alive and have a Redis."""
+    return not (row["leases"] or row["waits_for"]) and row["state"] not in TROUBLED
+
+
+_Look = tuple[float, "Overview"]
+
+
+def _rows(
+    at: float, overview: Overview, first: _Look | None, same: _Look | None, now: float | None
+) -> list[dict[str, Any]]:
+    """Return the state of each worker of *overview*.
+
+    Args:
+        first: the earliest look that is remembered; home has the heartbeats, whatever else was counted.
+        same: the earliest one that has counted the same shards: what a worker has done is their sum.
+        now: seconds since 1970 by the clock of Redis; None: unknown.
+    """
+    own = own_identity()
+    before, comparable = (
+        {member.worker_id: member for member in look[1].members} if look else {} for look in (first, same)
+    )
+    watched = first is not None and at - first[0] >= WAIT_S
+    return [
+        {
+            "id": member.worker_id,
+            "host": member.identity.get("host", "?"),
+            "pid": member.identity.get("pid"),
+            "since": member.since or None,
+            "since_s": round(max(0.0, now - member.since), 1) if member.since and now else None,
+            "beat": member.beat,
+            "leases": member.in_flight,
+            "done": member.done,
+            "pages_per_s": _rate(member, comparable.get(member.worker_id), at - same[0] if same else 0.0),
+            "waits_since": member.waits_since or None,
+            "waits_for": printable(member.waits_for, LONGEST_WAIT) or None,
+            "fenced": member.fenced,
+            "state": _state(member, before.get(member.worker_id), watched, own),
+        }
+        for member in sorted(overview.members, key=lambda member: member.worker_id)
+    ]
+
+
+def _rate(member: Member, before: Member | None, passed_s: float) -> float | None:
+    if before is None or passed_s <= 0:
+        return None
+    # Fewer than before: Redis was rolled back.
+    return round(max(0, member.done - before.done) / passed_s, 1)
+
+
+def _state(member: Member, before: Member | None, watched: bool, own: dict[str, Any]) -> str:
+    """Return the state; a missing heartbeat means something only if it was *watched* long enough."""
+    if member.fenced:
+        return "fenced"
+    if certainly_dead(member.identity, own):
+        return "dead"
+    if before is not None and member.beat != before.beat:
+        return "alive"
+    here = on_this_machine(member.identity, own)
+    if before is not None and watched:
+        return "stalled" if here else "silent"
+    return "running" if here else "unknown"
+
+
+def troubled_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of workers; workers that do nothing come first, and among them the dead ones."""
+    ranks = {state: rank for rank, state in enumerate(TROUBLED)}
+    return sorted(rows, key=lambda row: ranks.get(row["state"], len(ranks)))
