@@ -38,7 +38,7 @@ class History(Subcommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         parser.add_argument("--minutes", action="store_true", help="two days, a sample each minute")
-        looking.add_count(parser, 10, "--last")
+        looking.add_count(parser, 10)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json

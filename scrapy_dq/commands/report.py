@@ -81,7 +81,7 @@ class _Found:
     failures: list[dict[str, Any]]
 
     def __init__(self, place: Place) -> None:
-        from scrapy_dq.inspection.failures import read_failures
+        from scrapy_dq.inspection.entries import read_failures
         from scrapy_dq.inspection.history import read_events, read_samples
         from scrapy_dq.inspection.status import read_status
 

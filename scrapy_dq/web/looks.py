@@ -17,7 +17,7 @@ from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
 from scrapy_dq.inspection.crawl import CrawlWatch
 from scrapy_dq.inspection.crawls import CrawlsWatch
 from scrapy_dq.inspection.curves import read_curves
-from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
 from scrapy_dq.inspection.settings import read_stored
 from scrapy_dq.settings import Config, ConfigError

@@ -53,7 +53,7 @@ def test_curves_and_the_newest_are_shown(dq: Any, sampled: HandWorker) -> None:
     assert head.split()[:3] == ["when", "pages/s", "done"]
     assert len(rows) == 3
     assert "35,000" in rows[-1]
-    text = dq.text("history", "--minutes", "--last", "100")
+    text = dq.text("history", "--minutes", "-n", "100")
     assert text.startswith("10 samples of 9 min 0 s.\n")
     assert len(text.splitlines()) == 1 + 4 + 1 + 10
 
