@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
@@ -12,6 +13,11 @@ from scrapy_dq.commands.deletion import age, delete_crawl, delete_old_crawls
 from scrapy_dq.commands.input import asking, reading
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 from scrapy_dq.text import count_of, printable
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_dq.inspection.place import Place
 
 
 class Clear(Subcommand):
@@ -33,7 +39,7 @@ class Clear(Subcommand):
         looking.add_crawl_options(parser)
         looking.add_site(parser, "drop what waits of this site")
         parser.add_argument(
-            "--seen", nargs="*", metavar="URL", help="forget that these URLs were seen, or those of --file"
+            "--seen", nargs="*", metavar="URL", help="forget these URLs, or the requests of --file"
         )
         parser.add_argument("--all", action="store_true", help="delete the crawl")
         parser.add_argument(
@@ -80,7 +86,7 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
         if hint:
             raise CommandError(hint)
         count = waiting_in(place.shards, place.crawl, partition)
-        about = f"{count_of(count, 'request')} of {printable(partition)}, and those that are delayed"
+        about = f"{count_of(count, 'request')} of {printable(partition)}, and its delayed requests"
         asking.need_consent(f"Drop {about}?", options)
         with ProgressBar() as bar:
             bar.begin("requests", count)
@@ -95,34 +101,59 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _forget(settings: Settings, options: argparse.Namespace) -> int:
-    """Forget that requests were seen; method and body of a JSON line are part of what identifies one."""
+    """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
     from scrapy_dq.commands.output.display import print_json, print_rows
-    from scrapy_dq.factory import codec_of
-    from scrapy_dq.frontier.worker.identity import own_name
-    from scrapy_dq.pushing.forgetter import forget_lines
-    from scrapy_dq.pushing.written import Written
 
     crawler, config = reading.crawler_named(settings, options)
-    with (
-        reading.Input("clear", options.seen, options, config) as source,
-        looking.opened(config) as place,
-    ):
+    with reading.Input("clear", options.seen, options, config) as source, looking.opened(config) as place:
         place.overview()
         reading.need_fingerprinter(crawler, place)
-        found = asyncio.run(
-            forget_lines(
-                place.shards, place.crawl, Written(codec_of(config, crawler)),
-                reading.fingerprinter_of(crawler).fingerprint, source.batches(), bad=source.say_bad,
-                strict=options.strict, by=own_name(),
-            )
-        )  # fmt: skip
-    not_seen = found.requests - found.known
+        counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))
     if options.json:
-        counts = {"forgotten": found.known, "not_seen": not_seen, "bad": found.bad}
         print_json({"crawl": place.crawl, "redis": place.target} | counts)
     else:
         print(f"Crawl {place.crawl!r} at {place.target}")
-        print_rows([("forgotten", found.known), ("not seen before", not_seen)])
-        if found.bad:
-            print_rows([("invalid", found.bad)])
-    return FAILED if found.bad else DONE
+        print_rows([("forgotten", counts["forgotten"]), ("not seen before", counts["not_seen"])])
+        if counts["bad"]:
+            print_rows([("invalid", counts["bad"])])
+    return FAILED if counts["bad"] else DONE
+
+
+async def _forget_lines(
+    place: Place, crawler: Crawler, source: reading.Input, *, strict: bool
+) -> dict[str, int]:
+    """Forget the requests of all lines, and count them; blocks while Redis does it.
+
+    Args:
+        strict: stop at the first line that is not a request.
+    """
+    from scrapy_dq import scrapy_redis
+    from scrapy_dq.factory import codec_of
+    from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
+    from scrapy_dq.frontier.worker.identity import own_name
+    from scrapy_dq.pushing.written import BadLine, Written
+
+    written = Written(codec_of(place.config, crawler))
+    fingerprint = reading.fingerprinter_of(crawler).fingerprint
+    counts = {"forgotten": 0, "not_seen": 0, "bad": 0}
+    async for batch in source.batches():
+        pairs = []
+        for line in batch:
+            try:
+                request = written.request(line)
+            except BadLine as error:
+                counts["bad"] += 1
+                source.say_bad(line.name, str(error))
+                if strict:
+                    break
+                continue
+            if request is not None:
+                pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
+        for start in range(0, len(pairs), MAX_FINGERPRINTS):
+            part = pairs[start : start + MAX_FINGERPRINTS]
+            forgotten = forget(place.shards, place.crawl, part, own_name()) or 0
+            counts["forgotten"] += forgotten
+            counts["not_seen"] += len(part) - forgotten
+        if strict and counts["bad"]:
+            break
+    return counts

@@ -92,7 +92,7 @@ class Crawl(Subcommand):
             raise CommandError(str(error)) from error
 
     def _run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.input.again import named
+        from scrapy_dq.commands.input.asking import named
         from scrapy_dq.commands.input.crawlers import prepared_crawler
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers

@@ -139,7 +139,7 @@ def delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
 
 def _partly(place: Place) -> str:
     return (
-        f"crawl {place.crawl!r} is deleted but for a part of its seen set, which is in Redis still: "
+        f"crawl {place.crawl!r} is deleted, except a part of its seen set: "
         f"run this again to delete it, or the next run does it"
     )
 
@@ -166,7 +166,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         orphans = shards_left(place.nodes(), place.crawl)
-        # And without the right to CLUSTER SLOTS, those that DQ_SHARDS names.
+        # Without the right to CLUSTER SLOTS, DQ_SHARDS names the shards.
         stored = place.shards.each(
             lambda client, shard: (shard.number, client.exists(keys.meta(shard))), strict=True
         )

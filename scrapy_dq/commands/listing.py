@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.input.again import named
+from scrapy_dq.commands.input.asking import named
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.inspection.entries import details_of, record_of
 from scrapy_dq.inspection.place import Place
@@ -31,12 +31,12 @@ MOST_LOOKED_AT = 1_000_000
 MOST_CAUSES = 20
 """Rows."""
 MOST_ATTRIBUTES = 50
-"""Rows that show one in full. A request has 13 attributes, and an entry that is none may have any number."""
+"""Rows of one request in full. It has 13 attributes; an invalid entry may have any number."""
 
 
 @dataclass
 class Page:
-    """Some requests of a source, and what is said beside them."""
+    """Some requests of a source, and the text around them."""
 
     entries: Sequence[Entry]
     before: Sequence[str] = ()
@@ -112,7 +112,7 @@ class Lister(Subcommand):
 
     @abstractmethod
     def one(self, place: Place, entry_id: bytes) -> Entry | None:
-        """Return the request with this id; None: there is none."""
+        """Return the request with this id, or None."""
 
     def _one(self, place: Place, entry_id: str) -> Entry:
         found = self.one(place, bytes.fromhex(entry_id))
@@ -178,16 +178,16 @@ DEAD_LETTERS = Kept(
 
 
 class Search(Lister):
-    """Lists the next requests, or those that match, or shows all that is known of a URL."""
+    """Lists the next requests, lists matching requests, or shows everything about a URL."""
 
     name = "search"
     arguments = "[<spider>] [<pattern> | <URL> | <id>]"
-    summary = "the next requests; those that match; all that is known of a URL"
+    summary = "the next requests, matching requests, everything about a URL"
     of_one = "request"
     what = "a part of the URL (* is any text), a whole URL, or an id of the list"
     description = (
-        "Without a pattern, it lists the requests that a worker would lease next, then those that wait "
-        "because of their site's limits, then those that are not due yet. With a pattern, it lists the "
+        "Without a pattern, it lists the requests that a worker would lease next, then requests that wait "
+        "because of their site's limits, then requests that are not due yet. With a pattern, it lists the "
         "requests whose URL contains it, wherever they are (* in it is any text). A whole URL, with a "
         "scheme and without *, shows everything that the spider's crawl knows of it (as a GET without a "
         "body): whether it was seen, where its requests are, and what limits its site. An id shows one "
@@ -280,7 +280,7 @@ def _found(
     place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
     partitions: Collection[bytes] | None, before: Sequence[str] = (), nowhere: str = "",
 ) -> Page:  # fmt: skip
-    """Return the requests that are *wanted*; *nowhere*: what it means if there are none."""
+    """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
     from scrapy_dq.frontier.admin.entries import PLACES
 
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)

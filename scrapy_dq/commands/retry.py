@@ -36,8 +36,7 @@ class Retry(Subcommand):
     summary = "give failed requests and dead letters another try"
     description = (
         "Puts requests that failed for good, and dead letters, back into the backlog, at their old place and "
-        "with their attempts reset: those with a given id or URL, those of a site, those that --match and "
-        "--reason select, or --all."
+        "with their attempts reset. Select them by id, URL, site, --match or --reason, or take --all."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,7 @@ class Retry(Subcommand):
             help="the name of the spider; then ids, as `failed` and `dead` show them, and whole URLs",
         )  # fmt: skip
         looking.add_common_options(parser)
-        looking.add_site(parser, "of these, only those of this site")
+        looking.add_site(parser, "only requests of this site")
         parser.add_argument("--failed", action="store_true", help="failed requests only")
         parser.add_argument("--dead", action="store_true", help="dead letters only")
         parser.add_argument(

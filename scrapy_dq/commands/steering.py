@@ -111,7 +111,7 @@ class Steering(Subcommand):
         alive = [member for member in found.members if not _is_gone(member)]
         if self.name == "stop":
             return not alive
-        # What is in flight in a shard that does not answer is unknown.
+        # Nobody knows how many leases a silent shard has.
         return not (any(member.in_flight for member in alive) or found.unreachable)
 
 
@@ -119,8 +119,8 @@ VERBS = (
     Steering(
         "pause",
         "let all workers stop sending requests, until resume",
-        "All workers release the requests in their buffers, finish those in progress, and wait. New workers "
-        "wait, too. `resume` continues the crawl.",
+        "All workers release the requests in their buffers, finish the requests in progress, and wait. New "
+        "workers also wait. `resume` continues the crawl.",
         done="paused",
     ),
     Steering(

@@ -59,7 +59,7 @@ def record_of(entry: Entry, place: Place) -> dict[str, Any]:
 def details_of(record: dict[str, Any]) -> str:
     """Return what is known of a record besides its URL and its reason, in a few words."""
     where = record["where"]
-    # Of the next requests: those that may be leased now are in the rotation.
+    # A worker may lease a request of the rotation now.
     said = [] if where == "rotation" else ["waits for a lease or budget" if where == "saturated" else where]
     if record["ahead"] is not None:
         said.append("next" if not record["ahead"] else f"behind {record['ahead']:,}")
@@ -173,7 +173,7 @@ def kept_entries(
 
     Args:
         kind: failed or dead.
-        partitions: only those of these; None: of all.
+        partitions: read only these; None: all.
     Raises:
         redis.exceptions.RedisError: no reply of home.
     """

@@ -331,7 +331,7 @@ def test_it_asks_and_without_an_answer_drops_nothing(
     monkeypatch.setattr(sys, "stdin", answer)
     with pytest.raises(CommandError, match="nothing was changed"):
         dq.text("clear", "--site", TRAP)
-    assert "Drop 18 requests of trap.example, and those that are delayed?" in dq.said[-1]
+    assert "Drop 18 requests of trap.example, and its delayed requests?" in dq.said[-1]
     assert waiting_in(live.redis, live.crawl, TRAP) == 18
 
 
@@ -434,15 +434,12 @@ def test_a_seen_with_times_forgets_too(dq: Any, tmp_path: Path, live: LiveFronti
     assert live.redis.hget(live.key("meta"), "seen_kind").decode() == Seen.EXPIRING.value
 
 
-def test_fingerprints_of_another_kind_are_refused(dq: Any, live: LiveFrontier) -> None:
-    """They would be those of nothing."""
-    HandWorker(live, "worker", replace(OWN, fingerprinter="another"))
-    with pytest.raises(CommandError, match="REQUEST_FINGERPRINTER_CLASS 'another'"):
-        dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)
-
-
-def test_a_crawl_that_does_not_exist_is_reported(dq: Any, live: LiveFrontier) -> None:
-    """Nothing is made of it."""
+def test_fingerprints_that_no_entry_can_have_are_refused(dq: Any, live: LiveFrontier) -> None:
+    """The crawl has another fingerprinter, or does not exist: nothing is made of it."""
     with pytest.raises(CommandError, match="there is no crawl"):
         dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)
     assert live.dump() == {}
+    HandWorker(live, "worker", replace(OWN, fingerprinter="another"))
+    for words in (("clear", "pushed", "--seen"), ("search", "pushed")):
+        with pytest.raises(CommandError, match="REQUEST_FINGERPRINTER_CLASS 'another'"):
+            dq.found(*words, f"{HOST}/1", **SPIDERS)

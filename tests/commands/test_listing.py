@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -425,12 +424,6 @@ def test_it_is_looked_up_in_the_shard_of_its_partition(
 def test_what_was_adopted_counts_as_seen(live: LiveFrontier, pusher: HandWorker) -> None:
     live.call("adopt", pusher.epoch, 0, "", 1, [b"x" * 20])
     assert is_seen(live.redis, live.crawl, b"y", b"", b"x" * 20)
-
-
-def test_fingerprints_of_another_kind_are_refused(dq: Any, live: LiveFrontier) -> None:
-    HandWorker(live, "worker", replace(OWN, fingerprinter="another"))
-    with pytest.raises(CommandError, match="REQUEST_FINGERPRINTER_CLASS 'another'"):
-        dq.found("search", "pushed", f"{PUSHED}/1", **SPIDERS)
 
 
 def test_what_waits_for_something_comes_after_what_may_be_leased(

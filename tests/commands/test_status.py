@@ -387,9 +387,10 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
     """Every command of one crawl says so; its name may hold anything."""
-    for name in LOOKS[:-1]:
+    words = {"retry": ["--all"], "limit": ["--site", "a"], "clear": ["--all"]}
+    for name in (*LOOKS[:-1], "pause", "drain", "resume", "stop", "complete", *words):
         with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'") as told:
-            dq.text(name, "--crawl", live.crawl + "x")
+            dq.text(name, "--crawl", live.crawl + "x", *words.get(name, ()))
         assert f"no crawl '{live.crawl}x' at 127.0.0.1:" in str(told.value)
     with pytest.raises(CommandError, match="existing crawls: "):
         dq.text("status", "--crawl", "ü/{%s}:*")

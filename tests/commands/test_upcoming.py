@@ -1,4 +1,4 @@
-"""The next requests: they are told in the order of leases, and no more is read than is shown."""
+"""The next requests: the order is that of the leases, and the command reads no more than it shows."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def look_at_entries(
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
-        partitions: only entries of these; None: of all.
+        partitions: pass only entries of these; None: of all.
         looked: called now and then with the number of further entries that were read.
     Raises:
         redis.exceptions.RedisError: no reply of home.
@@ -124,7 +124,7 @@ def failed(
     """Return the newest *limit* failed requests of the run, newest first; blocking.
 
     Args:
-        partitions: only those of these; None: of all.
+        partitions: read only these; None: all.
         most_bytes: read about so many, and at least one part of them in each shard.
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -224,7 +224,7 @@ class _Reader:
         self._client, self._prefix, self._partitions = client, keys.prefix(shard), partitions
 
     def read(self, where: str) -> Iterator[list[Entry]]:
-        """Yield the entries of one of PLACES, in parts; without `waiting`, also those of other partitions."""
+        """Yield the entries of one of PLACES, in parts; only `waiting` leaves out other partitions."""
         if where in (RETURNED, QUARANTINE, DECLINED):
             return self._come_back(where)
         readers = {
