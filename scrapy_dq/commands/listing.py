@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from scrapy_dq.frontier.admin.control import PartitionLimits
     from scrapy_dq.frontier.admin.entries import Entry, Looked
+    from scrapy_dq.frontier.model import Census
 
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
@@ -54,6 +55,8 @@ class Lister(Subcommand):
     words = "words"
     what: str
     """The second word, for `--help`."""
+    of_one: str
+    """What one of them is called."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -71,11 +74,11 @@ class Lister(Subcommand):
         looking.need_crawl(options)
         config, crawler = looking.crawler_named(settings, options)
         with looking.opened(config) as place:
-            total = getattr(place.overview().census, self.name, 0)
+            census = place.overview().census
             if ENTRY_ID.fullmatch(word):
-                one = record_of(self._one(place, word), place)
+                one = record_of(self._one(place, word, census), place)
             else:
-                page = self.read(place, crawler, options, word, total)
+                page = self.read(place, crawler, options, word, census)
                 records = [record_of(each, place) for each in page.entries]
             looking.say_unanswered(place)
         if ENTRY_ID.fullmatch(word):
@@ -106,22 +109,20 @@ class Lister(Subcommand):
 
     @abstractmethod
     def read(
-        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, total: int
+        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
         """Return what the options ask for."""
 
     @abstractmethod
-    def one(self, place: Place, entry_id: bytes) -> Entry | None:
+    def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
         """Return the request with this id, or None."""
 
-    def _one(self, place: Place, entry_id: str) -> Entry:
-        found = self.one(place, bytes.fromhex(entry_id))
+    def _one(self, place: Place, entry_id: str, census: Census) -> Entry:
+        found = self.find(place, bytes.fromhex(entry_id), census)
         if found is None:
             missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
             raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}{missed}")
         return found
-
-    of_one: str
 
 
 class Kept(Lister):
@@ -134,26 +135,25 @@ class Kept(Lister):
         self.name, self.of_one, self.summary, self.description = name, of_one, summary, description
 
     def read(
-        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, total: int
+        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
         from scrapy_dq.inspection.entries import groups_of, kept_entries, summary_of
 
         first, sites = options.skip, looking.spellings_of(options.site)
         last = first + options.count
         kept = kept_entries(place, self.name, max(looking.MOST, last), sites)
-        total = total if sites is None else len(kept)
+        total = getattr(census, self.name) if sites is None else len(kept)
         groups, entries = groups_of([summary_of(each, place) for each in kept]), kept[first:last]
         shown = "" if len(entries) == total else f"; {len(entries):,} shown"
         before = [f"{count_of(total, self.of_one)}{shown}."]
-        if kept:
-            before += ["", f"Of {len(kept):,} of them:"] if len(kept) < total else []
+        before += ["", f"Of {len(kept):,} of them:"] if 0 < len(kept) < total else []
         after = [f"\nThere are more: --skip {last}"] if len(kept) > last else []
         if entries:
             again = f"scrapy dq retry {named(place.crawl, options)} --{self.name} --all"
             after += ["\nTo run them again:", f"  {again}"]
         return Page(entries, before, groups, after, {"total": total, "groups": groups})
 
-    def one(self, place: Place, entry_id: bytes) -> Entry | None:
+    def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
         from scrapy_dq.frontier.admin.entries import ended_one
 
         return ended_one(place.shards, place.crawl, self.name, entry_id)
@@ -212,20 +212,20 @@ class Search(Lister):
         return True
 
     def read(
-        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, total: int
+        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
         if _URL.fullmatch(word):
-            return _known(place, crawler, options, word)
+            return _known(place, crawler, options, word, census)
         if not word and options.site is None and not options.where:
             return _next(place, options.skip, options.count)
         from scrapy_dq.inspection.entries import matches, title
 
         matching = matches(word)
         sites = looking.spellings_of(options.site)
-        return _found(place, options, lambda entry: not word or matching(title(entry, place)), sites)
+        return _found(place, options, lambda entry: not word or matching(title(entry, place)), sites, census)
 
-    def one(self, place: Place, entry_id: bytes) -> Entry | None:
-        entries, _ = _look(place, lambda entry: entry.entry_id == entry_id, 1)
+    def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
+        entries, _ = _look(place, lambda entry: entry.entry_id == entry_id, census, 1, most=MOST_LOOKED_AT)
         return next(iter(entries), None)
 
 
@@ -236,15 +236,8 @@ def _next(place: Place, skip: int, count: int) -> Page:
 
     last = min(skip + count, MAX_UPCOMING)
     entries = [
-        Entry(
-            each.where,
-            each.entry_id,
-            each.partition.encode(),
-            each.payload,
-            each.attempts,
-            wait_s=each.wait_s,
-        )
-        for each in upcoming(place.shards, place.crawl, last)
+        Entry(e.where, e.entry_id, e.partition.encode(), e.payload, e.attempts, wait_s=e.wait_s)
+        for e in upcoming(place.shards, place.crawl, last)
     ]
     more = len(entries) == last < MAX_UPCOMING
     after = [f"There may be more: --skip {last}"] if more else [] if entries else ["Nothing waits."]
@@ -252,14 +245,14 @@ def _next(place: Place, skip: int, count: int) -> Page:
 
 
 def _look(
-    place: Place, wanted: Callable[[Entry], bool], count: int, skip: int = 0, **limits: Any
-) -> tuple[list[Entry], Looked]:
+    place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, skip: int = 0, *, most: int,
+    **limits: Any,
+) -> tuple[list[Entry], Looked]:  # fmt: skip
     """Return entries that are *wanted*, and how far they were looked for, with a progress bar."""
     from scrapy_dq.commands.output.display import ProgressBar
     from scrapy_dq.frontier.admin.entries import look_at_entries
 
-    found, left_out = list[Any](), skip
-    census = place.overview().census
+    found, left_out = list[Entry](), skip
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
 
     def see(entry: Entry) -> bool:
@@ -271,22 +264,23 @@ def _look(
         return len(found) < count
 
     with ProgressBar() as bar:
-        bar.begin("requests", min(total, limits.get("most", total)))
-        looked = look_at_entries(place.shards, place.crawl, see, looked=bar.advance, **limits)
+        bar.begin("requests", min(total, most))
+        looked = look_at_entries(place.shards, place.crawl, see, most=most, looked=bar.advance, **limits)
     return found, looked
 
 
 def _found(
     place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
-    partitions: Collection[bytes] | None, before: Sequence[str] = (), nowhere: str = "",
+    partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
 ) -> Page:  # fmt: skip
     """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
     from scrapy_dq.frontier.admin.entries import PLACES
 
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     entries, looked = _look(
-        place, wanted, options.count, options.skip, where=where, partitions=partitions, most=options.most
-    )
+        place, wanted, census, options.count, options.skip, most=options.most, where=where,
+        partitions=partitions,
+    )  # fmt: skip
     after = []
     if len(entries) == options.count:
         after.append(f"There may be more: --skip {options.skip + options.count}")
@@ -299,7 +293,9 @@ def _found(
     )
 
 
-def _known(place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str) -> Page:
+def _known(
+    place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
+) -> Page:
     """Return all that is known of a URL, by the project's own fingerprinter."""
     from scrapy import Request
 
@@ -335,7 +331,8 @@ def _known(place: Place, crawler: Crawler | None, options: argparse.Namespace, u
         return shown == request.url or _canonical(shown) == wanted
 
     missing = "It is done, or was dropped." if seen else "It was not found, or only unfiltered."
-    page = _found(place, options, is_it, {partition} if apart else None, before, f"It is nowhere. {missing}")
+    sites = {partition} if apart else None
+    page = _found(place, options, is_it, sites, census, before, f"It is nowhere. {missing}")
     of = None if limits is None else {"name": partition.decode(), **asdict(limits)}
     page.facts |= {"url": request.url, "fingerprint": fingerprint.hex(), "seen": seen, "partition": of}
     return page

@@ -40,14 +40,13 @@ _CLAIMED = b"\1"
 
 
 def record_of(entry: Entry, place: Place) -> dict[str, Any]:
-    """Return all that is known of an entry, with its `request` in full; None: not known, or not there."""
+    """Return all that is known of an entry, with its `request` in full; None or empty: not known."""
     from scrapy_dq.codec.shown import shown
 
-    known = {name: value or None for name, value in summary_of(entry, place, LONGEST_REASON).items()}
     claimed = entry.partition == _CLAIMED
-    return known | {
+    return summary_of(entry, place, LONGEST_REASON) | {
         "where": entry.where,
-        "attempts": entry.attempts,
+        "at": entry.at or None,
         "partition": None if claimed else entry.partition.decode("utf-8", "replace"),
         "ahead": entry.ahead,
         "wait_s": None if entry.wait_s is None else round(entry.wait_s, 3),

@@ -230,7 +230,7 @@ def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWor
     worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
     assert "before any worker leased it" in " ".join(dq.text("dead").split())
     (found,) = dq.listed("dead")
-    assert (found["worker"], found["url"]) == (None, "http://x/")
+    assert (found["worker"], found["url"]) == ("", "http://x/")
 
 
 def page(number: int, priority: int = 0, **more: Any) -> Any:
