@@ -252,7 +252,8 @@ def _look(
     from scrapy_dq.commands.output.display import ProgressBar
     from scrapy_dq.frontier.admin.entries import look_at_entries
 
-    found, left_out = list[Entry](), skip
+    found: list[Entry] = []
+    left_out = skip
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
 
     def see(entry: Entry) -> bool:
