@@ -1,12 +1,13 @@
 """Write the generated parts of the documentation: `python docs/generate.py`.
 
 A generated part of a page stands between `<!-- generated: NAME -->` and `<!-- end -->`. The sources are the
-definitions of the settings, the names of the stats and the docstrings of what can be imported. Generated are
-also the lines of docs/settings.md that begin with "Default", and pictures/request.svg.
+definitions of the settings and of the commands, the names of the stats and the docstrings of what can be
+imported. The lines of docs/settings.md that begin with "Default" are generated, and pictures/request.svg.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import inspect
@@ -17,6 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.subcommand import Subcommand
 from scrapy_dq.settings import SETTINGS
 from scrapy_dq.stats import names
 
@@ -32,6 +35,10 @@ SUMMARIES = {
     "ShutDown": "The queue was shut down or closed. Since Python 3.13 this is `queue.ShutDown`.",
 }
 """Summaries of names that scrapy_dq re-exports from Python or Scrapy, depending on their version."""
+
+
+COMMON_OPTIONS = {"-h", "-a", "--json", "--crawl", "-y", "-n", "--skip"}
+"""Options that cli.md describes once, for all commands."""
 
 
 def generated_files() -> Iterator[tuple[Path, str]]:
@@ -50,6 +57,7 @@ def generated_files() -> Iterator[tuple[Path, str]]:
     for page, part in (("stats.md", stats_table()), ("api.md", public_names())):
         text = (DOCS / page).read_text("utf-8")
         yield DOCS / page, filled(text, page.removesuffix(".md"), part)
+    yield DOCS / "cli.md", commands()
     yield (
         DOCS / "pictures" / "request.svg",
         runpy.run_path(str(DOCS / "pictures" / "request.py"))["picture"](),
@@ -75,6 +83,36 @@ def settings_table(order: list[str]) -> str:
         for name in order
     ]
     return "| setting | default | meaning |\n|---|---|---|\n" + "".join(rows)
+
+
+def commands() -> str:
+    """Return cli.md with the list of all commands, and with what `--help` says of each."""
+    text = (DOCS / "cli.md").read_text("utf-8")
+    rows = []
+    for subcommand in SUBCOMMANDS:
+        text = filled(text, subcommand.name, described(subcommand))
+        heading = re.findall(r"(?m)^## (.*)$", text[: text.index(f"<!-- generated: {subcommand.name} -->")])[
+            -1
+        ]
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        rows.append(f"- [`{subcommand.name}`](#{anchor}): {subcommand.summary}")
+    return filled(text, "commands", "\n".join(rows))
+
+
+def described(subcommand: Subcommand) -> str:
+    """Return usage, description and own options of a command, from the definitions that its parser uses."""
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    subcommand.add_options(parser)
+    rows = []
+    for action in parser._actions:
+        if not action.option_strings or COMMON_OPTIONS & {*action.option_strings}:
+            continue
+        value = action.metavar or "|".join(action.choices or ()) if action.nargs != 0 else ""
+        value = {"?": f"[{value}]", "*": f"[{value} ...]"}.get(str(action.nargs), value)
+        names = ", ".join(f"`{f'{name} {value}'.rstrip()}`" for name in action.option_strings)
+        rows.append(f"- {names}: {action.help}\n")
+    usage = f"`scrapy dq {subcommand.name} {subcommand.arguments}`"
+    return f"{usage}\n\n{subcommand.description}\n\n{''.join(rows)}".rstrip()
 
 
 def stats_table() -> str:

@@ -1,252 +1,159 @@
-"""`scrapy dq clear`: delete a crawl, and nothing else."""
+"""`scrapy dq clear`: drop what waits of a site, forget what was seen, or delete whole crawls."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import alone, looking
-from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.inspection.place import NoSuchCrawl, Place
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.deletion import age, delete_crawl, delete_old_crawls
+from scrapy_dq.commands.input import asking, reading
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.frontier.model import Flushed
+    from scrapy.crawler import Crawler
 
-COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
-SETTLED = ("done", "failed", "dead", "seen")
+    from scrapy_dq.inspection.place import Place
 
 
 class Clear(Subcommand):
-    """Deletes the keys of one crawl, each by name."""
+    """Removes a part of a crawl, or all of it."""
 
     name = "clear"
-    arguments = "[<spider>]"
-    summary = "delete a crawl"
+    arguments = "[<spider>] (--site HOST | --seen [URL ...] | --all | --finished-before AGE)"
+    summary = "drop what waits of a site, forget what was seen, or delete a crawl"
     description = (
-        "Deletes all data of a crawl: waiting requests, what was seen, failed requests, dead letters, "
-        "limits. Shows how much that is, and asks. Refuses while a worker is alive. With --finished-before: "
-        "all crawls that have been finished for so long."
+        "--site drops the requests of a site that wait or are delayed, also while workers crawl. They stay "
+        "seen, so links to them are not followed again. Requests in flight, failed requests and dead "
+        "letters stay. --seen makes the crawl forget that it has seen these requests: it crawls them when "
+        "it finds them again, or when you push them. --all deletes everything that is stored of a crawl, "
+        "and refuses while a worker is alive. --finished-before deletes every crawl that finished so long "
+        "ago."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
+        looking.add_site(parser, "drop what waits of this site")
+        parser.add_argument(
+            "--seen", nargs="*", metavar="URL", help="forget these URLs, or the requests of --file"
+        )
+        parser.add_argument("--all", action="store_true", help="delete the crawl")
+        parser.add_argument(
+            "--finished-before", type=age, metavar="AGE",
+            help="delete crawls of this Redis whose last run has been finished for so long: 30d, 12h",
+        )  # fmt: skip
+        reading.add_file(parser)
         parser.add_argument(
             "--force", action="store_true",
-            help="even while workers are alive: they close with reason frontier_lost",
-        )  # fmt: skip
-        parser.add_argument(
-            "--finished-before", type=_age, metavar="AGE",
-            help="delete all crawls of this Redis whose last run has been finished for so long, such as 30d "
-            "or 12h; lists them first",
+            help="with --all: even while workers are alive; they close with reason frontier_lost",
         )  # fmt: skip
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json
-
+        chosen = (options.site, options.seen, options.all or None, options.finished_before)
+        if sum(each is not None for each in chosen) != 1:
+            raise WrongUsage(
+                "choose one: --site HOST (what waits of a site), --seen [URL ...] (what was seen), --all (a "
+                "crawl), --finished-before AGE (old crawls)"
+            )
+        if options.force and not options.all:
+            raise WrongUsage("--force belongs to --all")
+        if (options.file or options.strict) and options.seen is None:
+            raise WrongUsage("--file and --strict belong to --seen")
         if options.finished_before is not None:
-            return _clear_old(settings, options)
-        with looking.place_of(settings, options) as place:
-            overview = _overview(place, options)
-            if overview is None:
-                asking.say(f"What was left of crawl {place.crawl!r} is deleted.", options)
-                return DONE
-            deletion = _Deletion(place, overview, options)
-            deletion.check()
-            # Not inside an event loop: there, Ctrl-C would not interrupt the question.
-            _ask(place, overview, options)
-            left = deletion.run()
-        counts = {name: getattr(overview.census, name) for name in COUNTS}
-        if options.json:
-            print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts, "left": left})
-        elif not left:
-            print(f"Crawl {place.crawl!r} is deleted.")
-        if left:
-            raise CommandError(_partly(place))
-        return DONE
+            return delete_old_crawls(settings, options)
+        if options.seen is not None:
+            return _forget(settings, options)
+        return delete_crawl(settings, options) if options.all else _drop(settings, options)
 
 
-class _Deletion:
-    """Deletes a crawl in two steps, between which the command may ask."""
+def _drop(settings: Settings, options: argparse.Namespace) -> int:
+    """Drop what waits or is delayed of one site."""
+    from scrapy_dq.commands.output.display import ProgressBar, print_json
+    from scrapy_dq.frontier.admin.drop import drop, waiting_in
+    from scrapy_dq.frontier.model import fits_a_partition
+    from scrapy_dq.frontier.worker.identity import own_name
 
-    def __init__(self, place: Place, overview: Overview, options: argparse.Namespace) -> None:
-        self._place = place
-        self._others = len(overview.members) - 1
-        self._options = options
-        self._ttl_s = place.config.worker_ttl_s
-        self._dead: dict[str, int | None] = {}
-
-    def check(self) -> None:
-        """Raise FrontierRefused if a worker is alive, unless --force is given."""
-        from scrapy_dq.frontier.admin.flush import need_nobody
-        from scrapy_dq.frontier.keys import HOME
-
-        async def check(frontiers: list[Frontier]) -> None:
-            await alone.announce_wait(frontiers[HOME], self._ttl_s)
-            await need_nobody(frontiers[HOME], self._ttl_s, "clear", self._refused, self._dead)
-
-        if not self._options.force:
-            asyncio.run(alone.with_frontiers(self._place, check))
-
-    def run(self) -> bool:
-        """Delete all shards; return whether a part of the seen set is left."""
-        from scrapy_dq.frontier.admin.flush import flush, flush_all
-
-        async def delete_home(home: Frontier) -> Flushed:
-            if self._options.force:
-                return await home.flush([], force=True)
-            return await flush(home, self._ttl_s, "clear", self._refused, self._dead)
-
-        async def delete() -> list[Flushed]:
-            async with alone.connected(self._place) as of_shard:
-                return await flush_all(delete_home, of_shard, len(self._place.shards))
-
-        with alone.continued("The same command deletes what is left"):
-            return any(each.left for each in asyncio.run(delete()))
-
-    def _refused(self, crawl: str, worker_id: str) -> str:
-        return _refused(crawl, worker_id, self._others, self._options)
-
-
-def _clear_old(settings: Settings, options: argparse.Namespace) -> int:
-    """List the crawls that have been finished for long, ask, and delete each of them by its name."""
-    from scrapy_dq.commands.output.display import print_json
-    from scrapy_dq.frontier.model import FrontierRefused
-    from scrapy_dq.inspection.crawls import finished_before
-    from scrapy_dq.inspection.place import project_config
-    from scrapy_dq.inspection.words import when
-
-    if options.spider or options.crawl or options.force:
-        raise WrongUsage("--finished-before: neither a spider, nor --crawl or --force")
-    deleted, kept = [], {}
-    with looking.opened(project_config(settings), any_node=True) as place:
-        old = list(finished_before(place, options.finished_before))
-        for each in old:
-            counts = ", ".join(f"{getattr(each.overview.census, name):,} {name}" for name in SETTLED)
-            name = printable(each.place.crawl, 200)
-            asking.say(f"  {name}: run {each.overview.run}, finished {when(each.ended)}; {counts}", options)
-        if old:
-            found = count_of(len(old), "crawl is", "crawls are")
-            asking.say(f"{found} finished for so long at {place.target}.", options)
-            asking.need_consent("Delete all that is stored of them?", options)
-        else:
-            asking.say(f"No crawl at {place.target} has been finished for so long.", options)
-        for each in old:
-            now = each.place.overview(hint=False)
-            if (now.epoch, now.run, now.phase) != (each.overview.epoch, each.overview.run, "finished"):
-                kept[each.place.crawl] = "it has begun again"
-                continue
-            deletion = _Deletion(each.place, now, options)
-            try:
-                deletion.check()
-                left = deletion.run()
-            except FrontierRefused as refusal:
-                kept[each.place.crawl] = str(refusal)
-                continue
-            deleted.append(each.place.crawl)
-            if left:
-                kept[each.place.crawl] = _partly(each.place)
+    if not (options.site and fits_a_partition(options.site)):
+        raise WrongUsage(f"--site {options.site[:100]!a}: that is not the name of a site")
+    with looking.place_of(settings, options) as place:
+        place.overview(most_members=0)
+        partition, hint = looking.partition_named(place, options.site)
+        if hint:
+            raise CommandError(hint)
+        count = waiting_in(place.shards, place.crawl, partition)
+        about = f"{count_of(count, 'request')} of {printable(partition)}, and its delayed requests"
+        asking.need_consent(f"Drop {about}?", options)
+        with ProgressBar() as bar:
+            bar.begin("requests", count)
+            dropped = drop(place.shards, place.crawl, partition, own_name(), bar.advance)
+        if dropped is None:
+            raise CommandError("the crawl was deleted just now")
     if options.json:
-        print_json({"redis": place.target, "deleted": deleted, "kept": kept})
-    elif deleted:
-        print(f"{count_of(len(deleted), 'crawl is', 'crawls are')} deleted.")
-    if kept:
-        raise CommandError("; ".join(f"crawl {printable(name)!r}: {why}" for name, why in kept.items()))
+        print_json({"crawl": place.crawl, "redis": place.target, "partition": partition, "dropped": dropped})
+    else:
+        print(f"{count_of(dropped, 'request')} of {printable(partition)} dropped.")
     return DONE
 
 
-def _partly(place: Place) -> str:
-    return (
-        f"crawl {place.crawl!r} is deleted but for a part of its seen set, which is in Redis still: "
-        f"run this again to delete it, or the next run does it"
-    )
+def _forget(settings: Settings, options: argparse.Namespace) -> int:
+    """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
+    from scrapy_dq.commands.output.display import print_json, print_rows
+
+    crawler, config = reading.crawler_named(settings, options)
+    with reading.Input("clear", options.seen, options, config) as source, looking.opened(config) as place:
+        place.overview()
+        reading.need_fingerprinter(crawler, place)
+        counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))
+    if options.json:
+        print_json({"crawl": place.crawl, "redis": place.target} | counts)
+    else:
+        print(f"Crawl {place.crawl!r} at {place.target}")
+        print_rows([("forgotten", counts["forgotten"]), ("not seen before", counts["not_seen"])])
+        if counts["bad"]:
+            print_rows([("invalid", counts["bad"])])
+    return FAILED if counts["bad"] else DONE
 
 
-def _age(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,6})([dh])", text, re.ASCII)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"expected a number of days or hours, such as 30d or 12h, not {text!r}"
-        )
-    return int(found[1]) * {"d": 86_400.0, "h": 3_600.0}[found[2]]
+async def _forget_lines(
+    place: Place, crawler: Crawler, source: reading.Input, *, strict: bool
+) -> dict[str, int]:
+    """Forget the requests of all lines, and count them; blocks while Redis does it.
 
+    Args:
+        strict: stop at the first line that is not a request.
+    """
+    from scrapy_dq import scrapy_redis
+    from scrapy_dq.factory import codec_of
+    from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
+    from scrapy_dq.frontier.worker.identity import own_name
+    from scrapy_dq.pushing.written import BadLine, Written
 
-def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
-    """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
-    from scrapy_dq.frontier import keys
-    from scrapy_dq.frontier.admin.crawls import shards_left
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.errors import is_answer
-    from scrapy_dq.frontier.model import Census
-
-    try:
-        return place.overview()
-    except NoSuchCrawl:
-        discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
-        orphans = shards_left(place.nodes(), place.crawl)
-        # And without the right to CLUSTER SLOTS, those that DQ_SHARDS names.
-        stored = place.shards.each(
-            lambda client, shard: (shard.number, client.exists(keys.meta(shard))), strict=True
-        )
-        orphans |= {number for number, exists in stored if number and exists}
-        if orphans:
-            lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
-            asking.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
-            asking.need_consent("Delete all of it?", options)
-        shards = max([len(place.shards), *(number + 1 for number in orphans)])
-        left, unlinked = asyncio.run(alone.with_frontiers(place, _delete_rest, shards=shards))
-        if not (discarded or orphans or unlinked):
-            raise
-        if left:
-            raise CommandError(
-                f"of what an earlier clear left of crawl {place.crawl!r}, some is left after {SWEEP_S:g} s: "
-                f"run this again"
-            ) from None
-        return None
-    except Exception as error:
-        if not (options.force and is_answer(error)):
-            raise
-        asking.say(f"It cannot be counted: {error}.", options)
-        return Overview("open", "", 0, Census(), [])
-
-
-async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
-    """Return whether some of the seen set is left, and how many other keys were deleted."""
-    from scrapy_dq.frontier.admin.flush import purge
-
-    for other in frontiers[1:]:
-        await other.flush([], force=True)
-    for frontier in frontiers:
-        if await frontier.sweep(SWEEP_S):
-            return True, 0
-    return False, await purge(frontiers)
-
-
-SWEEP_S = 60.0
-"""How long `clear` deletes what an earlier one has left."""
-
-
-def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
-    more = f" (and {others:,} more {'is' if others == 1 else 'are'} registered)" if others > 0 else ""
-    named = options.spider or f"--crawl {crawl}"
-    return (
-        f"worker {worker_id} of crawl {crawl!r} is alive{more}: nothing was deleted. `scrapy dq stop "
-        f"{named}` stops all workers; --force deletes the crawl while they run"
-    )
-
-
-def _ask(place: Place, overview: Overview, options: argparse.Namespace) -> None:
-    shown = [(name.replace("_", " "), getattr(overview.census, name)) for name in COUNTS]
-    asking.say(f"Crawl {place.crawl!r} at {place.target}: {overview.phase}, run {overview.run}", options)
-    asking.say(", ".join(f"{count:,} {name}" for name, count in shown), options)
-    if options.force and overview.members:
-        asking.say("Workers that are alive will close with reason frontier_lost.", options)
-    asking.need_consent("Delete all of it?", options)
+    written = Written(codec_of(place.config, crawler))
+    fingerprint = reading.fingerprinter_of(crawler).fingerprint
+    counts = {"forgotten": 0, "not_seen": 0, "bad": 0}
+    async for batch in source.batches():
+        pairs = []
+        for line in batch:
+            try:
+                request = written.request(line)
+            except BadLine as error:
+                counts["bad"] += 1
+                source.say_bad(line.name, str(error))
+                if strict:
+                    break
+                continue
+            if request is not None:
+                pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
+        for start in range(0, len(pairs), MAX_FINGERPRINTS):
+            part = pairs[start : start + MAX_FINGERPRINTS]
+            forgotten = forget(place.shards, place.crawl, part, own_name()) or 0
+            counts["forgotten"] += forgotten
+            counts["not_seen"] += len(part) - forgotten
+        if strict and counts["bad"]:
+            break
+    return counts

@@ -55,10 +55,9 @@ class Crawl(Subcommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
-        cores = own_cores()
         parser.add_argument(
-            "-w", "--workers", type=_count, default=cores, metavar="N",
-            help=f"worker processes (default: one per core, here {cores})",
+            "-w", "--workers", type=_count, default=own_cores(), metavar="N",
+            help="worker processes (default: one per core)",
         )  # fmt: skip
         parser.add_argument(
             "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
@@ -78,7 +77,7 @@ class Crawl(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--log-dir", type=Path, metavar="DIR",
-            help="folder for one log per worker (default: logs/<crawl> in the data directory of scrapy_dq)",
+            help="folder for one log per worker (default: logs/CRAWL in DQ_DATA_DIR)",
         )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print the summary as JSON, for programs")
 
@@ -93,7 +92,7 @@ class Crawl(Subcommand):
             raise CommandError(str(error)) from error
 
     def _run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.input.again import named
+        from scrapy_dq.commands.input.asking import named
         from scrapy_dq.commands.input.crawlers import prepared_crawler
         from scrapy_dq.commands.output.crawl_summary import Summary
         from scrapy_dq.commands.output.crawl_view import CrawlView, workers

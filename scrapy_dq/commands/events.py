@@ -46,7 +46,7 @@ class Events(Subcommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        looking.add_count(parser, 50, "--last")
+        looking.add_count(parser, 50)
         more = parser.add_mutually_exclusive_group()
         more.add_argument(
             "--follow", action="store_true", help="print new ones as they come (JSON: one a line)"

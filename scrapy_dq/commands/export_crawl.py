@@ -171,7 +171,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     from scrapy_dq.frontier.archive import parts
     from scrapy_dq.frontier.archive.dump import dump
     from scrapy_dq.frontier.archive.header import header_of
-    from scrapy_dq.inspection.failures import title_of
+    from scrapy_dq.inspection.entries import title_of
 
     header, done = await header_of(frontiers), _Written()
     bar.begin("entries", header.entries)

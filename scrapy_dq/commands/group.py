@@ -24,25 +24,20 @@ from scrapy_dq.commands.crawl import Crawl
 from scrapy_dq.commands.doctor import Doctor
 from scrapy_dq.commands.events import Events
 from scrapy_dq.commands.export_crawl import ExportCrawl
-from scrapy_dq.commands.failures import DeadLetters, FailedRequests
-from scrapy_dq.commands.forget import Forget
 from scrapy_dq.commands.import_crawl import ImportCrawl
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
+from scrapy_dq.commands.listing import DEAD_LETTERS, FAILED_REQUESTS, Search
 from scrapy_dq.commands.metrics import PrometheusMetrics
 from scrapy_dq.commands.output.streams import lasting_streams
-from scrapy_dq.commands.peek import Peek
-from scrapy_dq.commands.purge import Purge
 from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.report import Report
 from scrapy_dq.commands.reshard import Reshard
 from scrapy_dq.commands.retry import Retry
-from scrapy_dq.commands.search import Search
 from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
-from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
+from scrapy_dq.commands.steering import VERBS
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
-from scrapy_dq.commands.url import UrlOf
 from scrapy_dq.commands.web import Web
 from scrapy_dq.commands.workers import Workers
 from scrapy_dq.frontier.model import FrontierError
@@ -50,10 +45,9 @@ from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Crawl(), Status(), Workers(), Peek(), Search(), UrlOf(), FailedRequests(), DeadLetters(), Events(),
-    Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
-    Purge(), Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(), Web(),
-    PrometheusMetrics(),
+    Crawl(), Status(), Workers(), Search(), FAILED_REQUESTS, DEAD_LETTERS, Events(), Report(), Doctor(),
+    *VERBS, Retry(), Push(), Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(),
+    Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000
@@ -83,7 +77,7 @@ class Command(ScrapyCommand):
                 subcommand.name,
                 help=subcommand.summary,
                 description=subcommand.description,
-                usage=f"scrapy dq {subcommand.name} {subcommand.arguments} [options]",
+                usage=subcommand.usage,
                 formatter_class=parser.formatter_class,
                 conflict_handler="resolve",
             )

@@ -20,21 +20,17 @@ class Limit(Subcommand):
     """Changes the limits of a partition, or shows them if no option is given."""
 
     name = "limit"
-    arguments = "[<spider>] <partition>"
-    words = "words"
-    summary = "a partition's delay, concurrency, block"
+    arguments = "[<spider>] --site HOST"
+    summary = "the delay, concurrency, budget and block of a site"
     description = (
-        "Shows or changes the delay, the concurrency and the budget of a partition (usually a host), for all "
-        "workers together. They apply from the next exchange of each worker on, until the run is finished, "
+        "Shows or changes the delay, the concurrency, the budget and the block of a site, for all workers "
+        "together. They apply from the next exchange of each worker on, until the run is finished, "
         "or a worker joins whose settings differ from those in force."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "words", nargs="*", metavar="<spider> <partition>", help="the name of the spider; the partition"
-        )
-        looking.add_common_options(parser)
-        looking.add_partition(parser)
+        looking.add_crawl_options(parser)
+        looking.add_site(parser, "the site: a partition, as `status` shows it")
         parser.add_argument(
             "--delay",
             type=_seconds(0, MAX_DELAY_S),
@@ -64,7 +60,9 @@ class Limit(Subcommand):
         from scrapy_dq.frontier.admin.control import limit
         from scrapy_dq.frontier.worker.identity import own_name
 
-        options.spider, partition = looking.spider_and_partition(options)
+        partition = options.site
+        if partition is None:
+            raise WrongUsage("name the site: --site HOST")
         own = (options.delay, options.concurrency, options.budget)
         if options.default and own != (None, None, None):
             raise WrongUsage("--default cannot be combined with --delay, --concurrency or --budget")

@@ -20,6 +20,7 @@ from scrapy_dq.settings import Config
 
 if TYPE_CHECKING:
     from scrapy import Spider
+    from scrapy.crawler import Crawler
 
 MOST = 1000
 """Maximum number of entries that a command shows."""
@@ -66,37 +67,22 @@ def spider_and(what: str, options: argparse.Namespace) -> tuple[str, str]:
     return ("", *words)[-2], words[-1]
 
 
-def add_partition(parser: argparse.ArgumentParser, before: str = "") -> None:
-    """Add the option that names a partition; *before*: the beginning of its help."""
+def add_site(parser: argparse.ArgumentParser, help_: str) -> None:
+    """Add the option that names a site; *help_*: what it does."""
+    parser.add_argument("--site", metavar="HOST", help=help_)
+
+
+def spellings_of(site: str | None) -> frozenset[bytes] | None:
+    """Return the partitions of a site: its name, and its usual spelling, which links have; None: all."""
+    return None if site is None else frozenset((site.encode(), host_named(site).encode()))
+
+
+def add_count(parser: argparse.ArgumentParser, count: int) -> None:
+    """Add the option for how many entries are shown, *count* by default."""
     parser.add_argument(
-        "--partition", metavar="NAME", help=f"{before}the partition, usually a host, as `status` shows it"
-    )
-
-
-def spider_and_partition(options: argparse.Namespace) -> tuple[str, str]:
-    """Return the spider, as `spider_and` does, and the partition: the second of the `words`, or --partition.
-
-    Raises:
-        WrongUsage: it is named twice or not at all, or no crawl is named.
-    """
-    if options.partition is None:
-        return spider_and("the partition, usually a host", options)
-    if len(options.words) > 1:
-        raise WrongUsage("--partition and a second word both name the partition")
-    return "".join(options.words), options.partition
-
-
-def add_count(parser: argparse.ArgumentParser, count: int, *names: str) -> None:
-    """Add the option for how many entries are shown, *count* by default; *names*: others of the option."""
-    parser.add_argument(
-        "-n",
-        *names,
-        dest="count",
-        type=_count,
-        default=count,
-        metavar="N",
+        "-n", dest="count", type=_count, default=count, metavar="N",
         help=f"how many at most (default: {count})",
-    )
+    )  # fmt: skip
 
 
 def _count(text: str) -> int:
@@ -112,10 +98,19 @@ def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]
     Raises:
         CommandError, ConfigError, FrontierError: it names none, or Redis is not usable.
     """
-    if not (options.spider or options.crawl):
-        raise WrongUsage("name a spider, or a crawl with --crawl")
+    need_crawl(options)
     with opened(config_named(settings, options)) as found:
         yield found
+
+
+def need_crawl(options: argparse.Namespace) -> None:
+    """Require that the command line names a spider or a crawl.
+
+    Raises:
+        WrongUsage: it names none.
+    """
+    if not (options.spider or options.crawl):
+        raise WrongUsage("name a spider, or a crawl with --crawl")
 
 
 @contextmanager
@@ -186,6 +181,12 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
 
 def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None]:
     """Like `config_named`; also return the spider itself."""
+    config, crawler = crawler_named(settings, options)
+    return config, crawler.spider if crawler else None
+
+
+def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Crawler | None]:
+    """Like `config_named`; also return the crawler with the spider."""
     from scrapy_dq.commands.input.crawlers import prepared_crawler
     from scrapy_dq.factory import config_of
 
@@ -195,7 +196,7 @@ def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Confi
     settings.set("DQ_RUN_NAME", "", "cmdline")
     if options.spider:
         crawler = prepared_crawler(settings, options.spider, spider_args)
-        return config_of(crawler), crawler.spider
+        return config_of(crawler), crawler
     if not options.crawl:
         settings.set("DQ_CRAWL", "-", "cmdline")  # Redis alone is looked at
     return Config.read(place.project_settings(settings), {}), None

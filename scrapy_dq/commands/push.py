@@ -62,7 +62,10 @@ class Push(Subcommand):
 
         common = _common(options)
         crawler, config = reading.crawler_named(settings, options)
-        with reading.Input(self.name, options, config) as source, looking.opened(config) as place:
+        with (
+            reading.Input(self.name, options.urls, options, config) as source,
+            looking.opened(config) as place,
+        ):
             # With --crawl, the crawl must exist; a spider's own crawl may be created by this command.
             before = place.overview() if options.crawl else peek(place.shards, place.crawl)
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""

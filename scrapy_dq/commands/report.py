@@ -37,7 +37,7 @@ class Report(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import print_json
         from scrapy_dq.commands.output.report import page_of
-        from scrapy_dq.inspection.failures import read_failures
+        from scrapy_dq.inspection.entries import read_failures
         from scrapy_dq.inspection.history import read_events, whole_history
         from scrapy_dq.inspection.snapshot import watched
 

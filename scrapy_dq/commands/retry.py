@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -13,41 +12,40 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
+from scrapy_dq.commands.listing import ENTRY_ID
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
-from scrapy_dq.hostnames import host_named
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview
+    from scrapy_dq.frontier.admin.entries import Entry
+    from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.frontier.admin.retry import Retried
 
 LONGEST_LABEL = 2000
 """Length at which the scheduler cuts URLs."""
-_ID = re.compile(r"[0-9a-f]{24}")
 
 
 class Retry(Subcommand):
     """Moves records back into the backlog."""
 
     name = "retry"
-    arguments = "[<spider>] [<id> | <URL> ...] [<partition>]"
+    arguments = "[<spider>] [<id> | <URL> ...]"
     words = "words"
     summary = "give failed requests and dead letters another try"
     description = (
         "Puts requests that failed for good, and dead letters, back into the backlog, at their old place and "
-        "with their attempts reset: those with a given id or URL, those of a partition, those that --match "
-        "and --reason select, or --all."
+        "with their attempts reset. Select them by id, URL, site, --match or --reason, or take --all."
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "words", nargs="*", metavar="<spider> <id> <URL> <partition>",
-            help="the name of the spider; ids, as `failed` and `dead` show them; whole URLs; a partition",
+            "words", nargs="*", metavar="<spider>",
+            help="the name of the spider; then ids, as `failed` and `dead` show them, and whole URLs",
         )  # fmt: skip
         looking.add_common_options(parser)
-        looking.add_partition(parser, "of these, only those of ")
+        looking.add_site(parser, "only requests of this site")
         parser.add_argument("--failed", action="store_true", help="failed requests only")
         parser.add_argument("--dead", action="store_true", help="dead letters only")
         parser.add_argument(
@@ -66,10 +64,10 @@ class Retry(Subcommand):
         from scrapy_dq.frontier.worker.identity import own_name
 
         named = _read_words(options)
-        some = named or options.match or options.reason or options.partition is not None
+        some = named or options.match or options.reason or options.site is not None
         if options.all == bool(some):
             raise WrongUsage(
-                "select some with ids, URLs, a partition, --match or --reason, or all with --all; not both"
+                "select some with ids, URLs, --site, --match or --reason, or all with --all; not both"
             )
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
@@ -82,12 +80,12 @@ class Retry(Subcommand):
                 bar.begin("records looked at", failed + dead)
                 found = retry(
                     place.shards, place.crawl, overview, moved=bar.advance,
-                    failed=choice.wants_failed if choice.of_failed else None,
-                    dead=choice.wants_dead if choice.of_dead else None,
+                    failed=choice.wants if choice.of_failed else None,
+                    dead=choice.wants if choice.of_dead else None,
                     by=own_name(),
                 )  # fmt: skip
             working = asking.anybody(place.overview())  # again: if the run just ended, they may have left
-        wanted = named if options.partition is None else [*named, options.partition]
+        wanted = named if options.site is None else [*named, options.site]
         missing = [name for name in wanted if name not in choice.found]
         if options.json:
             print_json(
@@ -120,59 +118,55 @@ class _Choice:
         self.of_failed = options.failed or not options.dead
         self.of_dead = options.dead or not options.failed
         self.found: set[str] = set()
-        """The named ids and URLs, and the partition, that were found."""
+        """The named ids and URLs, and the site, that were found."""
         self._named = frozenset(named)
-        self._partition: str | None = options.partition
-        # Links to a host are in the partition of its usual spelling.
-        named_so = (options.partition or "", host_named(options.partition or ""))
-        self._partitions = {name.encode() for name in named_so}
+        self._site: str | None = options.site
+        self._partitions = looking.spellings_of(options.site)
         self._globs: list[str] = options.match
         self._reason: str | None = options.reason
         self._max_bytes = max_bytes
 
-    def wants_failed(self, record: Failed) -> bool:
-        cut = len(record.label) >= LONGEST_LABEL
-        return self._wants(record, lambda: self._url_of(record.payload) if cut else record.label)
-
-    def wants_dead(self, record: Dead) -> bool:
-        return self._wants(record, lambda: self._url_of(record.payload))
-
-    def _wants(self, record: Failed | Dead, url_of: Callable[[], str]) -> bool:
-        if self._partition is not None:
+    def wants(self, record: Entry) -> bool:
+        if self._site is not None and self._partitions is not None:
             if record.partition not in self._partitions:
                 return False
-            self.found.add(self._partition)
+            self.found.add(self._site)
         if self._reason and self._reason.lower() not in record.reason.lower():
             return False
         if not (self._named or self._globs):
             return True
-        entry_id, url = record.entry_id.hex(), url_of()
+        entry_id, url = record.entry_id.hex(), self._url_of(record)
         names = self._named & {entry_id, url}
         self.found |= names
         return bool(names) or any(fnmatchcase(url, glob) for glob in self._globs)
 
-    def _url_of(self, payload: bytes) -> str:
+    def _url_of(self, record: Entry) -> str:
         from scrapy_dq.codec.shown import url_of
 
+        if record.label and len(record.label) < LONGEST_LABEL:
+            return record.label
         # The URL of an undecodable payload is unknown: only its id selects it.
-        return url_of(payload, self._max_bytes)
+        return url_of(record.payload, self._max_bytes)
 
 
 def _read_words(options: argparse.Namespace) -> list[str]:
-    """Set `spider` and `partition`, as far as the words name them; return ids and URLs."""
+    """Set `spider`; return ids and URLs."""
     words: list[str] = options.words
-    named = [word for word in words if _ID.fullmatch(word) or "://" in word]
-    others = [word for word in words if word not in named]
-    selects = named or options.all or options.match or options.reason or options.partition is not None
-    if len(others) == 1 and options.crawl and not selects:
-        others = ["", *others]  # as in `limit`: with --crawl, the spider may be left out
-    options.spider, *partitions = others or [""]
-    if named and not (options.crawl or (words[0] == options.spider)):
+    spiders = words[:1] if words and not _is_name(words[0]) else []
+    options.spider, names = "".join(spiders), words[len(spiders) :]
+    if names and not (options.spider or options.crawl):
         raise WrongUsage("name a spider first, or a crawl with --crawl")
-    if len(partitions) + (options.partition is not None) > 1:
-        raise WrongUsage("name one partition; ids have 24 hexadecimal digits, and URLs ://")
-    options.partition = partitions[0] if partitions else options.partition
-    return named
+    for name in names:
+        if not _is_name(name):
+            raise WrongUsage(
+                f"{name!r} is neither an id, which has 24 hexadecimal digits, nor a URL with ://. Name a "
+                f"site with --site"
+            )
+    return names
+
+
+def _is_name(word: str) -> bool:
+    return ENTRY_ID.fullmatch(word) is not None or "://" in word
 
 
 def _ask(failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
@@ -25,16 +25,24 @@ class Steering(Subcommand):
     """Sends one command to all workers, and can wait until all have obeyed it."""
 
     arguments = "[<spider>]"
-    done: ClassVar[str]
-    """The state of the crawl after that, for people."""
-    awaited: ClassVar[str] = "nothing is in flight"
+
+    def __init__(
+        self, name: str, summary: str, description: str, *, done: str, awaited: str = "nothing is in flight"
+    ) -> None:
+        """
+        Args:
+            done: the state of the crawl after that, for people.
+            awaited: what `--wait` waits for; empty: it has no such option.
+        """
+        self.name, self.summary, self.description = name, summary, description
+        self._done, self._awaited = done, awaited
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        if self.awaited:
+        if self._awaited:
             parser.add_argument(
                 "--wait", nargs="?", type=_seconds, const=float("inf"), metavar="SECONDS",
-                help=f"wait until {self.awaited}, at most SECONDS (default: as long as it takes)",
+                help=f"wait until {self._awaited}, at most SECONDS (default: as long as it takes)",
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -44,21 +52,22 @@ class Steering(Subcommand):
 
         with looking.place_of(settings, options) as place:
             before = place.overview()
-            self.check(before)
+            if self.name in ("pause", "drain") and before.phase == "finished":
+                raise CommandError("the run is finished: there is nothing to pause or drain")
             if before.phase != "finished" or before.members:
                 steer(place.client, place.crawl, Word(self.name), own_name())
             wait_s = getattr(options, "wait", None)
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()
             if not options.json:
-                result = self.needless(before) or self.result(found)
+                result = self._needless(before) or self._result(found)
                 print(f"Crawl {place.crawl!r}: {result}", flush=True)
             said = _say_uncounted(found, [])
-            while wait_s is not None and not self.obeyed(found) and time.monotonic() < until:
+            while wait_s is not None and not self._obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
                 found = place.overview()
                 said = _say_uncounted(found, said)
-        obeyed = wait_s is None or self.obeyed(found)
+        obeyed = wait_s is None or self._obeyed(found)
         if options.json:
             print_json({
                 "crawl": place.crawl, "phase": found.phase, "hold": found.hold.value, "obeyed": obeyed,
@@ -66,7 +75,7 @@ class Steering(Subcommand):
                 "unreachable_shards": list(found.unreachable), "apart_shards": list(found.apart),
             })  # fmt: skip
         elif wait_s is not None and obeyed:
-            print(f"{self.awaited[0].upper()}{self.awaited[1:]}.")
+            print(f"{self._awaited[0].upper()}{self._awaited[1:]}.")
         if not obeyed:
             missed = "".join(f"; {line}" for line in uncounted(found.unreachable, found.apart))
             raise CommandError(
@@ -75,107 +84,76 @@ class Steering(Subcommand):
             )
         return DONE
 
-    def check(self, found: Overview) -> None:
-        """Raise CommandError if this command makes no sense now."""
-
-    def needless(self, found: Overview) -> str:
+    def _needless(self, found: Overview) -> str:
         """Return why this command has no effect now; empty: it has."""
-        return ""
+        if self.name == "complete":
+            if found.phase != "finished" and found.census.incomplete:
+                return ""
+            if found.phase != "finished" and (dead := sum(map(_is_gone, found.members))):
+                return f"{count_of(dead, 'dead worker')} not reclaimed yet: try again later."
+            why = "the run is finished" if found.phase == "finished" else "no start() is incomplete"
+            return f"{why}: nothing is missing."
+        if found.phase != "finished" or (self.name == "stop" and found.members):
+            return ""
+        return f"the run is finished: there is nothing to {self.name}."
 
-    def result(self, found: Overview) -> str:
-        """Return what this command has done, and to whom, for people."""
-        return f"{self.done}. {self.recipients(found)}"
-
-    def recipients(self, found: Overview) -> str:
-        """Return how many workers get the command, and how many leases they hold, for people."""
+    def _result(self, found: Overview) -> str:
+        """Return what this command has done, and to how many workers, with how many leases, for people."""
         workers, in_flight = len(found.members), found.census.in_flight
+        if self.name == "complete" and found.phase == "finished":
+            return "finished without the rest."
         if not workers:
-            return "No worker is registered."
-        return f"{workers:,} worker{'s' * (workers > 1)}, {in_flight:,} in flight."
+            return f"{self._done}. No worker is registered."
+        return f"{self._done}. {count_of(workers, 'worker')}, {in_flight:,} in flight."
 
-    def obeyed(self, found: Overview) -> bool:
+    def _obeyed(self, found: Overview) -> bool:
         """Return whether all workers that are not dead have obeyed."""
-        holds = any(member.in_flight for member in found.members if not _is_gone(member))
-        return not (holds or found.unreachable)  # what is in flight there is unknown
+        alive = [member for member in found.members if not _is_gone(member)]
+        if self.name == "stop":
+            return not alive
+        # Nobody knows how many leases a silent shard has.
+        return not (any(member.in_flight for member in alive) or found.unreachable)
 
 
-class _Holding(Steering):
-    def check(self, found: Overview) -> None:
-        if found.phase == "finished":
-            raise CommandError("the run is finished: there is nothing to pause or drain")
-
-
-class Pause(_Holding):
-    name = "pause"
-    summary = "let all workers stop sending requests, until resume"
-    description = (
-        "All workers release the requests in their buffers, finish those in progress, and wait. New workers "
-        "wait, too. `resume` continues the crawl."
-    )
-    done = "paused"
-
-
-class Drain(_Holding):
-    name = "drain"
-    summary = "let all workers finish what they hold, and lease nothing more"
-    description = (
+VERBS = (
+    Steering(
+        "pause",
+        "let all workers stop sending requests, until resume",
+        "All workers release the requests in their buffers, finish the requests in progress, and wait. New "
+        "workers also wait. `resume` continues the crawl.",
+        done="paused",
+    ),
+    Steering(
+        "drain",
+        "let all workers finish what they hold, and lease nothing more",
         "All workers finish what they have leased, including their buffers, lease nothing more, and wait. "
-        "`resume` continues the crawl; `stop` closes the workers."
-    )
-    done = "draining"
-
-
-class Resume(Steering):
-    name = "resume"
-    summary = "continue a paused or draining crawl"
-    description = "Continues a crawl that was paused or drained."
-    done = "resumed"
-    awaited = ""
-
-    def needless(self, found: Overview) -> str:
-        return "the run is finished: there is nothing to resume." if found.phase == "finished" else ""
-
-
-class Stop(Steering):
-    name = "stop"
-    summary = "let all workers close gracefully"
-    description = (
+        "`resume` continues the crawl; `stop` closes the workers.",
+        done="draining",
+    ),
+    Steering(
+        "resume",
+        "continue a paused or draining crawl",
+        "Continues a crawl that was paused or drained.",
+        done="resumed",
+        awaited="",
+    ),
+    Steering(
+        "stop",
+        "let all workers close gracefully",
         "Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and "
-        "what is not finished after DQ_SHUTDOWN_GRACE. The crawl stays: workers that start later continue it."
-    )
-    done = "stopping"
-    awaited = "all workers are gone"
-
-    def needless(self, found: Overview) -> str:
-        if found.phase != "finished" or found.members:
-            return ""
-        return "the run is finished: there is nothing to stop."
-
-    def obeyed(self, found: Overview) -> bool:
-        return all(_is_gone(member) for member in found.members)
-
-
-class Complete(Steering):
-    name = "complete"
-    summary = "let a run end although a start() is incomplete"
-    description = (
+        "what is not finished after DQ_SHUTDOWN_GRACE. The crawl stays, and later workers continue it.",
+        done="stopping",
+        awaited="all workers are gone",
+    ),
+    Steering(
+        "complete",
+        "let a run end although a start() is incomplete",
         "A run is not finished while a start() is incomplete (its worker was killed or stopped, or it "
-        "raised) and none with the same arguments has completed. This lets the run end without the rest."
-    )
-    done = "will end without the rest"
-    awaited = ""
-
-    def needless(self, found: Overview) -> str:
-        if found.phase == "finished":
-            return "the run is finished: nothing is missing."
-        if found.census.incomplete:
-            return ""
-        if dead := sum(map(_is_gone, found.members)):
-            return f"{count_of(dead, 'dead worker')} not reclaimed yet: try again later."
-        return "no start() is incomplete: nothing is missing."
-
-    def result(self, found: Overview) -> str:
-        return "finished without the rest." if found.phase == "finished" else super().result(found)
+        "raised) and none with the same arguments has completed. This lets the run end without the rest.",
+        done="will end without the rest",
+        awaited="",
+    ),
+)
 
 
 def _say_uncounted(found: Overview, said: list[str]) -> list[str]:

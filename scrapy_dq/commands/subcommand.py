@@ -27,19 +27,26 @@ class WrongUsage(CommandError):
 class Subcommand(ABC):
     """One command: `scrapy dq <name>`."""
 
-    name: ClassVar[str]
-    arguments: ClassVar[str]
+    name: str
+    arguments: str
     """For the usage line."""
     words: ClassVar[str] = ""
     """The argument that takes any number of words, also those after other options."""
-    summary: ClassVar[str]
-    description: ClassVar[str]
+    summary: str
+    """For the list of all commands."""
+    description: str
+    """For `--help` and docs/cli.md, which have its options from the parser."""
 
     own_status: ClassVar[bool] = False
     """Whether its exit status ignores that its output could not be printed."""
 
     needs_project: ClassVar[bool] = False
     """Whether it needs a spider, so that `--crawl` is not enough."""
+
+    @property
+    def usage(self) -> str:
+        """The usage line."""
+        return f"scrapy dq {self.name} {self.arguments} [options]"
 
     @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -201,15 +201,15 @@ class Frontier:
             if reply[0] == b"LATER":
                 raise FrontierRefused(
                     f"shard {self.name.number} of crawl {self.crawl!r} is in run {int(reply[1])}, and home "
-                    f"in run {now.run}: the Redis of home was rolled back. `scrapy dq clear` deletes the "
-                    f"crawl, so that it starts again"
+                    f"in run {now.run}: the Redis of home was rolled back. `scrapy dq clear --all` deletes "
+                    f"the crawl, so that it starts again"
                 )
             replaces = reply[1]
         if reply[0] == b"LOST":
             raise FrontierRefused(
                 f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica "
-                f"promoted?), and with it what waited there. `scrapy dq clear` deletes what is left, so that "
-                f"the crawl starts again"
+                f"promoted?), and with it what waited there. `scrapy dq clear --all` deletes the rest, so "
+                f"that the crawl starts again"
             )
         (
             status, epoch, run, resumed, counts, spider_args, limits_before, adopted, words, ended_ms,

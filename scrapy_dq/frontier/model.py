@@ -492,7 +492,7 @@ class Flushed(NamedTuple):
     """Id of a live worker: the flush was refused, and nothing was deleted; else empty."""
     deleted: Census
     left: bool = False
-    """Some of the seen set is left: the exchanges of the next run delete it, or `scrapy dq clear`."""
+    """Some of the seen set is left: the exchanges of the next run delete it, or `scrapy dq clear --all`."""
     shards: int = 1
     """How many the crawl had, as it was stored at home."""
 

@@ -348,7 +348,7 @@ def refuse_other_schema(crawl: str, stored: bytes | None) -> None:
     if stored and stored.decode() not in (keys.schema_of(1), keys.schema_of(2)):
         raise FrontierRefused(
             f"crawl {crawl!r} was stored by another version of scrapy_dq (schema {stored.decode()}, this one "
-            f"has {keys.SCHEMA}): use that version, or `scrapy dq clear --force`"
+            f"has {keys.SCHEMA}): use that version, or `scrapy dq clear --all --force`"
         )
 
 
@@ -357,7 +357,7 @@ def half_moved(before: str, after: str) -> str:
     if before == "0":
         return (
             "the crawl is half imported: `scrapy dq import` with the same file completes that, and "
-            "`scrapy dq clear` deletes it"
+            "`scrapy dq clear --all` deletes it"
         )
     return (
         f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to {after}` "
@@ -377,7 +377,7 @@ def wrong_type_in(crawl: str) -> str:
     """Return a message about a key of the crawl that has another type than the crawl gave it."""
     return (
         f"a key of crawl {crawl!r} has another type: something else uses its name. Choose another crawl "
-        f"name with DQ_CRAWL, or delete the whole crawl with `scrapy dq clear --force`"
+        f"name with DQ_CRAWL, or delete the whole crawl with `scrapy dq clear --all --force`"
     )
 
 

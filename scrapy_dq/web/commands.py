@@ -19,14 +19,14 @@ from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.worker.identity import own_name
-from scrapy_dq.inspection.failures import group_of, summary_of
+from scrapy_dq.inspection.entries import group_of, summary_of
 from scrapy_dq.inspection.words import named, span
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings
 
-    from scrapy_dq.frontier.admin.overview import Dead, Failed
+    from scrapy_dq.frontier.admin.entries import Entry
     from scrapy_dq.inspection.place import Place
 
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
@@ -118,7 +118,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     return f"Back in the backlog: {moved}.{left}{missed}"
 
 
-def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Failed | Dead], bool]:
+def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Entry], bool]:
     """Return which records are retried: one, a group, or all. What names none of these retries nothing."""
     if order.get("all") is True:
         return lambda record: True
@@ -150,7 +150,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
     if stored not in ("", ours):
         raise BadOrder(
             f"the crawl has REQUEST_FINGERPRINTER_CLASS {printable(stored)!r}, and this page {ours!r}: use "
-            f"`scrapy dq forget` in its project"
+            f"`scrapy dq clear --seen` in its project"
         )
     # Stopped crawlers have no fingerprinter of their own.
     fingerprint = build_from_crawler(fingerprinter, Crawler(Spider, settings)).fingerprint

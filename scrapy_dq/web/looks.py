@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from scrapy_dq.frontier.errors import as_unavailable, is_answer
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
 from scrapy_dq.inspection.crawls import CrawlList
-from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
 from scrapy_dq.inspection.settings import read_stored

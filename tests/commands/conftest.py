@@ -19,11 +19,14 @@ from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import RedisServer
 
 PASSWORD = "s3cr3t-w0rd"
-CHANGES = ("retry", "push", "forget", "clear", "limit", "seen", "reshard", "export", "import", "purge")
+CHANGES = ("retry", "push", "clear", "limit", "seen", "reshard", "export", "import")
 """Commands that may have something to say beside what they print."""
 
+LOOKS = ("status", "workers", "search", "failed", "dead", "events", "history", "doctor")
+"""Commands that only read, and need no more than a crawl."""
+
 LISTS = {
-    "status": "crawls", "workers": "workers", "peek": "entries", "failed": "entries", "dead": "entries",
+    "status": "crawls", "workers": "workers", "search": "entries", "failed": "entries", "dead": "entries",
     "events": "events", "metrics": "samples",
 }  # fmt: skip
 """The list in the JSON of a command."""

@@ -87,13 +87,13 @@ def test_each_role_can_do_its_work_and_nothing_else(
     for words in (
         ["push", project.name, "http://a.example/1", "http://b.example/2"],
         ["export", project.name, "crawl.jsonl"],
-        ["clear", project.name, "--yes"],
+        ["clear", project.name, "--all", "--yes"],
         ["import", project.name, "crawl.jsonl"],
-        ["purge", project.name, "--partition", "a.example", "--yes"],
+        ["clear", project.name, "--site", "a.example", "--yes"],
     ):
         done = run_dq(project, *words, *of_crawler)
         assert done.returncode == 0, done.stderr
-    cleared = run_dq(project, "clear", project.name, "--yes", "-s", f"REDIS_URL={urls['observer']}")
+    cleared = run_dq(project, "clear", project.name, "--all", "--yes", "-s", f"REDIS_URL={urls['observer']}")
     assert cleared.returncode == 1
     assert "denies access" in cleared.stderr
 

@@ -96,7 +96,10 @@ def test_a_live_crawl_takes_what_is_pushed_and_is_not_cleared(
     wait_until(lambda: set(site.hits()) == {"/p/3", "/p/4"}, "the worker crawls what was pushed", 3)
     refused, cleared = run_dq_each(
         project,
-        [["clear", project.name, "--yes"], ["clear", "--crawl", project.name, "--yes", "--force", "--json"]],
+        [
+            ["clear", project.name, "--all", "--yes"],
+            ["clear", "--crawl", project.name, "--all", "--yes", "--force", "--json"],
+        ],
     )
     assert refused.returncode == 1
     assert refused.stdout == ""
@@ -178,7 +181,7 @@ def test_a_page_that_is_forgotten_is_crawled_when_it_is_found_again(
     site = start_site(pages=5)
     project = make_project([site.start_url], redis_url=server.url, settings={"SCHEDULER_PERSIST": True})
     project.run_worker()
-    done = run_dq(project, "forget", project.name, site.url("/p/2"))
+    done = run_dq(project, "clear", project.name, "--seen", site.url("/p/2"))
     assert (done.returncode, done.stderr) == (0, "")
     project.run_worker()
     assert site.hits() == {f"/p/{n}": 2 if n in (0, 2) else 1 for n in range(5)}
@@ -193,7 +196,7 @@ def test_workers_forget_what_they_remember_for_themselves(
     workers = project.start_workers(2)
     pages = [f"/p/0?by={worker.pid}" for worker in workers]
     wait_until(lambda: site.hits() == dict.fromkeys(pages, 1), "each page is crawled", 20)
-    done = run_dq(project, "forget", project.name, *map(site.url, pages))
+    done = run_dq(project, "clear", project.name, "--seen", *map(site.url, pages))
     assert "forgotten        2" in done.stdout
     wait_until(lambda: site.hits() == dict.fromkeys(pages, 2), "each page is crawled again", 5)
     (project.folder / "enough").touch()
@@ -210,7 +213,7 @@ def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServe
         project,
         [
             ["push", name, url, "-s", f"REDIS_URL={server.url}"],
-            ["limit", name, "--delay", "2", "a.example", "--json"],
+            ["limit", "--delay", "2", "--site", "a.example", "--json", name],
             ["--help"],
         ],
     )
@@ -218,15 +221,16 @@ def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServe
     assert f"Continue with: scrapy crawl {name}" in " ".join(begun.stdout.split())
     assert PASSWORD not in begun.stdout
     assert json.loads(as_json.stdout)["delay_s"] == 2
-    for command in ("retry", "forget", "push", "limit", "clear"):
+    for command in ("retry", "push", "limit", "clear"):
         assert command in listed.stdout
     words = {
-        "retry": ["--all", "--yes"], "push": [name, url], "forget": [name, url], "limit": ["a.example"],
-        "clear": ["--yes"],
+        "retry": ["--all", "--yes"], "push": [name, url], "limit": ["--site", "a.example"],
+        "clear": ["--all", "--yes"],
     }  # fmt: skip
     typos = run_dq_each(project, [[each, *rest, "--crawl", name[:-1]] for each, rest in words.items()])
     spiders = run_dq_each(
-        project, [["push", name[:-1], url], ["forget", name[:-1], url], ["clear", name[:-1]]]
+        project,
+        [["push", name[:-1], url], ["clear", name[:-1], "--seen", url], ["clear", name[:-1], "--all"]],
     )
     nowhere = f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
     away = run_dq_each(
@@ -265,7 +269,7 @@ def test_a_crawl_in_the_embedded_redis_is_pushed_to(make_project: MakeProject) -
     pushed, looked, cleared = run_dq_each(
         project,
         [["push", project.name, "http://a.example/1"], ["status", project.name, "--no-rate", "--json"],
-         ["clear", project.name, "--yes"]],
+         ["clear", project.name, "--all", "--yes"]],
     )  # fmt: skip
     assert "requests pushed  1" in pushed.stdout
     assert json.loads(looked.stdout)["waiting"] == 1

@@ -1,4 +1,4 @@
-"""`scrapy dq clear`: what is said and asked before, who may be at work, and what is left alone."""
+"""`scrapy dq clear`: a site, what was seen, a crawl, old crawls: what it asks, deletes and leaves alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy import Request
 
-from commands.test_failures import end_badly
+from commands.test_listing import end_badly
+from commands.test_push import HOST, OWN, SPIDERS, Push
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import liveness
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Status
+from scrapy_dq.frontier.admin.drop import waiting_in
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Seen, Status
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.scrapy_redis import fingerprint
+from support.killed import MOST, killed_before
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts
 from support.redis_server import RedisServer
 from support.waiting import Stopwatch
@@ -62,7 +69,7 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
 def test_an_untrusted_worker_name_does_not_control_the_terminal(dq: Any, live: LiveFrontier) -> None:
     """It never beats, and is deleted with the rest."""
     live.call("join", "\x1b[2J", {}, "epoch", IDENTITY)
-    dq.found("clear", "--yes", **TTL)
+    dq.found("clear", "--all", "--yes", **TTL)
     assert dq.said[0] == "Watching for up to 1 s whether ?[2J is alive"
     assert "\x1b" not in "".join(dq.said)
     assert live.dump() == {}
@@ -80,25 +87,25 @@ def test_it_says_what_there_is_and_asks(
     for answer in (io.StringIO("y\n"), io.StringIO("")):
         monkeypatch.setattr(sys, "stdin", answer)
         with pytest.raises(CommandError, match="--yes"):
-            dq.text("clear")
+            dq.text("clear", "--all")
     assert live.dump() == before
-    text = dq.text("clear", "--yes")
+    text = dq.text("clear", "--all", "--yes")
     for part in ("0 workers", "5 waiting", "1 delayed", "2 failed", "2 dead", "is deleted."):
         assert part in text
     assert live.dump() == {}
     assert live.redis.get(live.crawl) == b"mine"
     live.redis.delete(live.crawl)
     with pytest.raises(CommandError, match="there is no crawl"):
-        dq.text("clear", "--yes")
+        dq.text("clear", "--all", "--yes")
 
 
 def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
     """Before anything is asked; it names the worker, and the ways out."""
     before = live.redis.hgetall(live.key("meta"))
     with pytest.raises(FrontierRefused):
-        dq.text("clear", **TTL)
+        dq.text("clear", "--all", **TTL)
     with pytest.raises(FrontierRefused, match="worker worker of crawl") as refusal:
-        dq.text("clear", "--yes", **TTL)
+        dq.text("clear", "--all", "--yes", **TTL)
     for part in ("scrapy dq stop", "--force", "nothing was deleted"):
         assert part in str(refusal.value)
     assert "SCHEDULER_FLUSH_ON_START" not in str(refusal.value)
@@ -113,7 +120,7 @@ def test_a_worker_that_is_silent_for_long_is_dead(
     caplog.set_level("INFO", liveness.__name__)
     worker.exchange(put(1), put(2), want=1)
     began = time.monotonic()
-    found = dq.found("clear", "--yes", **TTL)
+    found = dq.found("clear", "--all", "--yes", **TTL)
     assert time.monotonic() - began >= 1
     assert (found["deleted"]["waiting"], found["deleted"]["in_flight"]) == (1, 1)
     assert live.dump() == {}
@@ -130,7 +137,7 @@ def test_a_worker_that_wakes_up_while_it_asks_is_seen(
 
     monkeypatch.setattr(asking, "need_consent", consent)
     with pytest.raises(FrontierRefused, match=r"worker worker .* is alive"):
-        dq.text("clear", **TTL)
+        dq.text("clear", "--all", **TTL)
     assert live.members() == {"worker"}
 
 
@@ -140,7 +147,7 @@ def test_several_workers_are_named_in_the_plural(
     """And one more in the singular."""
     live.call("join", "silent", {}, "epoch", IDENTITY)
     with pytest.raises(FrontierRefused, match=r"is alive \(and 1 more is registered\)"):
-        dq.text("clear", "--yes", **TTL)
+        dq.text("clear", "--all", "--yes", **TTL)
     assert re.search("whether (worker, silent|silent, worker) are alive", dq.said[0])
 
 
@@ -150,7 +157,7 @@ def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, 
     worker.leave()
     live.call("join", "gone", gone, "epoch", IDENTITY)
     began = Stopwatch()
-    dq.text("clear", "--yes", DQ_WORKER_TTL=60)
+    dq.text("clear", "--all", "--yes", DQ_WORKER_TTL=60)
     assert began.seconds < 5
     assert live.dump() == {}
 
@@ -158,7 +165,7 @@ def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, 
 def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
     """It says what becomes of them; each finds at its next exchange that the frontier is gone."""
     beaten.exchange(put(1), put(2), want=1)
-    text = dq.text("clear", "--force", "--yes", DQ_WORKER_TTL=60)
+    text = dq.text("clear", "--all", "--force", "--yes", DQ_WORKER_TTL=60)
     assert "close with reason frontier_lost" in text
     assert beaten.exchange(put(3)).status is Status.LOST
 
@@ -176,7 +183,7 @@ def test_a_worker_that_joins_while_it_asks_is_seen(
 
         monkeypatch.setattr(asking, "need_consent", consent)
         with pytest.raises(FrontierRefused, match="worker late"):
-            dq.text("clear", **TTL)
+            dq.text("clear", "--all", **TTL)
     assert live.members() == {"late"}
 
 
@@ -186,7 +193,7 @@ def test_nobody_is_asked_under_force_either(
     """--force is not --yes."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(CommandError, match="--yes"):
-        dq.text("clear", "--force")
+        dq.text("clear", "--all", "--force")
     assert live.members() == {"worker"}
 
 
@@ -278,7 +285,7 @@ def test_a_key_of_another_type_is_deleted_with_the_rest(
     worker.exchange(put(1, partition=b"a", token=b"token", admission=Admission.SEEN), want=1)
     live.redis.delete(live.key(name))
     live.redis.set(live.key(name), "not ours")
-    dq.found("clear", "--yes", "--force", **TTL)
+    dq.found("clear", "--all", "--yes", "--force", **TTL)
     assert not live.key_names()
 
 
@@ -288,6 +295,151 @@ def test_a_crawl_that_cannot_be_read_is_not_deleted_without_force(
     """The message names the way."""
     live.redis.delete(live.key("rotation"))
     live.redis.set(live.key("rotation"), "not ours")
-    with pytest.raises(FrontierRefused, match=r"has another type: .* clear --force"):
-        dq.found("clear", "--yes", **TTL)
+    with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
+        dq.found("clear", "--all", "--yes", **TTL)
     assert "rotation" in live.key_names()
+
+
+TRAP = "trap.example"
+YES = ("--site", TRAP, "--yes")
+
+
+@pytest.fixture
+def filled(live: LiveFrontier, worker: HandWorker) -> HandWorker:
+    worker.exchange(*(put(n, partition=TRAP.encode()) for n in range(20)), want=2)
+    worker.exchange(*(put(n, partition=TRAP.encode(), due_in=99.0) for n in range(20, 25)))
+    worker.exchange(*(put(n, partition=b"shop.example") for n in range(30, 35)))
+    return worker
+
+
+def test_what_waits_in_one_partition_is_dropped(dq: Any, live: LiveFrontier, filled: HandWorker) -> None:
+    """While a worker has some of it in flight; the event says who has done it."""
+    assert dq.text("clear", *YES) == f"23 requests of {TRAP} dropped.\n"
+    status = dq.found("status", "--no-rate")
+    assert (status["waiting"], status["delayed"], status["in_flight"]) == (5, 0, 2)
+    assert "23 requests dropped: trap.example" in dq.text("events")
+    assert dq.found("clear", *YES)["dropped"] == 0
+
+
+def test_it_asks_and_without_an_answer_drops_nothing(
+    dq: Any, live: LiveFrontier, filled: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CommandError, match="standard input is not a terminal"):
+        dq.text("clear", "--site", TRAP)
+    answer = io.StringIO("n\n")
+    monkeypatch.setattr(answer, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", answer)
+    with pytest.raises(CommandError, match="nothing was changed"):
+        dq.text("clear", "--site", TRAP)
+    assert "Drop 18 requests of trap.example, and its delayed requests?" in dq.said[-1]
+    assert waiting_in(live.redis, live.crawl, TRAP) == 18
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_misspelled_site_is_refused(dq: Any) -> None:
+    """In another spelling that leads to the host it is the same site."""
+    with pytest.raises(CommandError, match=r"nothing in a partition of that name now; did you mean"):
+        dq.text("clear", "--site", "trap.exampel", "--yes")
+    with pytest.raises(WrongUsage, match="is not the name of a site"):
+        dq.text("clear", "--site", "", "--yes")
+    assert dq.found("clear", "--site", "TRAP.example.", "--yes")["dropped"] == 23
+
+
+def test_it_may_be_killed_before_each_of_its_commands(
+    dq: Any, live: LiveFrontier, filled: HandWorker
+) -> None:
+    """kill -9: a repeat goes on with what is left."""
+    kills = 0
+    while kills < MOST and killed_before(kills + 1, lambda: dq.text("clear", *YES)):
+        kills += 1
+        live.state()
+    assert kills > 3
+    status = dq.found("status", "--no-rate")
+    assert (status["waiting"], status["delayed"], status["in_flight"]) == (5, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], r"choose one: --site HOST .*, --seen \[URL ...\] .*, --all .*, --finished-before AGE"),
+        (["--all", "--site", TRAP], "choose one"),
+        (["--seen", "http://a/", "--all"], "choose one"),
+        (["--site", TRAP, "--force"], "--force belongs to --all"),
+        (["--all", "--strict"], "--file and --strict belong to --seen"),
+        (["--seen", "http://a/"], "name the spider before the URLs"),
+    ],
+)
+def test_what_is_cleared_has_to_be_chosen(
+    dq: Any, live: LiveFrontier, worker: HandWorker, words: list[str], says: str
+) -> None:
+    before = live.dump()
+    with pytest.raises(WrongUsage, match=says):
+        dq.text("clear", *words, "--yes")
+    assert live.dump() == before
+
+
+@pytest.fixture
+def pusher(live: LiveFrontier) -> HandWorker:
+    """Return a worker with the fingerprinter of the spider `pushed`."""
+    return HandWorker(live, "worker", OWN)
+
+
+def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+    """However the URL is written; how many had been seen is reported."""
+    push = Push(dq, tmp_path)
+    push(f"{HOST}/1?a=1&b=2", f"{HOST}/2")
+    found = dq.found("clear", "pushed", "--seen", f"{HOST}/1?b=2&a=1", f"{HOST}/9", **SPIDERS)
+    assert (found["forgotten"], found["not_seen"], found["bad"], dq.status) == (1, 1, 0, 0)
+    assert push(f"{HOST}/1?a=1&b=2", f"{HOST}/2")["pushed"] == 1
+    text = dq.text("clear", "pushed", "--seen", f"{HOST}/2", **SPIDERS)
+    assert "forgotten        1\nnot seen before  0" in text
+
+
+def test_a_file_says_which_requests(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+    """One with a body differs from one without; bad lines are reported, and the rest continues."""
+    push, file = Push(dq, tmp_path), tmp_path / "forget.jsonl"
+    slot = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
+    push.file(f"{HOST}/1", slot, f"{HOST}/2")
+    file.write_text(f"{slot}\nnonsense\n# no line\n{HOST}/2\n")
+    found = dq.found("clear", "pushed", "--seen", "--file", str(file), **SPIDERS)
+    assert (found["forgotten"], found["not_seen"], found["bad"], dq.status) == (2, 0, 1, 1)
+    assert dq.said == ["scrapy dq clear: line 2: ValueError: Missing scheme in request url: nonsense"]
+    assert push.file(f"{HOST}/1", slot, f"{HOST}/2")["known"] == 1
+    found = dq.found("clear", "pushed", "--seen", "--file", str(file), "--strict", **SPIDERS)
+    assert (found["forgotten"], found["bad"]) == (1, 1)
+    assert "invalid  1" in dq.text("clear", "pushed", "--seen", "--file", str(file), **SPIDERS)
+
+
+def test_more_than_one_call_takes(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+    """A part of a file may have thousands of lines."""
+    push = Push(dq, tmp_path)
+    lines = [f"http://a/{n}" for n in range(4000)]
+    push.file(*lines)
+    found = dq.found("clear", "pushed", "--seen", "--file", str(tmp_path / "requests.jsonl"), **SPIDERS)
+    assert found["forgotten"] == 4000
+
+
+def test_what_scrapy_redis_had_seen_is_forgotten(dq: Any, live: LiveFrontier, pusher: HandWorker) -> None:
+    """By its own fingerprint."""
+    live.call("adopt", pusher.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
+    assert dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)["forgotten"] == 1
+
+
+def test_a_seen_with_times_forgets_too(dq: Any, tmp_path: Path, live: LiveFrontier) -> None:
+    """Of a crawl with DQ_SEEN_TTL."""
+    push, expiring = Push(dq, tmp_path), {"DQ_SEEN_TTL": 1000, "SCHEDULER_PERSIST": True}
+    push.text(f"{HOST}/1", "--crawl", "", DQ_CRAWL=live.crawl, **expiring)
+    assert live.redis.type(live.key("seen")) == b"zset"
+    assert dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS, **expiring)["forgotten"] == 1
+    assert live.redis.hget(live.key("meta"), "seen_kind").decode() == Seen.EXPIRING.value
+
+
+def test_fingerprints_that_no_entry_can_have_are_refused(dq: Any, live: LiveFrontier) -> None:
+    """The crawl has another fingerprinter, or does not exist: nothing is made of it."""
+    with pytest.raises(CommandError, match="there is no crawl"):
+        dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)
+    assert live.dump() == {}
+    HandWorker(live, "worker", replace(OWN, fingerprinter="another"))
+    for words in (("clear", "pushed", "--seen"), ("search", "pushed")):
+        with pytest.raises(CommandError, match="REQUEST_FINGERPRINTER_CLASS 'another'"):
+            dq.found(*words, f"{HOST}/1", **SPIDERS)

@@ -53,7 +53,7 @@ def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) 
     """As many as were asked for."""
     for n in range(5):
         steer(live.redis, live.crawl, Word.PAUSE, f"user{n}@desk")
-    assert [event["who"] for event in dq.listed("events", "--last", "2")] == ["user3@desk", "user4@desk"]
+    assert [event["who"] for event in dq.listed("events", "-n", "2")] == ["user3@desk", "user4@desk"]
     assert dq.text("events", "-n", "2").startswith("7 events; the newest 2 are shown.\n")
 
 
@@ -134,7 +134,7 @@ def test_each_command_that_changes_something_says_who_gave_it(
     spider.exchange(put(1))
     for name in ("pause", "resume", "stop"):
         dq.text(name)
-    dq.text("limit", "a.example", "--delay", "2")
+    dq.text("limit", "--site", "a.example", "--delay", "2")
     assert [(event["kind"], event["who"]) for event in dq.listed("events")[2:]] == [
         (kind, own_name()) for kind in ("pause", "resume", "stop", "limit")
     ]
@@ -186,7 +186,7 @@ def test_new_events_are_followed_until_ctrl_c(
     """The last ones first; then each as it comes, once."""
     project = make_project([], redis_url=server.url)
     process = subprocess.Popen(
-        project.command("dq", "events", "--crawl", live.crawl, "--follow", "--last", "1", "--json"),
+        project.command("dq", "events", "--crawl", live.crawl, "--follow", "-n", "1", "--json"),
         cwd=project.folder, env=project.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

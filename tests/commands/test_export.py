@@ -15,14 +15,14 @@ import pytest
 
 from commands.conftest import Dq
 from commands.test_clear import TTL, beaten, quick_looks  # noqa: F401  fixtures
-from commands.test_killed import MOST, killed_before
-from commands.test_search import WHERE, by_place, everywhere, page  # noqa: F401  fixtures
+from commands.test_listing import WHERE, by_place, everywhere, page  # noqa: F401  fixtures
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.archive import dump
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused
+from support.killed import MOST, killed_before
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 from support.stored import roll_back
@@ -191,7 +191,7 @@ def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_
             with pytest.raises(FrontierRefused, match="is half imported"):
                 new.text("reshard", "--to", "2")
         if number == 12:  # half of it may be deleted, too
-            new.text("clear", "--yes", DQ_SHARDS=2)
+            new.text("clear", "--all", "--yes", DQ_SHARDS=2)
             assert not live.redis.exists(keys.meta(new.crawl), keys.meta(Shard(new.crawl, 1)))
     assert kills > 20
     assert places(new) == PLACES

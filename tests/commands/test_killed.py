@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import count
 from typing import Any
 
 import pytest
-import redis.asyncio.connection
-import redis.connection
 
 from commands.conftest import Dq
-from commands.test_failures import end_badly
+from commands.test_listing import end_badly
 from commands.test_push import HOST, OWN, SPIDERS
 from commands.test_seen import COMPACT, kind, seen
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Order
+from support.killed import MOST, killed_before
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier
 from support.redis_server import RedisServer
-
-MOST = 200
-"""Commands that no command of ours sends."""
-
-
-def killed_before(number: int, call: Callable[[], object]) -> bool:
-    """Make *call* in a child that is killed before it sends command *number*; tell whether it was."""
-    child = os.fork()
-    if child == 0:
-        try:
-            sent = count(1)
-
-            def counted(send: Callable[..., Any]) -> Callable[..., Any]:
-                def send_or_die(*args: Any, **options: Any) -> Any:
-                    if next(sent) == number:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return send(*args, **options)
-
-                return send_or_die
-
-            for module in (redis.connection, redis.asyncio.connection):
-                cls: Any = module.AbstractConnection  # type: ignore[attr-defined]
-                cls.send_packed_command = counted(cls.send_packed_command)
-            call()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    status = os.waitpid(child, 0)[1]
-    killed = os.WIFSIGNALED(status)
-    assert killed or os.waitstatus_to_exitcode(status) == 0
-    return killed
 
 
 @pytest.fixture
@@ -96,7 +58,7 @@ def test_push(each_moment: Each) -> None:
         lambda live: HandWorker(live, "worker", OWN), "push", "pushed", *urls, "--no-wait", **SPIDERS
     )
     for dq, _ in pushed:
-        assert sorted(each["request"]["url"] for each in dq.listed("peek")) == urls
+        assert sorted(each["request"]["url"] for each in dq.listed("search")) == urls
 
 
 def test_push_of_what_was_already_seen(each_moment: Each) -> None:
@@ -104,7 +66,7 @@ def test_push_of_what_was_already_seen(each_moment: Each) -> None:
     urls = [f"{HOST}/{n}" for n in range(5)]
     words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")
     for dq, _ in each_moment(lambda live: HandWorker(live, "worker", OWN), *words, **SPIDERS):
-        found = [each["request"]["url"] for each in dq.listed("peek", "-n", "100")]
+        found = [each["request"]["url"] for each in dq.listed("search", "-n", "100")]
         assert sorted(found) in (urls, sorted(urls * 2))
 
 
@@ -120,10 +82,10 @@ def test_retry(each_moment: Each) -> None:
 def test_limit(each_moment: Each) -> None:
     """It holds."""
     limited = each_moment(
-        lambda live: HandWorker(live, "worker"), "limit", HOST, "--delay", "2", "--concurrency", "3"
+        lambda live: HandWorker(live, "worker"), "limit", "--site", HOST, "--delay", "2", "--concurrency", "3"
     )
     for dq, _ in limited:
-        found = dq.found("limit", HOST)
+        found = dq.found("limit", "--site", HOST)
         assert (found["delay_s"], found["concurrency"]) == (2, 3)
 
 
@@ -135,7 +97,7 @@ def begun(live: LiveFrontier) -> None:
 
 def test_clear(each_moment: Each) -> None:
     """No key is left."""
-    for _, live in each_moment(begun, "clear", "--yes"):
+    for _, live in each_moment(begun, "clear", "--all", "--yes"):
         assert not live.redis.keys(live.key("*"))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from commands.conftest import LOOKS
 from scrapy_dq.commands.group import SUBCOMMANDS
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
@@ -18,7 +19,6 @@ from support.tree_site import TreeSite
 from support.waiting import free_port
 
 PASSWORD = "s3cr3t-w0rd"
-LOOKS = ("status", "workers", "peek", "failed", "dead", "events", "doctor")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def project(
 def test_each_command_looks_at_the_crawl_of_a_spider(project: Project) -> None:
     """In plain lines of 80 columns, with exit status 0 and nothing on standard error."""
     expected = {
-        "status": "failed ", "workers": "No worker is registered.", "peek": "http://127.0.0.1:",
+        "status": "failed ", "workers": "No worker is registered.", "search": "http://127.0.0.1:",
         "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "events": "a worker left",
         "doctor": "ok ",
     }  # fmt: skip
@@ -61,7 +61,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
         project,
         [
             ["pause", name], ["status"], ["status", "--json"], ["status", "--crawl", name, "--no-rate"],
-            ["peek"], ["peek", "--crawl", name[:-1]],
+            ["search"], ["search", "--crawl", name[:-1], "x"],
             ["doctor", "-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"],
         ],
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     assert crawl["failed"] == 1
     assert f"Crawl {name!r} at" in by_name.stdout
     for done, status, says in (
-        (nothing, 2, "scrapy dq peek: name a spider, or a crawl with --crawl"),
+        (nothing, 2, "scrapy dq search: name a spider, or a crawl with --crawl"),
         (typo, 1, f"did you mean --crawl {name!r}?"),
         (away, 1, "cannot be reached"),
     ):
@@ -81,7 +81,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
         (line,) = done.stderr.splitlines()
         assert says in line
         assert PASSWORD not in line
-    for words in (["peek", name, "-n", "0"], ["status", "x", "y"], ["crawl", name, "-w", "x"]):
+    for words in (["search", name, "-n", "0"], ["status", "x", "y"], ["crawl", name, "-w", "x"]):
         (done,) = run_dq_each(project, [words])
         assert done.returncode == 2
         assert f"\nscrapy dq {words[0]}: error: " in done.stderr
@@ -96,7 +96,7 @@ def test_untrusted_values_do_not_control_the_terminal(
     project = make_project([], redis_url=server.url)
     with server.client() as client:
         client.hset("dq:{%1B[2J}:meta", "phase", "open")
-        done = run_dq(project, "peek", "--crawl", "0123456789")
+        done = run_dq(project, "search", "--crawl", "0123456789")
         client.delete("dq:{%1B[2J}:meta")
     assert "existing crawls: ?[2J" in done.stderr
     assert "\x1b" not in done.stderr
@@ -138,7 +138,7 @@ def test_a_broken_module_of_the_project_is_named(
     (project.folder / "tree_project" / "spiders" / "broken.py").write_text(source)
     name, url = project.name, "http://a.example/1"
     commands = [["status"], ["status", name], ["push", name, url], ["crawl", name], ["adopt", name]]
-    *broken, by_name = run_dq_each(project, [*commands, ["peek", "--crawl", name]])
+    *broken, by_name = run_dq_each(project, [*commands, ["search", "--crawl", name]])
     for done in broken:
         (line,) = done.stderr.splitlines()
         assert done.returncode == 1
@@ -152,11 +152,14 @@ def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., P
     project = make_project([], redis_url=f"redis://127.0.0.1:{free_port()}/0")
     name, entry_id = project.name, "0" * 24
     commands = [
-        *([each, name, "-a", "FOO"] for each in ("status", "clear", "adopt", "crawl")),
-        *([each, name, url, "-a", "FOO"] for each, url in (("push", "http://x"), ("limit", "x"))),
+        *([each, name, "-a", "FOO"] for each in ("status", "search", "adopt", "crawl")),
+        ["push", name, "http://x", "-a", "FOO"], ["clear", name, "--all", "-a", "FOO"],
         ["status", "--watch"], ["pause"], ["clear"], ["failed", name, "x"], ["dead", name, entry_id, "x"],
-        ["limit", name], ["limit", name, "x", "y"], ["limit", name, "x", "--default", "--delay", "1"],
-        ["push", name], ["forget", name], ["push", "--crawl", name, "http://x"], ["forget", "http://x"],
+        ["limit", name], ["limit", name, "--site", "x", "--default", "--delay", "1"],
+        ["clear", name], ["clear", name, "--all", "--seen"], ["clear", name, "--site", "x", "--force"],
+        ["clear", name, "--seen"], ["clear", name, "--all", "--file", "x"], ["clear", "--seen", "http://x"],
+        ["search", "http://x"], ["search", "--crawl", name, "http://x"], ["search", name, "x", "y"],
+        ["push", name], ["push", "--crawl", name, "http://x"],
         ["push", name, "http://x", "--meta", "x"],
         ["retry", name], ["retry", name, "--all", entry_id], ["retry", name, "x", "y"], ["retry", entry_id],
     ]  # fmt: skip
@@ -170,14 +173,14 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     before = sorted(project.folder.rglob("*"))
-    words = {name: ["x", "http://y"] for name in ("url", "push", "forget")} | {
-        "limit": ["x", "y"], "search": ["x", "y"], "export": ["x", "y"], "import": ["x", "y"],
+    words = {name: ["x", "http://y"] for name in ("push",)} | {
+        "limit": ["x", "--site", "y"], "search": ["x", "y"], "export": ["x", "y"], "import": ["x", "y"],
         "seen": ["convert", "x"], "reshard": ["x", "--to", "2"],
-        "purge": ["x", "--partition", "y"],
+        "clear": ["x", "--site", "y"],
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
-        other = "" if command[0] in ("crawl", "push", "forget", "url") else "; or name the crawl with --crawl"
+        other = "" if command[0] in ("crawl", "push") else "; or name the crawl with --crawl"
         line = f"scrapy dq {command[0]}: no Scrapy project here: run this in the folder that has scrapy.cfg"
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
         assert done.stderr.startswith(line + (other or "\n"))

@@ -65,7 +65,7 @@ class Push:
 
     def waiting(self) -> list[dict[str, Any]]:
         """Return the requests that wait, best first."""
-        return [found["request"] for found in self.dq.listed("peek", "-n", "1000")]
+        return [found["request"] for found in self.dq.listed("search", "-n", "1000")]
 
     def urls(self) -> set[str]:
         return {request["url"] for request in self.waiting()}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from commands.test_failures import end_badly
+from commands.test_listing import end_badly
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import retry
-from scrapy_dq.frontier.admin.overview import Failed, parse_failed
+from scrapy_dq.frontier.admin.entries import Entry, parse_failed
 from scrapy_dq.frontier.model import Fail, FrontierRefused, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, puts
 from support.redis_server import RedisServer
@@ -166,20 +166,19 @@ def test_those_are_retried_that_are_described(
     ("words", "count"),
     [
         (["a.example"], 2),
-        (["--partition", "a.example"], 2),
-        (["pushed", "A.EXAMPLE."], 2),
-        (["pushed", "a.example", "--reason", "ValueError: 1"], 1),
+        (["A.EXAMPLE."], 2),
+        (["a.example", "--reason", "ValueError: 1"], 1),
         (["a.example", "--dead"], 0),
         (["c.example"], 0),
     ],
 )
-def test_a_partition_is_retried_however_it_is_named(
+def test_what_failed_of_one_site_is_retried(
     dq: Any, worker: HandWorker, words: list[str], count: int
 ) -> None:
-    """As by `limit` and `purge`: as a word, or by --partition."""
+    """However its host is spelled."""
     worker.exchange(*puts(b"a.example", 2), *puts(b"b.example", 1, begin=2), want=3)
     worker.exchange(*(fail(n, f"ValueError: {n}") for n in range(3)))
-    found = dq.found("retry", *words, SPIDER_MODULES=["support.pushed_spider"])
+    found = dq.found("retry", "--site", *words)
     assert (found["failed"], found["missing"]) == (count, [] if count else [words[0]])
     assert dq.status == (0 if count else 1)
 
@@ -201,8 +200,7 @@ def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: Han
         (["--failed"], "select some with"),
         (["--all", "--match", "*"], "select some with"),
         (["--all", "http://x.example/1"], "select some with"),
-        (["spider", "a.example", "b.example"], "name one partition; ids have 24 hexadecimal digits"),
-        (["spider", "a.example", "--partition", "b.example"], "name one partition"),
+        (["spider", "a.example", "--all"], "neither an id, .* nor a URL with ://. Name a site with --site"),
     ],
 )
 def test_what_is_typed_wrongly_changes_nothing(
@@ -254,7 +252,7 @@ def test_a_finished_run_into_which_nothing_came_back_is_not_open(
 ) -> None:
     """What is gone meanwhile opens no run, and nothing is to be continued."""
 
-    def read(record: bytes) -> Failed:
+    def read(record: bytes) -> Entry:
         live.redis.delete(live.key("failed"))
         return parse_failed(record)
 

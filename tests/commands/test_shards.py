@@ -89,7 +89,7 @@ def test_who_looks_for_long_sees_all_shards_after_a_reshard(server: RedisServer,
 
 def test_what_waits_is_shown_of_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
-    shown = {each["partition"] for each in dq.listed("peek", "-n", "100")}
+    shown = {each["partition"] for each in dq.listed("search", "-n", "100")}
     assert shown == {host.decode() for host in HOSTS}
 
 
@@ -103,7 +103,7 @@ def test_a_search_looks_into_all_shards(dq: Any, workers: list[HandWorker]) -> N
 def test_a_limit_is_set_where_the_partition_lives(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
     for host in HOSTS:
-        dq.text("limit", host.decode(), "--delay", "1000")
+        dq.text("limit", "--site", host.decode(), "--delay", "1000")
         worker = workers[shard_of(host, b"", SHARDS)]
         name = keys.prefix(worker.live.frontier.name) + "limits"
         assert host in worker.live.redis.hgetall(name)
@@ -263,11 +263,11 @@ def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: Live
     fill(workers)
     live.redis.hincrby(f"{keys.prefix(workers[1].live.frontier.name)}beats", "worker", 7)
     assert metas(live) == SHARDS
-    found = dq.found("clear", "--yes", DQ_WORKER_TTL=1)
+    found = dq.found("clear", "--all", "--yes", DQ_WORKER_TTL=1)
     assert found["deleted"]["waiting"] == len(HOSTS)
     assert not metas(live)
     with pytest.raises(CommandError, match="there is no crawl"):
-        dq.text("clear", "--yes", DQ_SHARDS=SHARDS)
+        dq.text("clear", "--all", "--yes", DQ_SHARDS=SHARDS)
 
 
 def test_clear_deletes_what_is_left_when_home_is_lost(
@@ -278,9 +278,9 @@ def test_clear_deletes_what_is_left_when_home_is_lost(
     stored.roll_back(live.redis, live.crawl, {})
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(CommandError, match="--yes"):
-        dq.text("clear")
+        dq.text("clear", "--all")
     assert metas(live) == SHARDS - 1
-    text = dq.text("clear", "--yes")
+    text = dq.text("clear", "--all", "--yes")
     assert "has lost its home shard; 2 shards are left" in text
     assert text.endswith(f"What was left of crawl {live.crawl!r} is deleted.\n")
     assert not metas(live)

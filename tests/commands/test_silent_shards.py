@@ -32,7 +32,7 @@ from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUna
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.inspection import crawls, history
 from scrapy_dq.inspection.crawls import CrawlList
-from scrapy_dq.inspection.failures import read_failure, read_failures
+from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
@@ -128,7 +128,7 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
         assert len(dq.listed("failed", "-n", "100", **QUICK)) == elsewhere
         assert dq.said == [f"scrapy dq: {UNANSWERED}: what is there is not shown or counted"]
         assert f"{elsewhere} failed requests." in dq.text("failed", "-n", "100", **QUICK)
-        for name in ("dead", "peek", "events", "workers"):
+        for name in ("dead", "search", "events", "workers"):
             assert dq.found(name, **QUICK)["unreachable_shards"] == [SILENT]
             assert any(UNANSWERED in line for line in dq.said), name
         assert dq.found("search", "unreadable", **QUICK)["looked_at"] == elsewhere
@@ -175,7 +175,7 @@ def test_events_that_were_shown_are_not_shown_again(
     own = SimpleNamespace(**vars(time) | {"sleep": lambda seconds: next(steps)})
     monkeypatch.setattr(events, "time", own)
     monkeypatch.setattr(history, "read_events", read)
-    _, *lines = dq.lines("events", "--follow", "--last", "1", "--json", **QUICK)
+    _, *lines = dq.lines("events", "--follow", "-n", "1", "--json", **QUICK)
     assert [json.loads(line)["who"] for line in lines] == ["new-1-00000000000a"]
 
 
@@ -451,7 +451,7 @@ def test_clear_finds_the_shards_of_the_setting_without_the_right_to_see_all_node
     home = crawl.workers[0].live
     home.redis.delete(*home.redis.scan_iter(f"{keys.prefix(crawl.crawl)}*"))
     dq.url = cluster.url.replace(f":{PASSWORD}@", "poor:pw@")
-    dq.text("clear", "--yes", DQ_SHARDS=SHARDS)
+    dq.text("clear", "--all", "--yes", DQ_SHARDS=SHARDS)
     assert f"{SHARDS - 1} shards are left" in dq.printed
     assert not any(
         worker.live.redis.exists(keys.meta(keys.Shard(crawl.crawl, shard)))

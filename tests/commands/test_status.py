@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commands.conftest import loader_of
+from commands.conftest import LOOKS, loader_of
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
@@ -337,7 +337,7 @@ def test_commands_read_no_key_as_a_whole_and_change_nothing(
     before = live.dump()
     live.redis.config_resetstat()
     dq = dq_at(server.url)
-    for name in ("status", "workers", "peek", "failed", "dead", "events"):
+    for name in LOOKS[:-1]:
         dq.text(name, *["--no-rate"] * (name == "status"))
     called = {name.removeprefix("cmdstat_").lower() for name in live.redis.info("commandstats")}
     assert "hscan" in called
@@ -357,7 +357,7 @@ def test_a_user_with_the_rights_of_a_worker_may_look(
     rights = "~dq:* +@connection +@read +@write +@scripting +time"
     live.redis.execute_command("ACL", "SETUSER", "crawler", "on", ">pw", *rights.split())
     dq = dq_at(server.url.replace("redis://", "redis://crawler:pw@"))
-    for name in ("status", "workers", "peek", "failed", "dead", "events", "doctor"):
+    for name in LOOKS:
         dq.text(name)
         assert dq.status == 0, name
     assert dq.found("status", "--no-rate")["redis_memory_bytes"] is None
@@ -387,9 +387,10 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
     """Every command of one crawl says so; its name may hold anything."""
-    for name in ("status", "workers", "peek", "failed", "dead", "events"):
+    words = {"retry": ["--all"], "limit": ["--site", "a"], "clear": ["--all"]}
+    for name in (*LOOKS[:-1], "pause", "drain", "resume", "stop", "complete", *words):
         with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'") as told:
-            dq.text(name, "--crawl", live.crawl + "x")
+            dq.text(name, "--crawl", live.crawl + "x", *words.get(name, ()))
         assert f"no crawl '{live.crawl}x' at 127.0.0.1:" in str(told.value)
     with pytest.raises(CommandError, match="existing crawls: "):
         dq.text("status", "--crawl", "ü/{%s}:*")

@@ -133,12 +133,6 @@ def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
         assert (dq.status, dq.found(word)["phase"]) == (DONE, "finished")
 
 
-@pytest.mark.parametrize("word", ["pause", "drain", "resume", "stop"])
-def test_a_crawl_that_does_not_exist_is_named(dq: Any, word: str) -> None:
-    with pytest.raises(CommandError, match="there is no crawl"):
-        dq.text(word)
-
-
 def test_all_workers_of_a_crawl_obey_within_two_seconds(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
 ) -> None:

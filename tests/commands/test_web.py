@@ -25,12 +25,13 @@ from scrapy.utils.request import RequestFingerprinter
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 
-from scrapy_dq.frontier.admin.overview import dead, failed, peek
+from scrapy_dq.frontier.admin.entries import dead, failed
+from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from scrapy_dq.frontier.worker.identity import own_name
-from scrapy_dq.inspection import failures
+from scrapy_dq.inspection import entries
 from scrapy_dq.inspection.crawls import CrawlList
-from scrapy_dq.inspection.failures import cause_of, host_of, read_failures
+from scrapy_dq.inspection.entries import cause_of, host_of, read_failures
 from scrapy_dq.inspection.history import read_events
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.settings import settings_of
@@ -248,7 +249,7 @@ def test_a_list_reads_a_bounded_part(
     worker.exchange(*[put(n, reason="odd") for n in range(2, 22)])
     with opened(Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})) as place:
         assert [len(read_failures(place, kind, 100)["rows"]) for kind in ("failed", "dead")] == [20, 20]
-        monkeypatch.setattr(failures, "MOST_BYTES", 1)
+        monkeypatch.setattr(entries, "MOST_BYTES", 1)
         found = read_failures(place, "failed", 100)
         assert (len(found["rows"]), found["kept"]) == (4, 20)
         assert len(read_failures(place, "dead", 100)["rows"]) <= 20

@@ -108,9 +108,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["push", name, "http://example.com/1", "http://example.com/2"],
         ["status", name, "--no-rate", "--json"],
         ["workers", name, "--json"],
-        ["peek", name, "--json"],
-        ["search", name, "example.com", "--json"],
-        ["url", name, "http://example.com/1", "--json"],
+        ["search", name, "http://example.com/1", "--json"],
         ["failed", name, "--json"],
         ["dead", name, "--json"],
         ["events", name, "--curves", "--json"],
@@ -120,16 +118,14 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
         ["pause", name],
         ["drain", name],
         ["resume", name],
-        ["limit", name, "example.com", "--delay", "2"],
+        ["limit", name, "--site", "example.com", "--delay", "2"],
         ["retry", name, "--all"],
-        ["forget", name, "http://example.com/1"],
-        ["purge", name, "--partition", "example.com", "--yes"],
         ["seen", "convert", name, "-s", "DQ_SEEN=compact"],
         ["reshard", name, "--to", "1"],
         ["export", name, "crawl.jsonl"],
         ["complete", name],
         ["stop", name],
-        ["clear", name, "--yes"],
+        ["clear", name, "--all", "--yes"],
     ]
     assert {words[0] for words in commands} | {"crawl", "adopt", "web", "import"} == {
         each.name for each in SUBCOMMANDS
@@ -137,7 +133,7 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
     crawls, clear = ["status", "--json"], commands[-1]
     *others, listed, cleared = run_dq_each(project, [*commands[:-1], crawls, clear])
     imported, again = run_dq_each(
-        project, [["import", name, "crawl.jsonl", "-s", "DQ_SEEN=compact"], ["clear", name, "--yes"]]
+        project, [["import", name, "crawl.jsonl", "-s", "DQ_SEEN=compact"], ["clear", name, "--all", "--yes"]]
     )
     assert (imported.returncode, again.returncode) == (0, 0), imported.stderr
     ended = dict(zip([words[0] for words in commands], [*others, cleared], strict=True))
@@ -145,9 +141,8 @@ def test_every_command(place: Place, make_project: Callable[..., Project]) -> No
     assert {command: done for command, done in ended.items() if done.returncode} == {}
     assert not [command for command, done in ended.items() if ":pass" in done.stdout + done.stderr]
     assert json.loads(ended["status"].stdout)["waiting"] == 2
-    for command in ("peek", "search"):
-        assert len(json.loads(ended[command].stdout)["entries"]) == 2
-    assert json.loads(ended["url"].stdout)["seen"]
+    found = json.loads(ended["search"].stdout)
+    assert (len(found["entries"]), found["seen"]) == (1, True)
     samples = {(each["name"], each["labels"].get("state")): each["value"]
                for each in json.loads(ended["metrics"].stdout)["samples"]}  # fmt: skip
     assert (samples["dq_up", None], samples["dq_requests", "waiting"]) == (1, 2)

@@ -57,7 +57,7 @@ def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
     assert scene.project.count() == dict.fromkeys(scene.site.paths, 1)
     for words in (
         ["status", name, "--no-rate"], ["doctor", name], ["failed", name], ["events", name, "--curves"],
-        ["push", name, scene.site.start_url], ["export", name, "-"], ["clear", name, "--yes"],
+        ["push", name, scene.site.start_url], ["export", name, "-"], ["clear", name, "--all", "--yes"],
     ):  # fmt: skip
         done = run("dq", *words)
         assert done.returncode == 0, (words, done.stdout, done.stderr)

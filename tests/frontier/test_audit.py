@@ -236,7 +236,7 @@ def test_a_worker_that_has_left_is_not_missing(
 
 
 def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: HandWorker) -> None:
-    """`scrapy dq forget` may empty what was seen."""
+    """`scrapy dq clear --seen` may empty what was seen."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     assert forget(live.redis, live.crawl, [(entry_id(1), b"")]) == 1
     assert worker.exchange(ack(1)).damage == ""
@@ -247,7 +247,7 @@ def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: 
 def test_a_put_that_was_forgotten_and_comes_twice(
     live: LiveFrontier, worker: HandWorker, due_in: float, together: bool
 ) -> None:
-    """A log may put again what `scrapy dq forget` has made new while it waits: the counts are exact."""
+    """A log may put again what `scrapy dq clear --seen` has made new while it waits: the counts are exact."""
     twice = put(1, admission=Admission.SEEN, due_in=due_in)
     worker.exchange(twice)
     if not together:

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from scrapy_dq.frontier import Overview, Retried, frontier, keys, peek, retry
 from scrapy_dq.frontier.admin import retry as retry_module
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.overview import parse_failed
+from scrapy_dq.frontier.admin.entries import parse_failed
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (

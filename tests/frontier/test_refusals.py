@@ -115,7 +115,7 @@ def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: Ha
 def test_a_key_of_another_type_is_refused_before_anything_is_written(
     live: LiveFrontier, worker: HandWorker, name: str
 ) -> None:
-    """The message says the way out; `clear --force` takes it."""
+    """The message says the way out; `clear --all --force` takes it."""
     worker.exchange(put(1))
     live.redis.delete(live.key(name))
     live.redis.set(live.key(name), "not ours")
@@ -125,7 +125,7 @@ def test_a_key_of_another_type_is_refused_before_anything_is_written(
         lambda: worker.exchange(want=1),
         lambda: peek(live.redis, live.crawl),
     ):
-        with pytest.raises(FrontierRefused, match=r"has another type: .* clear --force"):
+        with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
             refused()
     assert live.dump() == before
 

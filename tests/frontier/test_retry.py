@@ -11,7 +11,8 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier import Retried, peek, retry
-from scrapy_dq.frontier.admin.overview import Overview, failed
+from scrapy_dq.frontier.admin.entries import failed
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.retry import MAX_RECORDS, _batches, retry_records
 from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Order, Status, Terms

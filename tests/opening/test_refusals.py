@@ -197,8 +197,8 @@ CASES = {
         ("'exact'", "has 'expiring'", "with DQ_SEEN_TTL", "SCHEDULER_FLUSH_ON_START"),
         {"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 60},
     ),
-    "meta of another type": Case(another_type("meta"), ("has another type", "DQ_CRAWL", "clear --force")),
-    "seen of another type": Case(another_type("seen"), ("has another type", "DQ_CRAWL", "clear --force")),
+    "meta of another type": Case(another_type("meta"), ("another type", "DQ_CRAWL", "clear --all --force")),
+    "seen of another type": Case(another_type("seen"), ("another type", "DQ_CRAWL", "clear --all --force")),
     "an unknown setting": Case(
         lambda stage: stage.store(), ("DQ_WORKER_TLL", "DQ_WORKER_TTL?"), {"DQ_WORKER_TLL": 3}, False
     ),

@@ -339,7 +339,7 @@ class Schedule:
             self.world.over = True
 
     def _clear(self) -> None:
-        """Run `scrapy dq clear`, as a worker says when a shard is gone, or what was in it."""
+        """Run `scrapy dq clear --all`, as a worker says when a shard is gone, or what was in it."""
         self._note("clear")
         self.store.run("FLUSHALL")
         self.lost(0.0)

@@ -18,6 +18,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import Command
 from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.subcommand import Subcommand
 from test_house import LUA, PUBLIC, SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -35,35 +36,31 @@ COMMANDS = {
     "test_streams_feed_and_are_told_what_is_done",
     "redis-cli XPENDING books:start_urls": "tests/scheduling/test_redis_spider.py "
     "test_streams_feed_and_are_told_what_is_done",
-    "scrapy dq status books --watch": "tests/commands/test_watching.py "
-    "test_elsewhere_than_in_a_terminal_each_look_is_a_line",
     "scrapy dq status --crawl": "tests/commands/test_status.py "
     "test_a_crawl_that_does_not_exist_is_reported_with_the_nearest",
     "scrapy dq status": "tests/commands/test_status.py test_all_counts_are_reported",
     "scrapy dq workers": "tests/commands/test_workers.py test_workers_are_listed_with_what_is_known_of_them",
-    "scrapy dq peek": "tests/commands/test_peek.py test_what_is_shown_is_what_is_leased_next",
-    "scrapy dq search": "tests/commands/test_search.py test_an_entry_is_found_wherever_it_is",
-    "scrapy dq url": "tests/commands/test_url.py test_what_is_known_of_a_url_is_shown",
-    "scrapy dq failed": "tests/commands/test_failures.py test_each_is_reported_with_url_reason_time_worker",
-    "scrapy dq dead": "tests/commands/test_failures.py test_one_is_shown_in_full",
+    "scrapy dq search": "tests/commands/test_listing.py test_an_entry_is_found_wherever_it_is",
+    "scrapy dq search books http": "tests/commands/test_listing.py test_what_is_known_of_a_url_is_shown",
+    "scrapy dq failed": "tests/commands/test_listing.py test_each_is_reported_with_url_reason_time_worker",
     "scrapy dq events": "tests/commands/test_events.py test_a_crawl_with_a_killed_worker",
     "scrapy dq events books --curves": "tests/commands/test_events.py "
     "test_curves_are_drawn_before_the_events",
     "scrapy dq report": "tests/commands/test_report.py test_a_page_holds_all_that_is_known",
     "scrapy dq pause": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
     "scrapy dq resume": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
-    "scrapy dq drain": "tests/commands/test_steering.py test_waiting_has_an_end",
     "scrapy dq stop": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
     "scrapy dq doctor": "tests/commands/test_doctor.py test_a_redis_that_is_fit",
     "scrapy dq retry books --all": "tests/commands/test_retry.py test_all_says_how_many_and_asks",
     "scrapy dq retry": "tests/commands/test_retry.py test_those_are_retried_that_are_named",
     "scrapy dq push": "tests/commands/test_push.py test_urls_wait_in_the_crawl",
-    "scrapy dq forget": "tests/commands/test_forget.py test_what_is_forgotten_can_be_pushed_again",
-    "scrapy dq purge": "tests/commands/test_purge.py test_what_waits_in_one_partition_is_dropped",
     "scrapy dq limit": "tests/commands/test_limit.py test_each_limit_is_set_and_taken_back",
     "scrapy dq seen convert": "tests/commands/test_seen.py test_it_makes_what_is_requested",
     "scrapy dq reshard": "tests/commands/test_reshard.py "
     "test_it_says_what_was_moved_and_which_setting_follows",
+    "scrapy dq clear books --site": "tests/commands/test_clear.py "
+    "test_what_waits_in_one_partition_is_dropped",
+    "scrapy dq clear books --seen": "tests/commands/test_clear.py test_what_is_forgotten_can_be_pushed_again",
     "scrapy dq clear": "tests/commands/test_clear.py test_it_says_what_there_is_and_asks",
     "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_continues",
     "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",
@@ -169,14 +166,21 @@ def test_the_command_line_is_understood(command: str) -> None:
     assert not [word for word in words if word.startswith("-")]
 
 
-@pytest.mark.parametrize("name", [subcommand.name for subcommand in SUBCOMMANDS])
-def test_a_subcommand_has_a_row_and_a_section(name: str) -> None:
-    """The row of the table in cli.md links to the section, which may describe several subcommands."""
-    page = PAGES["docs/cli.md"]
-    rows = re.findall(r"(?m)^\| \[(`.*?)\]\(#([\w-]+)\) \| ", page)
-    anchors = [anchor for names, anchor in rows if name in re.findall(r"`(\w+)[^`]*`", names)]
-    assert len(anchors) == 1
-    assert anchors[0] in slugs(page)
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda each: each.name)
+def test_a_command_is_documented_as_its_help_says(subcommand: Subcommand) -> None:
+    """Its section of cli.md has its description, and each option that is not every command's."""
+    parser = ScrapyArgumentParser(conflict_handler="resolve")
+    subcommand.add_options(parser)
+    section = generated().described(subcommand)
+    assert section in PAGES["docs/cli.md"]
+    assert subcommand.description in section
+    own = [each for each in parser._option_string_actions if each.startswith("--")]
+    common = {"--help", *generated().COMMON_OPTIONS, "--yes"}
+    assert not [each for each in own if f"`{each}" not in section and each not in common]
+
+
+def test_the_page_of_the_commands_is_short() -> None:
+    assert len(PAGES["docs/cli.md"].split()) <= 5_000
 
 
 def test_the_import_paths_of_a_project_are_changed(tmp_path: Path) -> None:

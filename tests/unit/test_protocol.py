@@ -130,7 +130,7 @@ def seen(number: int) -> Put:
 
 
 def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
-    """`scrapy dq forget` came while it was declared dead: its repeated puts may be new again, and waiting."""
+    """`scrapy dq clear --seen` comes while it is declared dead: its repeated puts may be new again."""
     made = protocol()
     for each in (put(1), seen(2)):
         made.outbox.append(each)

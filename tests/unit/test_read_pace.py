@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.adoption.source import BATCH, Found, Source
-from scrapy_dq.frontier.admin.overview import dead, failed, failed_one
+from scrapy_dq.frontier.admin.entries import FAILED, dead, ended_one, failed
 from scrapy_dq.frontier.admin.read_pace import MOST_RECORDS, ReadPace
 
 LARGE = b"x" * 1024 * 1024
@@ -62,7 +62,7 @@ def test_what_went_wrong_is_read_within_bounds(what: str) -> None:
         assert len({each.entry_id for each in found}) == len(found) == 50
     else:
         entry_id = b"%012d" % (59 if what == "one" else 60)
-        assert bool(failed_one(kept, "crawl", entry_id)) == (what == "one")
+        assert bool(ended_one(kept, "crawl", FAILED, entry_id)) == (what == "one")
     assert max(kept.reads) <= MOST_BYTES
 
 

@@ -1,20 +1,32 @@
-"""Shared by the commands that change something: they ask first, and print how to continue."""
+"""Shared by the commands that change something: they ask first, and print the command to run next."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from scrapy_dq.commands.input.again import repeated
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.settings import SETTINGS
+from scrapy_dq.text import SECRET_WORD, has_login, without_login
 
 if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
+
+_SECRET_NAME = re.compile(SECRET_WORD, re.IGNORECASE)
+_NAMED_INSIDE = re.compile(rf"{SECRET_WORD}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
+_HARMLESS = (
+    "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
+)  # fmt: skip
+# But for the login in it, the address of Redis is worth reading.
+_SECRET_SETTINGS = {each.name for each in SETTINGS if each.secret} - {"REDIS_URL"}
+# Settings with the address of a server: none is followed by an @, as that of a page may be.
+_SERVER = re.compile(r"[A-Z0-9_]*(?:URL|URI|DSN)")
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -70,3 +82,30 @@ def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
     yield from repeated("-s", getattr(options, "set", None))
     if options.crawl:
         yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
+
+
+def named(crawl: str, options: argparse.Namespace) -> str:
+    """Return the words that name a crawl, and its Redis, to other commands."""
+    words = [shlex.quote(options.spider), *repeated("-a", options.spargs)]
+    if options.spider != crawl:
+        words = [f"--crawl {shlex.quote(crawl)}"]
+    return " ".join([*words, *repeated("-s", getattr(options, "set", None))])
+
+
+def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
+    """Yield *flag* with each of *values*, quoted for a shell."""
+    for given in values or ():
+        if flag in ("-a", "-s"):
+            name, equals, value = given.partition("=")
+            shown = f"{name}{equals}{'...' if _is_secret(name, value) else value}"
+        else:  # the URI of a feed, say
+            shown = without_login(given)
+        yield f"{flag} {shlex.quote(shown)}"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if name in _SECRET_SETTINGS:
+        return True
+    if has_login(value) or ("@" in value and _SERVER.fullmatch(name)):
+        return True
+    return name not in _HARMLESS and bool(_SECRET_NAME.search(name) or _NAMED_INSIDE.search(value))

@@ -29,6 +29,11 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     """Add the spider, and the options that name requests."""
     parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
     parser.add_argument("urls", metavar="<URL>", nargs="*", help="URLs")
+    add_file(parser)
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a file of requests."""
     parser.add_argument(
         "--file", metavar="FILE",
         help="a URL or a JSON object per line; blank lines and lines that begin with # are skipped; - is "
@@ -46,7 +51,7 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Craw
     from scrapy_dq.commands.input.crawlers import prepared_crawler
     from scrapy_dq.factory import config_of
 
-    if "://" in options.spider:
+    if not options.spider or "://" in options.spider:
         raise WrongUsage("name the spider before the URLs; --crawl alone is not enough to make requests")
     crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
     return crawler, config_of(crawler)
@@ -79,7 +84,9 @@ def need_fingerprinter(crawler: Crawler, place: Place) -> None:
 class Input:
     """The lines that the command line names, with a progress bar over a file."""
 
-    def __init__(self, command: str, options: argparse.Namespace, config: Config) -> None:
+    def __init__(
+        self, command: str, urls: Sequence[str], options: argparse.Namespace, config: Config
+    ) -> None:
         """
         Raises:
             CommandError: it names no requests, or a file that cannot be read.
@@ -87,10 +94,10 @@ class Input:
         from scrapy_dq.commands.output.display import ProgressBar
         from scrapy_dq.pushing.written import LONGEST
 
-        if bool(options.urls) == bool(options.file):
-            raise WrongUsage("name URLs, or a --file" + (", not both" if options.urls else ""))
+        if bool(urls) == bool(options.file):
+            raise WrongUsage("name URLs, or a --file" + (", not both" if urls else ""))
         self._command = command
-        self._urls: Sequence[str] = options.urls
+        self._urls = urls
         self._name: str = options.file or ""
         self._max_bytes = LONGEST * config.max_entry_bytes
         self._descriptor: int | None = None

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.commands.input.again import named, repeated
+from scrapy_dq.commands.input.asking import named, repeated
 from scrapy_dq.commands.output.crawl_view import of_run
 from scrapy_dq.commands.output.display import print_json, print_table, short
 from scrapy_dq.text import count_of, losses, named_run, not_begun, printable

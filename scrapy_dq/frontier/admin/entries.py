@@ -1,13 +1,15 @@
-"""All entries of a crawl, one after the other, for a search; no key is read as a whole; blocking."""
+"""All entries of a crawl, wherever they are, decoded and in parts; no key is read as a whole; blocking."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgpack
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import parse_dead, parse_failed
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
 
@@ -23,12 +25,12 @@ _NEWEST_FIRST = 2**51
 """A turn from here on is a large number minus a sequence. Source: lua/lib/entry.lua"""
 
 
-class Entry(NamedTuple):
-    """One of them; what is not known there is empty."""
+@dataclass(frozen=True)
+class Entry:
+    """A stored request, and what is known of it: of one that waits, that failed, of a dead letter."""
 
     where: str
     """One of PLACES."""
-    shard: int
     entry_id: bytes
     partition: bytes
     payload: bytes
@@ -38,12 +40,17 @@ class Entry(NamedTuple):
     wait_s: float | None = None
     """DELAYED: seconds until it is due."""
     worker_id: str = ""
-    """IN_FLIGHT: whose lease it is; FAILED, DEAD: whose it was."""
+    """IN_FLIGHT: whose lease it is; FAILED, DEAD: whose it was; empty: no worker has leased it."""
     done: bool = False
     """IN_FLIGHT: its work is done, and what it led to in other shards is not certain yet."""
     reason: str = ""
     at: float = 0.0
-    """FAILED, DEAD: since when, in seconds since 1970."""
+    """FAILED, DEAD: since when, in seconds since 1970 by the clock of Redis."""
+    label: str = ""
+    """FAILED: its URL."""
+
+
+Failed = Dead = Entry
 
 
 @dataclass
@@ -65,7 +72,7 @@ def look_at_entries(
     crawl: str,
     see: Callable[[Entry], bool],
     *,
-    partition: bytes | None = None,
+    partitions: Collection[bytes] | None = None,
     where: tuple[str, ...] = PLACES,
     most: int = 100_000,
     looked: Callable[[int], object] = lambda number: None,
@@ -76,7 +83,7 @@ def look_at_entries(
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
-        partition: only entries of this one; None: of all.
+        partitions: pass only entries of these; None: of all.
         looked: called now and then with the number of further entries that were read.
     Raises:
         redis.exceptions.RedisError: no reply of home.
@@ -88,13 +95,13 @@ def look_at_entries(
         looked(number)
 
     def look(client: Any, shard: keys.Shard) -> None:
-        reader = _Reader(client, shard, partition)
+        reader = _Reader(client, shard, partitions)
         for each in where:
-            for entries in getattr(reader, each.replace(" ", "_"))():
+            for entries in reader.read(each):
                 if entries and found.entries >= most:
                     raise _Enough
                 for entry in entries:
-                    if partition in (None, entry.partition) and not see(entry):
+                    if (partitions is None or entry.partition in partitions) and not see(entry):
                         raise _Enough
                 count(len(entries))
 
@@ -106,63 +113,166 @@ def look_at_entries(
     return found
 
 
+def failed(
+    client: Any,
+    crawl: str,
+    limit: int = 100,
+    *,
+    partitions: Collection[bytes] | None = None,
+    most_bytes: float = math.inf,
+) -> list[Entry]:
+    """Return the newest *limit* failed requests of the run, newest first; blocking.
+
+    Args:
+        partitions: read only these; None: all.
+        most_bytes: read about so many, and at least one part of them in each shard.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    return _ended(client, crawl, FAILED, limit, partitions, most_bytes)
+
+
+def dead(
+    client: Any,
+    crawl: str,
+    limit: int = 100,
+    *,
+    partitions: Collection[bytes] | None = None,
+    most_bytes: float = math.inf,
+) -> list[Entry]:
+    """Return *limit* dead letters of the run; blocking.
+
+    They are stored in no order. Those that are returned are sorted, newest first.
+
+    Args:
+        partitions, most_bytes: as for `failed`.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+    return _ended(client, crawl, DEAD, limit, partitions, most_bytes)
+
+
+def _ended(
+    client: Any, crawl: str, where: str, limit: int, partitions: Collection[bytes] | None, most_bytes: float
+) -> list[Entry]:
+    shards = shards_of(client, crawl)
+
+    def read(client: Any, shard: keys.Shard) -> list[Entry]:
+        # Each once: new failures shift the list, so that some are read twice.
+        found, left = dict[Entry, None](), most_bytes / len(shards)
+        for page in _Reader(client, shard, partitions).read(where):
+            found |= dict.fromkeys(
+                each for each in page if partitions is None or each.partition in partitions
+            )
+            left -= sum(len(each.payload) + len(each.reason) for each in page)
+            if len(found) >= limit or left <= 0:
+                break
+        return list(found)
+
+    parts = list(shards.each(read))
+    found = [each for part in parts for each in part]
+    if (
+        where == DEAD or sum(map(bool, parts)) > 1
+    ):  # one list has its own order, which does not depend on a clock
+        found.sort(key=lambda each: -each.at)
+    return found[: max(0, limit)]
+
+
+def ended_one(client: Any, crawl: str, where: str, entry_id: bytes) -> Entry | None:
+    """Return the failed request or dead letter with this id, None if it is not among those kept; blocking.
+
+    Args:
+        where: FAILED or DEAD.
+    Raises:
+        redis.exceptions.RedisError: no reply.
+    """
+
+    def read(client: Any, shard: keys.Shard) -> Entry | None:
+        if where == DEAD:
+            record = client.hget(keys.prefix(shard) + "dead", entry_id)
+            return None if record is None else parse_dead(entry_id, record)
+        pages = _Reader(client, shard, None).read(where)
+        return next((each for page in pages for each in page if each.entry_id == entry_id), None)
+
+    return next(filter(None, shards_of(client, crawl).each(read)), None)
+
+
+def parse_failed(record: bytes) -> Entry:
+    """Decode a record of lua/moves/fail.lua."""
+    entry_id, label, *rest = msgpack.unpackb(record, raw=True)
+    return _ended_entry(FAILED, entry_id, rest, label)
+
+
+def parse_dead(entry_id: bytes, record: bytes) -> Entry:
+    """Decode a record of lua/moves/bury.lua or lua/moves/put.lua."""
+    return _ended_entry(DEAD, entry_id, msgpack.unpackb(record, raw=True))
+
+
+def _ended_entry(where: str, entry_id: bytes, fields: Iterable[Any], label: bytes = b"") -> Entry:
+    reason, at_ms, worker_id, attempts, _, payload, partition = fields
+    worker, why, url = (text.decode("utf-8", "replace") for text in (worker_id, reason, label))
+    return Entry(
+        where, entry_id, partition, payload, int(attempts), worker_id=worker, reason=why, at=at_ms / 1000,
+        label=url,
+    )  # fmt: skip
+
+
 class _Reader:
     """Of one shard."""
 
-    def __init__(self, client: Any, shard: keys.Shard, partition: bytes | None) -> None:
-        self._client, self._shard, self._prefix = client, shard.number, keys.prefix(shard)
-        self._partition = partition
+    def __init__(self, client: Any, shard: keys.Shard, partitions: Collection[bytes] | None) -> None:
+        self._client, self._prefix, self._partitions = client, keys.prefix(shard), partitions
 
-    def in_flight(self) -> Iterator[list[Entry]]:
+    def read(self, where: str) -> Iterator[list[Entry]]:
+        """Yield the entries of one of PLACES, in parts; only `waiting` leaves out other partitions."""
+        if where in (RETURNED, QUARANTINE, DECLINED):
+            return self._come_back(where)
+        readers = {
+            IN_FLIGHT: self._in_flight, WAITING: self._waiting, DELAYED: self._delayed,
+            FAILED: self._failed, DEAD: self._dead,
+        }  # fmt: skip
+        return readers[where]()
+
+    def _in_flight(self) -> Iterator[list[Entry]]:
         for worker_id in self._client.smembers(self._prefix + "members"):
             worker = worker_id.decode("utf-8", "replace")
             name = self._prefix.encode() + b"in-flight:" + worker_id
             for records in self._hash(name):
-                yield [_leased(self._shard, worker, *each) for each in records]
+                yield [_leased(worker, *each) for each in records]
 
-    def returned(self) -> Iterator[list[Entry]]:
-        return self._come_back(RETURNED)
-
-    def quarantine(self) -> Iterator[list[Entry]]:
-        return self._come_back(QUARANTINE)
-
-    def declined(self) -> Iterator[list[Entry]]:
-        return self._come_back(DECLINED)
-
-    def waiting(self) -> Iterator[list[Entry]]:
+    def _waiting(self) -> Iterator[list[Entry]]:
         for partition, band in self._lists():
             name = b"%sbacklog:%d:%s" % (self._prefix.encode(), keys.rank_of(band), partition)
             length = self._client.llen(name)
             at, pace = 0, ReadPace(_PART)
             while at < length and (elements := self._client.lrange(name, at, at + pace.count - 1)):
                 pace.saw(elements)
-                found = []
-                for i, each in enumerate(elements, at):
-                    entry = Entry(WAITING, self._shard, each[8:20], partition, each[20:])
-                    found.append(entry._replace(ahead=_ahead(each, i, length)))
-                yield found
+                yield [
+                    Entry(WAITING, each[8:20], partition, each[20:], ahead=_ahead(each, i, length))
+                    for i, each in enumerate(elements, at)
+                ]
                 at += len(elements)
 
-    def delayed(self) -> Iterator[list[Entry]]:
+    def _delayed(self) -> Iterator[list[Entry]]:
         now_ms = self._now_ms()
         for members in self._scores(b"delayed"):
             found = []
             for member, due_ms in members:
                 partition, _, payload = member[20:].partition(b"\0")
                 wait_s = max(0.0, due_ms - now_ms) / 1000
-                found.append(Entry(DELAYED, self._shard, member[:12], partition, payload, wait_s=wait_s))
+                found.append(Entry(DELAYED, member[:12], partition, payload, wait_s=wait_s))
             yield found
 
-    def failed(self) -> Iterator[list[Entry]]:
+    def _failed(self) -> Iterator[list[Entry]]:
         at, pace, name = 0, ReadPace(_PART), self._prefix + "failed"
         while records := self._client.lrange(name, at, at + pace.count - 1):
             pace.saw(records)
-            yield [self._ended(FAILED, parse_failed(record)) for record in records if record]
+            yield [parse_failed(each) for each in records if each]  # empty: left by a retry that was stopped
             at += len(records)
 
-    def dead(self) -> Iterator[list[Entry]]:
+    def _dead(self) -> Iterator[list[Entry]]:
         for records in self._hash(self._prefix.encode() + b"dead"):
-            yield [self._ended(DEAD, parse_dead(*each)) for each in records]
+            yield [parse_dead(*each) for each in records]
 
     def _now_ms(self) -> float:
         """Return the time by which entries are due. Source: lua/lib/state.lua, now_ms"""
@@ -171,29 +281,23 @@ class _Reader:
         offset = int(counts[7]) if counts else 0
         return seconds * 1000 + micros / 1000 + offset  # type: ignore[no-any-return]
 
-    def _ended(self, where: str, of: Any) -> Entry:
-        return Entry(
-            where, self._shard, of.entry_id, of.partition, of.payload, of.attempts,
-            worker_id=of.worker_id, reason=of.reason, at=of.at,
-        )  # fmt: skip
-
     def _come_back(self, where: str) -> Iterator[list[Entry]]:
         for members in self._scores(where.encode()):
             found = []
             for member, _ in members:
                 partition, _, rest = member.partition(b"\0")
-                found.append(Entry(where, self._shard, rest[16:28], partition, rest[29:], rest[28] % 128))
+                found.append(Entry(where, rest[16:28], partition, rest[29:], rest[28] % 128))
             yield found
 
     def _lists(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield partition and band of each list of the backlog."""
         best, more = self._prefix + "bands", self._prefix + "more_bands"
-        if self._partition is not None:
-            if (band := self._client.hget(best, self._partition)) is not None:
-                yield self._partition, band
-            first, last = b"[%s\0" % self._partition, b"(%s\1" % self._partition
-            for member in self._client.zrangebylex(more, first, last):
-                yield self._partition, member[len(self._partition) + 1 :]
+        for partition in self._partitions or ():
+            if (band := self._client.hget(best, partition)) is not None:
+                yield partition, band
+            for member in self._client.zrangebylex(more, b"[%s\0" % partition, b"(%s\1" % partition):
+                yield partition, member[len(partition) + 1 :]
+        if self._partitions is not None:
             return
         for records in self._hash(best.encode()):
             yield from records
@@ -218,12 +322,11 @@ class _Reader:
             yield read
 
 
-def _leased(shard: int, worker_id: str, entry_id: bytes, record: bytes) -> Entry:
+def _leased(worker_id: str, entry_id: bytes, record: bytes) -> Entry:
     partition, _, element = record[9:].partition(b"\0")
     done = partition.startswith(_DEFERRED)
     return Entry(
-        IN_FLIGHT, shard, entry_id, partition[done:], element[20:], record[8] % 128,
-        worker_id=worker_id, done=done,
+        IN_FLIGHT, entry_id, partition[done:], element[20:], record[8] % 128, worker_id=worker_id, done=done
     )  # fmt: skip
 
 

@@ -76,8 +76,8 @@ async def flush_all(
 ) -> list[Flushed]:
     """Delete everything of the crawl, in all its shards, and return what was deleted in each.
 
-    Home, without which there is no crawl, is deleted first. If this is interrupted, `scrapy dq clear` deletes
-    the rest: it finds the other shards by their names.
+    Home, without which there is no crawl, is deleted first. If this is interrupted, `scrapy dq clear --all`
+    deletes the rest: it finds the other shards by their names.
 
     Args:
         delete: deletes home: `flush`, or by force.
@@ -93,7 +93,7 @@ async def flush_all(
     if not any(each.left for each in flushed) and await purge(frontiers, most_s) < 0:
         logger.warning(
             "Crawl %r is deleted. Other keys of it, which nothing leads to, may be left: this Redis has so "
-            "many keys that %.0f s were too short to look at all. `scrapy dq clear` looks at all of them",
+            "many keys that %.0f s were too short to look at all. `scrapy dq clear --all` looks at all",
             frontiers[HOME].crawl, most_s,
         )  # fmt: skip
     return flushed

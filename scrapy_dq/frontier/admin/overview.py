@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-import msgpack
 from redis.exceptions import RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import at_home, shards_of
 from scrapy_dq.frontier.errors import explain
 from scrapy_dq.frontier.keys import Shard
@@ -27,8 +23,6 @@ from scrapy_dq.frontier.wire import (
     refuse_other_schema,
     wrong_type_in,
 )
-
-R = TypeVar("R", "Failed", "Dead")
 
 
 @dataclass(frozen=True)
@@ -54,152 +48,6 @@ class Overview:
     began_at: float = 0.0
     finished_at: float = 0.0
     """When a run of this crawl finished last: seconds since 1970 by Redis's clock; 0: unknown, or none."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A request that failed for good."""
-
-    entry_id: bytes
-    label: str
-    """Its URL."""
-    reason: str
-    at: float
-    """Seconds since 1970 by the clock of Redis."""
-    worker_id: str
-    attempts: int
-    payload: bytes
-    """The stored request, for a later retry."""
-    partition: bytes
-
-
-def failed(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Failed]:
-    """Return the newest *limit* failed requests of the run, newest first; blocking.
-
-    Args:
-        most_bytes: read about so many, and at least one record of each shard.
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    shards = shards_of(client, crawl)
-    parts = shards.each(
-        lambda client, shard: _failed_in_shard(client, shard, limit, most_bytes / len(shards))
-    )
-    return _newest(parts, limit)
-
-
-def _newest(parts: Iterable[list[R]], limit: int) -> list[R]:
-    listed = list(parts)
-    if len(listed) == 1:
-        return listed[0]  # in its own order, which does not depend on a clock
-    found: list[R] = [each for part in listed for each in part]
-    return sorted(found, key=lambda each: -each.at)[: max(0, limit)]
-
-
-def _failed_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -> list[Failed]:
-    found = dict[bytes, Failed]()
-    for record in islice(_failed_records(client, shard, most_bytes), max(0, limit)):
-        # By record: new failures shift the list, so that some are read twice.
-        found[record] = parse_failed(record)
-    return list(found.values())
-
-
-def _failed_records(client: Any, shard: Shard, most_bytes: float = math.inf) -> Iterator[bytes]:
-    name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
-    while most_bytes > 0 and (records := client.lrange(name, at, at + pace.count - 1)):
-        yield from filter(None, records)  # empty: left by a retry that was stopped
-        at += len(records)
-        most_bytes -= sum(map(len, records))
-        pace.saw(records)
-
-
-def parse_failed(record: bytes) -> Failed:
-    """Decode a record of lua/moves/fail.lua."""
-    fields = msgpack.unpackb(record, raw=True)
-    entry_id, label, reason, at_ms, worker_id, attempts, _, payload, partition = fields
-    texts = [text.decode("utf-8", "replace") for text in (label, reason, worker_id)]
-    return Failed(entry_id, texts[0], texts[1], at_ms / 1000, texts[2], int(attempts), payload, partition)
-
-
-def failed_one(client: Any, crawl: str, entry_id: bytes) -> Failed | None:
-    """Return the failed request with this id, None if it is not among those kept; blocking.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    parts = shards_of(client, crawl).each(lambda client, shard: _failed_one_in_shard(client, shard, entry_id))
-    return next(filter(None, parts), None)
-
-
-def _failed_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Failed | None:
-    found = map(parse_failed, _failed_records(client, shard))
-    return next((each for each in found if each.entry_id == entry_id), None)
-
-
-@dataclass(frozen=True)
-class Dead:
-    """A dead letter: an entry that cannot be served, or whose workers died too often."""
-
-    entry_id: bytes
-    reason: str
-    at: float
-    """Seconds since 1970 by the clock of Redis."""
-    worker_id: str
-    """Empty: no worker has leased it."""
-    attempts: int
-    payload: bytes
-    partition: bytes
-
-
-def dead(client: Any, crawl: str, limit: int = 100, *, most_bytes: float = math.inf) -> list[Dead]:
-    """Return *limit* dead letters of the run; blocking.
-
-    They are stored in no order. Those that are returned are sorted, newest first.
-
-    Args:
-        most_bytes: read about so many, and at least one part of them in each shard.
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    shards = shards_of(client, crawl)
-    return _newest(
-        shards.each(lambda client, shard: _dead_in_shard(client, shard, limit, most_bytes / len(shards))),
-        limit,
-    )
-
-
-def _dead_in_shard(client: Any, shard: Shard, limit: int, most_bytes: float) -> list[Dead]:
-    name, cursor, found, pace = keys.prefix(shard) + "dead", 0, dict[bytes, Dead](), ReadPace()
-    while len(found) < limit and most_bytes > 0:
-        cursor, part = client.hscan(name, cursor, count=pace.count)
-        pace.saw(part.values())
-        most_bytes -= sum(map(len, part.values()))
-        found |= {entry_id: parse_dead(entry_id, record) for entry_id, record in part.items()}
-        if not cursor:
-            break
-    return sorted(found.values(), key=lambda letter: -letter.at)[: max(0, limit)]
-
-
-def dead_one(client: Any, crawl: str, entry_id: bytes) -> Dead | None:
-    """Return the dead letter with this id; None: there is none; blocking.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    parts = shards_of(client, crawl).each(lambda client, shard: _dead_one_in_shard(client, shard, entry_id))
-    return next(filter(None, parts), None)
-
-
-def _dead_one_in_shard(client: Any, shard: Shard, entry_id: bytes) -> Dead | None:
-    record = client.hget(keys.prefix(shard) + "dead", entry_id)
-    return None if record is None else parse_dead(entry_id, record)
-
-
-def parse_dead(entry_id: bytes, record: bytes) -> Dead:
-    """Decode a record of lua/moves/bury.lua or lua/moves/put.lua."""
-    reason, at_ms, worker_id, attempts, _, payload, partition = msgpack.unpackb(record, raw=True)
-    texts = [text.decode("utf-8", "replace") for text in (reason, worker_id)]
-    return Dead(entry_id, texts[0], at_ms / 1000, texts[1], int(attempts), payload, partition)
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:

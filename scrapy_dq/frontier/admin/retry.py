@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgpack
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import Dead, Failed, Overview, parse_dead, parse_failed
+from scrapy_dq.frontier.admin.entries import Entry, parse_dead, parse_failed
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import as_unavailable
@@ -17,7 +18,6 @@ from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
-R = TypeVar("R", Failed, Dead)
 _Move = Callable[[Sequence[tuple[bytes, int]], Sequence[bytes]], int]
 """Moves records as `retry_records` takes them; returns how many were moved."""
 MAX_RECORDS = 100
@@ -41,8 +41,8 @@ def retry(
     crawl: str,
     overview: Overview,
     *,
-    failed: Callable[[Failed], bool] | None = None,
-    dead: Callable[[Dead], bool] | None = None,
+    failed: Callable[[Entry], bool] | None = None,
+    dead: Callable[[Entry], bool] | None = None,
     moved: Callable[[int], object] = lambda count: None,
     by: str = "",
 ) -> Retried:
@@ -93,14 +93,14 @@ def retry(
     return found
 
 
-def _once(wanted: Callable[[R], bool]) -> Callable[[R], bool]:
+def _once(wanted: Callable[[Entry], bool]) -> Callable[[Entry], bool]:
     """Make *wanted* choose each entry only once, even if it fails again during the retry.
 
     By id, not by time: Redis's clock may be set back.
     """
     chosen: set[bytes] = set()
 
-    def choose(record: R) -> bool:
+    def choose(record: Entry) -> bool:
         if record.entry_id in chosen or not wanted(record):
             return False
         chosen.add(record.entry_id)
@@ -125,7 +125,7 @@ def kept(client: Any, crawl: str) -> tuple[int, int]:
 
 
 def _retry_failed(
-    client: Any, shard: keys.Shard, wanted: Callable[[Failed], bool], move: _Move,
+    client: Any, shard: keys.Shard, wanted: Callable[[Entry], bool], move: _Move,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
@@ -149,7 +149,7 @@ def _retry_failed(
 
 
 def _retry_dead(
-    client: Any, shard: keys.Shard, wanted: Callable[[Dead], bool], move: _Move,
+    client: Any, shard: keys.Shard, wanted: Callable[[Entry], bool], move: _Move,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
     name, cursor, pace = keys.prefix(shard) + "dead", 0, ReadPace()

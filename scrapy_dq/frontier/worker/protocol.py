@@ -799,5 +799,5 @@ class WorkerProtocol:
             "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
             self._shard.crawl,
             "the next crawl starts again from start()" if self._shard.number == HOME
-            else "`scrapy dq clear` deletes the rest, so that the crawl starts again",
+            else "`scrapy dq clear --all` deletes the rest, so that the crawl starts again",
         )  # fmt: skip

@@ -1,18 +1,18 @@
-"""Failed requests and dead letters, for people and programs: without logins, bounded, grouped by cause."""
+"""Entries of a crawl, for people and programs: without logins, bounded; what failed is grouped by cause."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from scrapy_dq.inspection.words import unanswered
+from scrapy_dq.inspection.words import span, unanswered, when
 from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Dead, Failed
+    from scrapy_dq.frontier.admin.entries import Entry
     from scrapy_dq.inspection.place import Place
 
 LONGEST_REASON = 2_000
@@ -35,23 +35,69 @@ _NUMBER = re.compile(
 _PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 
 
-def record_of(found: Failed | Dead, place: Place) -> dict[str, Any]:
-    """Return a failed request or dead letter, with its `request` in full."""
+_CLAIMED = b"\1"
+"""The partition of start payloads that were claimed. Source: frontier/lua/lib/state.lua"""
+
+
+def record_of(entry: Entry, place: Place) -> dict[str, Any]:
+    """Return all that is known of an entry, with its `request` in full; None or empty: not known."""
     from scrapy_dq.codec.shown import shown
 
-    summary = summary_of(found, place, LONGEST_REASON)
-    return summary | {"request": shown(found.payload, place.config.max_entry_bytes)}
+    claimed = entry.partition == _CLAIMED
+    return summary_of(entry, place, LONGEST_REASON) | {
+        "where": entry.where,
+        "at": entry.at or None,
+        "partition": None if claimed else entry.partition.decode("utf-8", "replace"),
+        "ahead": entry.ahead,
+        "wait_s": None if entry.wait_s is None else round(entry.wait_s, 3),
+        "done": entry.done,
+        "request": shown(entry.payload, place.config.max_entry_bytes),
+    }
 
 
-def summary_of(found: Failed | Dead, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
-    """Return what a list says of a failed request or dead letter.
+def details_of(record: dict[str, Any]) -> str:
+    """Return what is known of a record besides its URL and its reason, in a few words."""
+    where = record["where"]
+    # A worker may lease a request of the rotation now.
+    said = [] if where == "rotation" else ["waits for a lease or budget" if where == "saturated" else where]
+    if record["ahead"] is not None:
+        said.append("next" if not record["ahead"] else f"behind {record['ahead']:,}")
+    if record["wait_s"]:
+        said.append(f"due in {span(record['wait_s'])}")
+    if record["done"]:
+        said.append("done")
+    if record["at"]:
+        said += [when(record["at"]), by_whom(record)]
+    elif record["worker"]:
+        said.append(record["worker"])
+    if "method" in (request := record["request"]):
+        said.append(f"{request['method']} {request.get('callback') or 'parse'}")
+        said += [f"priority {request['priority']}"] if request.get("priority") else []
+    return ", ".join(map(str, said))
+
+
+def matches(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a URL has *pattern* in it; `*` in that is any text."""
+    wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    return lambda url: wanted.search(url) is not None
+
+
+def title(entry: Entry, place: Place) -> str:
+    """Return the URL of an entry, without a login, or a substitute in brackets."""
+    from scrapy_dq.codec.shown import shown
+
+    return title_of(shown(entry.payload, place.config.max_entry_bytes))
+
+
+def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
+    """Return what a list says of an entry: above all of a failed request or dead letter.
 
     Its reason has at most *longest* characters: the time grows with the square of that, if it is one word.
     """
-    from scrapy_dq.codec.shown import shown, url_of, without_logins
+    from scrapy_dq.codec.shown import url_of, without_logins
 
     most = place.config.max_entry_bytes
-    url = without_logins(getattr(found, "label", "")) or title_of(shown(found.payload, most))
+    url = without_logins(found.label) or title(found, place)
     # An earlier version may have stored it with a login.
     reason = prose_without_logins(found.reason[:longest], url_of(found.payload, most), limit=longest)
     return {
@@ -119,6 +165,23 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"]))
 
 
+def kept_entries(
+    place: Place, kind: str, most: int, partitions: Collection[bytes] | None = None
+) -> list[Entry]:
+    """Return the newest *most* failed requests, or as many dead letters; at most MOST_BYTES are read.
+
+    Args:
+        kind: failed or dead.
+        partitions: read only these; None: all.
+    Raises:
+        redis.exceptions.RedisError: no reply of home.
+    """
+    from scrapy_dq.frontier.admin.entries import dead, failed
+
+    read = failed if kind == "failed" else dead
+    return read(place.shards, place.crawl, most, partitions=partitions, most_bytes=MOST_BYTES)
+
+
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return the *kind* failed or dead: their groups, the largest first, and the newest *most* of them.
 
@@ -127,13 +190,11 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
     """
-    from scrapy_dq.frontier.admin import overview
     from scrapy_dq.frontier.admin.retry import kept
 
     census = place.overview(hint=False, most_members=0).census
-    read: Callable[..., Sequence[Failed | Dead]] = overview.failed if kind == "failed" else overview.dead
     rows = []
-    for found in read(place.shards, place.crawl, most, most_bytes=MOST_BYTES):
+    for found in kept_entries(place, kind, most):
         record = summary_of(found, place)
         texts = {name: printable(record[name], LONGEST_SHOWN) for name in ("url", "reason", "worker")}
         rows.append(record | texts | {"by": printable(by_whom(record))})
@@ -155,12 +216,11 @@ def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | N
         redis.exceptions.RedisError: no reply.
         FrontierUnavailable: a shard that may have it does not answer.
     """
-    from scrapy_dq.frontier.admin.overview import dead_one, failed_one
+    from scrapy_dq.frontier.admin.entries import ended_one
     from scrapy_dq.frontier.model import FrontierUnavailable
 
     place.shards.ask_all()
-    read = failed_one if kind == "failed" else dead_one
-    found: Failed | Dead | None = read(place.shards, place.crawl, entry_id)
+    found = ended_one(place.shards, place.crawl, kind, entry_id)
     if found is None and place.shards.unreachable:
         raise FrontierUnavailable("; ".join(unanswered(place.shards.unreachable)))
     return None if found is None else record_of(found, place)

@@ -1,0 +1,410 @@
+"""`scrapy dq search`, `failed` and `dead`: one lister of stored requests, with three sources."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.input.asking import named
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.inspection.entries import details_of, record_of
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.words import unanswered
+from scrapy_dq.text import count_of
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from scrapy_dq.frontier.admin.control import PartitionLimits
+    from scrapy_dq.frontier.admin.entries import Entry, Looked
+    from scrapy_dq.frontier.model import Census
+
+ENTRY_ID = re.compile(r"[0-9a-f]{24}")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
+MOST_LOOKED_AT = 1_000_000
+MOST_CAUSES = 20
+"""Rows."""
+MOST_ATTRIBUTES = 50
+"""Rows of one request in full. It has 13 attributes; an invalid entry may have any number."""
+
+
+@dataclass
+class Page:
+    """Some requests of a source, and the text around them."""
+
+    entries: Sequence[Entry]
+    before: Sequence[str] = ()
+    """Lines for people."""
+    groups: Sequence[dict[str, Any]] = ()
+    """Causes of failures; see `groups_of`."""
+    after: Sequence[str] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What --json has beside `entries`."""
+
+
+class Lister(Subcommand):
+    """Shows a page of requests, or one of them in full."""
+
+    words = "words"
+    what: str
+    """The second word, for `--help`."""
+    of_one: str
+    """What one of them is called."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="*", metavar="<spider>", help=f"the name of the spider; then {self.what}"
+        )
+        looking.add_common_options(parser)
+        looking.add_count(parser, 20)
+        parser.add_argument("--skip", type=_number, default=0, metavar="N", help="leave out the first N")
+        looking.add_site(parser, "only requests of this site")
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        from scrapy_dq.commands.output.display import print_json
+
+        options.spider, word = self._words(options)
+        looking.need_crawl(options)
+        config, crawler = looking.crawler_named(settings, options)
+        with looking.opened(config) as place:
+            census = place.overview().census
+            if ENTRY_ID.fullmatch(word):
+                one = record_of(self._one(place, word, census), place)
+            else:
+                page = self.read(place, crawler, options, word, census)
+                records = [record_of(each, place) for each in page.entries]
+            looking.say_unanswered(place)
+        if ENTRY_ID.fullmatch(word):
+            print_json(one) if options.json else _print_one(one)
+        elif options.json:
+            print_json(looking.found_in(place, **page.facts, entries=records))
+        else:
+            _print(page, records)
+        return DONE
+
+    def _words(self, options: argparse.Namespace) -> tuple[str, str]:
+        """Return the spider, "" if --crawl alone names the crawl, and the second word."""
+        words: list[str] = options.words
+        if len(words) > 2:
+            raise WrongUsage(f"a spider and {self.what}, not {len(words)} words")
+        if len(words) == 1 and self.is_second(words[0]) and options.crawl:
+            return "", words[0]
+        spider, word = [*words, "", ""][:2]
+        if "://" in spider:
+            raise WrongUsage("name the spider before the URL")
+        if word and not self.is_second(word):
+            raise WrongUsage(f"{word!r} is not an id: an id has 24 hexadecimal digits")
+        return spider, word
+
+    def is_second(self, word: str) -> bool:
+        """Tell whether a word can be the second one."""
+        return ENTRY_ID.fullmatch(word) is not None
+
+    @abstractmethod
+    def read(
+        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
+    ) -> Page:
+        """Return what the options ask for."""
+
+    @abstractmethod
+    def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
+        """Return the request with this id, or None."""
+
+    def _one(self, place: Place, entry_id: str, census: Census) -> Entry:
+        found = self.find(place, bytes.fromhex(entry_id), census)
+        if found is None:
+            missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
+            raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}{missed}")
+        return found
+
+
+class Kept(Lister):
+    """Lists requests that failed for good, or dead letters."""
+
+    arguments = "[<spider>] [<id>]"
+    what = "an id of the list, to show that request in full"
+
+    def __init__(self, name: str, of_one: str, summary: str, description: str) -> None:
+        self.name, self.of_one, self.summary, self.description = name, of_one, summary, description
+
+    def read(
+        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
+    ) -> Page:
+        from scrapy_dq.inspection.entries import groups_of, kept_entries, summary_of
+
+        first, sites = options.skip, looking.spellings_of(options.site)
+        last = first + options.count
+        kept = kept_entries(place, self.name, max(looking.MOST, last), sites)
+        total = getattr(census, self.name) if sites is None else len(kept)
+        groups, entries = groups_of([summary_of(each, place) for each in kept]), kept[first:last]
+        shown = "" if len(entries) == total else f"; {len(entries):,} shown"
+        before = [f"{count_of(total, self.of_one)}{shown}."]
+        before += ["", f"Of {len(kept):,} of them:"] if 0 < len(kept) < total else []
+        after = [f"\nThere are more: --skip {last}"] if len(kept) > last else []
+        if entries:
+            again = f"scrapy dq retry {named(place.crawl, options)} --{self.name} --all"
+            after += ["\nTo run them again:", f"  {again}"]
+        return Page(entries, before, groups, after, {"total": total, "groups": groups})
+
+    def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
+        from scrapy_dq.frontier.admin.entries import ended_one
+
+        return ended_one(place.shards, place.crawl, self.name, entry_id)
+
+
+FAILED_REQUESTS = Kept(
+    "failed",
+    "failed request",
+    "requests that failed for good",
+    "Counts the causes of the requests that failed for good (an exception in a callback, a page that "
+    "could not be downloaded or ended with HTTP 500), and lists the newest, at most DQ_KEEP_FAILED, each "
+    "with the reason and the worker.",
+)
+DEAD_LETTERS = Kept(
+    "dead",
+    "dead letter",
+    "dead letters",
+    "Counts the causes of the dead letters of the run, and lists some: requests whose workers died too "
+    "often, and entries that cannot be decoded or served. They are stored in no order: if there are more "
+    "than 1,000, any of them are shown, the newest of these first.",
+)
+
+
+class Search(Lister):
+    """Lists the next requests, lists matching requests, or shows everything about a URL."""
+
+    name = "search"
+    arguments = "[<spider>] [<pattern> | <URL> | <id>]"
+    summary = "the next requests, matching requests, everything about a URL"
+    of_one = "request"
+    what = "a part of the URL (* is any text), a whole URL, or an id of the list"
+    description = (
+        "Without a pattern, it lists the requests that a worker would lease next, then requests that wait "
+        "because of their site's limits, then requests that are not due yet. With a pattern, it lists the "
+        "requests whose URL contains it, wherever they are (* in it is any text). A whole URL, with a "
+        "scheme and without *, shows everything that the spider's crawl knows of it (as a GET without a "
+        "body): whether it was seen, where its requests are, and what limits its site. An id shows one "
+        "request in full. With --crawl and no spider, one word is the pattern. Nothing is changed. A crawl "
+        "does not keep the URLs of requests that are done."
+    )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        from scrapy_dq.frontier.admin.entries import PLACES
+
+        super().add_options(parser)
+        parser.add_argument(
+            "--where", choices=[each.replace(" ", "-") for each in PLACES], action="append",
+            help="only requests that are there (may be repeated)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--most", type=_number, default=MOST_LOOKED_AT, metavar="N",
+            help=f"look at no more requests (default: {MOST_LOOKED_AT:,})",
+        )  # fmt: skip
+
+    def is_second(self, word: str) -> bool:
+        return True
+
+    def read(
+        self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
+    ) -> Page:
+        if _URL.fullmatch(word):
+            return _known(place, crawler, options, word, census)
+        if not word and options.site is None and not options.where:
+            return _next(place, options.skip, options.count)
+        from scrapy_dq.inspection.entries import matches, title
+
+        matching = matches(word)
+        sites = looking.spellings_of(options.site)
+        return _found(place, options, lambda entry: not word or matching(title(entry, place)), sites, census)
+
+    def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
+        entries, _ = _look(place, lambda entry: entry.entry_id == entry_id, census, 1, most=MOST_LOOKED_AT)
+        return next(iter(entries), None)
+
+
+def _next(place: Place, skip: int, count: int) -> Page:
+    """Return the requests that would be leased next."""
+    from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
+    from scrapy_dq.frontier.admin.entries import Entry
+
+    last = min(skip + count, MAX_UPCOMING)
+    entries = [
+        Entry(e.where, e.entry_id, e.partition.encode(), e.payload, e.attempts, wait_s=e.wait_s)
+        for e in upcoming(place.shards, place.crawl, last)
+    ]
+    more = len(entries) == last < MAX_UPCOMING
+    after = [f"There may be more: --skip {last}"] if more else [] if entries else ["Nothing waits."]
+    return Page(entries[skip:], after=after)
+
+
+def _look(
+    place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, skip: int = 0, *, most: int,
+    **limits: Any,
+) -> tuple[list[Entry], Looked]:  # fmt: skip
+    """Return entries that are *wanted*, and how far they were looked for, with a progress bar."""
+    from scrapy_dq.commands.output.display import ProgressBar
+    from scrapy_dq.frontier.admin.entries import look_at_entries
+
+    found: list[Entry] = []
+    left_out = skip
+    total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
+
+    def see(entry: Entry) -> bool:
+        nonlocal left_out
+        if wanted(entry):
+            if not left_out:
+                found.append(entry)
+            left_out = max(0, left_out - 1)
+        return len(found) < count
+
+    with ProgressBar() as bar:
+        bar.begin("requests", min(total, most))
+        looked = look_at_entries(place.shards, place.crawl, see, most=most, looked=bar.advance, **limits)
+    return found, looked
+
+
+def _found(
+    place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
+    partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
+) -> Page:  # fmt: skip
+    """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
+    from scrapy_dq.frontier.admin.entries import PLACES
+
+    where = tuple(each.replace("-", " ") for each in options.where or PLACES)
+    entries, looked = _look(
+        place, wanted, census, options.count, options.skip, most=options.most, where=where,
+        partitions=partitions,
+    )  # fmt: skip
+    after = []
+    if len(entries) == options.count:
+        after.append(f"There may be more: --skip {options.skip + options.count}")
+    elif not looked.complete:
+        after.append(f"Looked at {looked.entries:,} requests, and there are more: --most looks at more")
+    elif not entries:
+        after.append(nowhere or f"Nothing was found among {looked.entries:,} requests.")
+    return Page(
+        entries, before, after=after, facts={"looked_at": looked.entries, "complete": looked.complete}
+    )
+
+
+def _known(
+    place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
+) -> Page:
+    """Return all that is known of a URL, by the project's own fingerprinter."""
+    from scrapy import Request
+
+    from scrapy_dq import scrapy_redis
+    from scrapy_dq.commands.input import reading
+    from scrapy_dq.frontier.admin.control import limit
+    from scrapy_dq.frontier.admin.known import is_seen
+    from scrapy_dq.inspection.entries import title
+    from scrapy_dq.scheduling.partitions import partition_without_downloader
+
+    if crawler is None:
+        raise WrongUsage(
+            "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, the "
+            "URL is a pattern"
+        )
+    try:
+        request = Request(url)
+        fingerprint = reading.fingerprinter_of(crawler).fingerprint(request)
+        apart = place.config.partition_by == "slot"
+        partition = partition_without_downloader(request) if apart else b""
+    except ValueError as error:
+        raise WrongUsage(f"{url!r} is not a URL: {error}") from error
+    reading.need_fingerprinter(crawler, place)
+    known_as, wanted = scrapy_redis.fingerprint(request), _canonical(request.url)
+    seen = is_seen(place.shards, place.crawl, fingerprint, partition, known_as)
+    limits = limit(place.shards, place.crawl, partition.decode()) if apart else None
+    before = [f"seen  {'yes' if seen else 'no'}"]
+    if limits is not None:
+        before.append(f"site  {partition.decode()}: {_limited(limits)}")
+
+    def is_it(entry: Entry) -> bool:
+        shown = title(entry, place)
+        return shown == request.url or _canonical(shown) == wanted
+
+    missing = "It is done, or was dropped." if seen else "It was not found, or only unfiltered."
+    sites = {partition} if apart else None
+    page = _found(place, options, is_it, sites, census, before, f"It is nowhere. {missing}")
+    of = None if limits is None else {"name": partition.decode(), **asdict(limits)}
+    page.facts |= {"url": request.url, "fingerprint": fingerprint.hex(), "seen": seen, "partition": of}
+    return page
+
+
+def _canonical(url: str) -> str:
+    from w3lib.url import canonicalize_url
+
+    try:
+        return canonicalize_url(url)
+    except ValueError:  # something else, or http://[
+        return ""
+
+
+def _limited(limits: PartitionLimits) -> str:
+    from scrapy_dq.inspection.words import span
+
+    said = []
+    if limits.delay_s:
+        said.append(f"delay {limits.delay_s:g} s")
+    if limits.concurrency:
+        said.append(f"{limits.concurrency} at once")
+    if limits.budget:
+        said.append(f"{limits.spent:,} of a budget of {limits.budget:,} done")
+    if limits.blocked_s:
+        said.append(f"blocked for {span(limits.blocked_s)}")
+    return ", ".join(said) or "no limits"
+
+
+def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
+    from scrapy_dq.commands.output.display import print_table
+    from scrapy_dq.text import printable
+
+    for line in page.before:
+        print(printable(line, 500))
+    if page.groups:
+        causes = [(each["count"], each["host"], each["cause"]) for each in page.groups]
+        print_table(("count", "host", "cause"), causes[:MOST_CAUSES], numbers=("count",))
+        if len(causes) > MOST_CAUSES:
+            print(f"and {count_of(len(causes) - MOST_CAUSES, 'smaller group')}")
+        print()
+    if records:
+        rows = [
+            [each["id"], tuple(filter(None, (each["url"], each["reason"], details_of(each))))]
+            for each in records
+        ]
+        print_table(("id", "URL, reason, where" if page.groups else "URL, where"), rows)
+    for line in page.after:
+        print(line)
+
+
+def _print_one(one: dict[str, Any]) -> None:
+    from scrapy_dq.commands.output.display import print_table
+    from scrapy_dq.inspection.words import when
+
+    request = one["request"]
+    top = {name: value for name, value in one.items() if name not in ("request", "cause", "host", "at")}
+    known = {name: value for name, value in top.items() if value not in (None, "", False)}
+    known |= {"when": when(one["at"])} if one["at"] else {}
+    rest = {f"request: {name}": value for name, value in request.items()}
+    rows = [[name, _text(value)] for name, value in (known | rest).items()]
+    print_table(("what", "value"), rows, most=MOST_ATTRIBUTES)
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
+    return int(text)

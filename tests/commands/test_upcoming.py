@@ -1,0 +1,118 @@
+"""The next requests: the order is that of the leases, and the command reads no more than it shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrapy_dq.frontier.admin.backlog import upcoming
+from scrapy_dq.frontier.model import Order
+from support.live_frontier import HandWorker, LiveFrontier, numbers, put, release
+from support.redis_server import RedisServer
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("partitions", [1, 3, 30])
+def test_what_is_shown_is_what_is_leased_next(
+    server: RedisServer, crawl_name: str, order: Order, partitions: int
+) -> None:
+    """In the same order: entries of several ranks, those that came back among them."""
+    live = LiveFrontier(server.url, crawl_name, order)
+    worker = HandWorker(live, "worker")
+    worker.exchange(
+        *[put(n, n % 3, start=n % 5 == 0, partition=b"p%d" % (n * n % partitions)) for n in range(60)]
+    )
+    worker.exchange(want=12)
+    worker.exchange(*[release(int(entry)) for entry in sorted(worker.held)[::2]])
+    other = HandWorker(live, "other")
+    before = live.dump()
+    for count in (1, 7, 54, 100):
+        assert len({entry.entry_id for entry in upcoming(live.redis, live.crawl, count)}) == min(count, 54)
+    assert live.dump() == before
+    told = [int(entry.entry_id) for entry in upcoming(live.redis, live.crawl, 20)]
+    leased = numbers(other.exchange(want=20))
+    assert told == leased
+    live.close()
+
+
+def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of 12 MB no more than 4 MiB and one entry are shown, and not much more is read."""
+    for n in range(0, 20, 2):
+        worker.exchange(
+            put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)
+        )
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 20)) == 7
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 16
+
+
+def test_no_more_is_read_of_a_partition_than_is_reported(live: LiveFrontier, worker: HandWorker) -> None:
+    """However many are asked for."""
+    for n in range(0, 20, 2):
+        worker.exchange(*[put(n + i, payload=b"x" * 600_000) for i in range(2)])
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 7
+
+
+def commands_of(live: LiveFrontier, count: int) -> tuple[int, int]:
+    """Return how many entries are shown of *count* that are asked for, and how many commands that takes."""
+    live.redis.config_resetstat()
+    shown_ = len(upcoming(live.redis, live.crawl, count))
+    return shown_, sum(of["calls"] for of in live.redis.info("commandstats").values())
+
+
+def test_each_entry_is_read_once_however_many_are_asked_for(live: LiveFrontier, worker: HandWorker) -> None:
+    """One long partition among many short ones takes as many rounds as it has entries."""
+    worker.exchange(*[put(n, partition=b"long") for n in range(300)])
+    worker.exchange(*[put(300 + n, partition=b"short %d" % n) for n in range(199)])
+    shown_, commands = commands_of(live, 1000)
+    assert shown_ == 499
+    assert commands < 499 * 10
+    live.redis.delete(live.key("backlog:0:long"))
+    assert commands_of(live, 300)[0] == 199
+
+
+def test_names_without_entries_cost_little(live: LiveFrontier, worker: HandWorker) -> None:
+    """Of partitions and of lists: somebody else wrote them, or the lists were deleted."""
+    worker.exchange(put(1, partition=b"a"))
+    live.redis.zadd(live.key("rotation"), {b"p%d" % n: -n for n in range(999)})
+    shown_, commands = commands_of(live, 1000)
+    assert (shown_, commands < 999 * 10) == (1, True)
+    for p in range(20):
+        live.redis.zadd(live.key("more_bands"), {b"p%d\0%08d" % (p, n): 0 for n in range(1000)})
+    shown_, commands = commands_of(live, 1000)
+    assert (shown_, commands < 999 * 10) == (1, True)
+
+
+def test_no_more_is_read_ahead_than_a_few_times_what_is_shown(live: LiveFrontier, worker: HandWorker) -> None:
+    """In each partition a large entry waits behind a small one that came back."""
+    for n in range(40):
+        worker.exchange(put(n, 9, partition=b"p%d" % n), want=1)
+    for n in range(40):
+        worker.exchange(put(100 + n, partition=b"p%d" % n, payload=b"x" * 1_000_000))
+    worker.exchange(*[release(int(entry)) for entry in sorted(worker.held)])
+    live.redis.config_resetstat()
+    assert upcoming(live.redis, live.crawl, 40)
+    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 18
+
+
+def test_what_came_back_or_is_delayed_keeps_to_the_bound(live: LiveFrontier, worker: HandWorker) -> None:
+    """Together with what is in lists, and alone."""
+    large = b"x" * 600_000
+    for n in range(0, 20, 2):
+        worker.exchange(put(n, payload=large), put(n + 1, payload=large, due_in=900), want=1)
+    worker.exchange(*[release(int(entry)) for entry in list(worker.held)[:5]])
+    worker.exchange(*[release(int(entry)) for entry in worker.held])
+    worker.exchange(*[put(50 + n, payload=large) for n in range(3)])
+    live.redis.config_resetstat()
+    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
+    assert live.redis.info("commandstats")["cmdstat_zrangebylex"]["calls"] <= 12
+    for name in ("rotation", "suspects", "bands"):
+        live.redis.rename(live.key(name), live.key(name + "-away")) if live.redis.exists(
+            live.key(name)
+        ) else None
+    live.redis.config_resetstat()
+    assert [entry.where for entry in upcoming(live.redis, live.crawl, 1000)] == ["delayed"] * 7
+    assert live.redis.info("commandstats")["cmdstat_zrange"]["calls"] <= 11
+    for name in ("rotation-away", "suspects-away", "bands-away"):
+        live.redis.delete(live.key(name))

@@ -1,0 +1,46 @@
+"""kill -9 of a call before one of the commands that it sends to Redis."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import redis.asyncio.connection
+import redis.connection
+
+MOST = 200
+"""Commands that no command of ours sends."""
+
+
+def killed_before(number: int, call: Callable[[], object]) -> bool:
+    """Make *call* in a child that is killed before it sends command *number*; tell whether it was."""
+    child = os.fork()
+    if child == 0:
+        try:
+            sent = count(1)
+
+            def counted(send: Callable[..., Any]) -> Callable[..., Any]:
+                def send_or_die(*args: Any, **options: Any) -> Any:
+                    if next(sent) == number:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return send(*args, **options)
+
+                return send_or_die
+
+            for module in (redis.connection, redis.asyncio.connection):
+                cls: Any = module.AbstractConnection  # type: ignore[attr-defined]
+                cls.send_packed_command = counted(cls.send_packed_command)
+            call()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    killed = os.WIFSIGNALED(status)
+    assert killed or os.waitstatus_to_exitcode(status) == 0
+    return killed
