@@ -211,6 +211,15 @@ class Search(Lister):
     def is_second(self, word: str) -> bool:
         return True
 
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        spider, word = self._words(options)
+        if _URL.fullmatch(word) and not spider:
+            raise WrongUsage(
+                "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, "
+                "the URL is a pattern"
+            )
+        return super().run(settings, options)
+
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
@@ -307,11 +316,7 @@ def _known(
     from scrapy_dq.inspection.entries import title
     from scrapy_dq.scheduling.partitions import partition_without_downloader
 
-    if crawler is None:
-        raise WrongUsage(
-            "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, the "
-            "URL is a pattern"
-        )
+    assert crawler is not None  # see Search.run
     try:
         request = Request(url)
         fingerprint = reading.fingerprinter_of(crawler).fingerprint(request)
