@@ -164,7 +164,7 @@ FAILED_REQUESTS = Kept(
     "failed request",
     "requests that failed for good",
     "Counts the causes of the requests that failed for good (an exception in a callback, a page that "
-    "could not be downloaded or ended with HTTP 500), and lists the newest, at most DQ_KEEP_FAILED, each "
+    "could not be downloaded or ended with HTTP 500), and lists the newest of the 10,000 that are kept, each "
     "with the reason and the worker.",
 )
 DEAD_LETTERS = Kept(
