@@ -31,15 +31,14 @@ from scrapy_dq.commands.import_crawl import ImportCrawl
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
 from scrapy_dq.commands.metrics import PrometheusMetrics
+from scrapy_dq.commands.move import Move
 from scrapy_dq.commands.output.streams import lasting_streams
 from scrapy_dq.commands.peek import Peek
 from scrapy_dq.commands.purge import Purge
 from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.report import Report
-from scrapy_dq.commands.reshard import Reshard
 from scrapy_dq.commands.retry import Retry
 from scrapy_dq.commands.search import Search
-from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import Complete, Drain, Pause, Resume, Stop
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
@@ -53,8 +52,7 @@ from scrapy_dq.text import printable
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Peek(), Search(), UrlOf(), FailedRequests(), DeadLetters(), Events(),
     History(), Report(), Doctor(), Pause(), Drain(), Resume(), Stop(), Complete(), Retry(), Push(), Forget(),
-    Purge(), Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(), Web(),
-    PrometheusMetrics(),
+    Purge(), Limit(), Clear(), Adopt(), Move(), ExportCrawl(), ImportCrawl(), Web(), PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

@@ -19,7 +19,7 @@ from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import RedisServer
 
 PASSWORD = "s3cr3t-w0rd"
-CHANGES = ("retry", "push", "forget", "clear", "limit", "seen", "reshard", "export", "import", "purge")
+CHANGES = ("retry", "push", "forget", "clear", "limit", "move", "export", "import", "purge")
 """Commands that may have something to say beside what they print."""
 
 LISTS = {

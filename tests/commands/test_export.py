@@ -112,13 +112,13 @@ def test_a_crawl_that_changes_meanwhile_leaves_no_file(
     """A worker on hold ends what it has begun."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Word.PAUSE)
-    heads = dump.ShardReader.heads
+    heads = dump._Shard._heads
 
     async def changed(self: Any, *args: Any) -> Any:
         await asyncio.to_thread(worker.leave)
         return await heads(self, *args)
 
-    monkeypatch.setattr(dump.ShardReader, "heads", changed)
+    monkeypatch.setattr(dump._Shard, "_heads", changed)
     with pytest.raises(CommandError, match="has changed meanwhile: nothing was written"):
         dq.text("export", str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
@@ -189,7 +189,7 @@ def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_
         kills += 1
         if live.redis.hget(keys.meta(new.crawl), "shards") == b"0>2":
             with pytest.raises(FrontierRefused, match="is half imported"):
-                new.text("reshard", "--to", "2")
+                new.text("move", "--shards", "3")
         if number == 12:  # half of it may be deleted, too
             new.text("clear", "--yes", DQ_SHARDS=2)
             assert not live.redis.exists(keys.meta(new.crawl), keys.meta(Shard(new.crawl, 1)))

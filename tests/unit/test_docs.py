@@ -60,9 +60,7 @@ COMMANDS = {
     "scrapy dq forget": "tests/commands/test_forget.py test_what_is_forgotten_can_be_pushed_again",
     "scrapy dq purge": "tests/commands/test_purge.py test_what_waits_in_one_partition_is_dropped",
     "scrapy dq limit": "tests/commands/test_limit.py test_each_limit_is_set_and_taken_back",
-    "scrapy dq seen convert": "tests/commands/test_seen.py test_it_makes_what_is_requested",
-    "scrapy dq reshard": "tests/commands/test_reshard.py "
-    "test_it_says_what_was_moved_and_which_setting_follows",
+    "scrapy dq move": "tests/commands/test_move.py test_it_says_what_was_moved_and_which_settings_follow",
     "scrapy dq clear": "tests/commands/test_clear.py test_it_says_what_there_is_and_asks",
     "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_continues",
     "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",
