@@ -19,7 +19,7 @@ from scrapy_dq.frontier.model import Order, Seen
 
 if TYPE_CHECKING:
     from scrapy_dq.commands.output.display import ProgressBar
-    from scrapy_dq.frontier.archive.move import Moved
+    from scrapy_dq.frontier.archive.move import Moved, Shape
     from scrapy_dq.frontier.frontier import Frontier
     from scrapy_dq.inspection.place import Place
     from scrapy_dq.settings import Config
@@ -59,6 +59,7 @@ class Move(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+        from scrapy_dq.frontier.archive.move import Shape
 
         with ExitStack() as stack:
             place = target = stack.enter_context(looking.place_of(settings, options))
@@ -68,8 +69,13 @@ class Move(Subcommand):
                     there.set(name, None, "cmdline")
                 there.set("REDIS_URL", options.to, "cmdline")
                 target = stack.enter_context(looking.opened(looking.config_named(there, options)))
+            config = place.config
+            wanted = Shape(
+                Order(options.order or config.order), Seen(options.seen or config.seen_kind),
+                options.shards or config.shards,
+            )  # fmt: skip
             with ProgressBar() as bar, alone.continued(_CONTINUE):
-                done = asyncio.run(_moved(place, target, options, bar))
+                done = asyncio.run(_moved(place, target, wanted, bar))
         if options.json:
             print_json(
                 {
@@ -89,16 +95,18 @@ class Move(Subcommand):
             print(f"It was {done.was}, and is now {done.now}.")
         else:
             print(f"An earlier command has moved it. It is now {done.now}.")
-        for line in _advice(done, place.config, target):
+        if done.now != wanted:
+            print(f"It was begun like that. For {wanted}: run this again.")
+        for line in _advice(done, config, target):
             print(line)
         print(f"Continue with: {crawl_command(options)}")
         return DONE
 
 
-async def _moved(place: Place, target: Place, options: argparse.Namespace, bar: ProgressBar) -> Moved:
+async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -> Moved:
     from scrapy_dq.codec.shown import priority_of
     from scrapy_dq.frontier.admin.flush import need_nobody
-    from scrapy_dq.frontier.archive.move import BETWEEN, Mover, Shape, Wanted
+    from scrapy_dq.frontier.archive.move import BETWEEN, Mover
     from scrapy_dq.frontier.keys import HOME
     from scrapy_dq.frontier.worker.identity import own_identity
     from scrapy_dq.frontier.worker.reclaim import Reclaimer
@@ -120,15 +128,12 @@ async def _moved(place: Place, target: Place, options: argparse.Namespace, bar: 
         await asyncio.gather(*map(reclaim, frontiers))
 
     mover = Mover(
-        Wanted(
-            Shape(config.order, config.seen_kind, config.shards), options.order and Order(options.order),
-            options.seen and Seen(options.seen), options.shards,
-        ),
+        wanted,
         lambda payload: priority_of(payload, config.max_entry_bytes), at_rest,
         lambda total: bar.begin("entries", total), bar.advance,
     )  # fmt: skip
     async with alone.connected(config) as source:
-        if options.to:
+        if target is not place:
             async with alone.connected(target.config) as there:
                 return await mover.elsewhere(source, there, target.target)
         async with alone.connected(replace(config, crawl=config.crawl + BETWEEN)) as between:

@@ -163,7 +163,7 @@ def test_an_export_that_no_worker_here_could_use_is_refused(
 
 def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, exported: Path) -> None:  # noqa: F811
     before = everywhere.dump()
-    with pytest.raises(FrontierRefused, match="exists, and an import only makes new ones"):
+    with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
         dq.text("import", str(exported), DQ_PARTITION_BY="none")
     assert everywhere.dump() == before
 

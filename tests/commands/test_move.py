@@ -119,10 +119,10 @@ def test_leases_of_a_dead_worker_are_moved_too(dq: Any, live: LiveFrontier, work
 
 @pytest.mark.usefixtures("filled", "_quick_disks")
 @pytest.mark.parametrize("half", [1, 2])
-def test_until_it_is_complete_nobody_joins_and_no_other_shape_is_begun(
+def test_until_it_is_complete_nobody_joins_and_no_other_shape_begins(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, half: int
 ) -> None:
-    """In either half; without options, the same command continues, whatever the settings say."""
+    """In either half; it is completed as it was begun."""
     load, begun = move.load, []
 
     async def interrupted(*args: Any, **named: Any) -> Any:
@@ -139,9 +139,9 @@ def test_until_it_is_complete_nobody_joins_and_no_other_shape_is_begun(
         with pytest.raises(FrontierRefused, match="being moved: `scrapy dq move <spider>` with the same"):
             HandWorker(live, "worker")
         assert dq.found("status", "--no-rate")["waiting"] == 40
-    with pytest.raises(FrontierRefused, match=r"half moved to priority-lifo, seen exact, 3 shards"):
-        dq.text("move", "--shards", "2")
-    dq.text("move")
+    said = dq.text("move", "--shards", "2").splitlines()
+    assert any(line.endswith("now priority-lifo, seen exact, 3 shards.") for line in said)
+    assert "It was begun like that. For priority-lifo, seen exact, 2 shards: run this again." in said
     assert sum(waiting(live.redis, live.crawl, 3)) == 40
 
 

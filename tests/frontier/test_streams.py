@@ -15,7 +15,7 @@ from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
-from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape, ShardOf, Wanted
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape, ShardOf
 from scrapy_dq.frontier.archive.parts import Part
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release, Seen
@@ -243,7 +243,7 @@ def test_a_move_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker) ->
 
             return frontier
 
-        mover = Mover(Wanted(Shape(fed.order, Seen.EXACT, shards)), int, nobody)
+        mover = Mover(Shape(fed.order, Seen.EXACT, shards), int, nobody)
         return fed.run(mover.within(of_shard(fed.crawl), of_shard(fed.crawl + BETWEEN)))  # type: ignore[no-any-return]
 
     try:

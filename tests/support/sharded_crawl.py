@@ -14,8 +14,7 @@ import msgpack
 import redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.shards import count_of
-from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape, Wanted
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Admission, Order, Seen, Terms
@@ -110,7 +109,7 @@ class Crawl:
 
         return asyncio.run(run())
 
-    def move(self, shards: int, url: str = "", **given: Any) -> Moved:
+    def move(self, shards: int, url: str = "", order: Order | None = None, seen: Seen | None = None) -> Moved:
         """Move the crawl, at rest, into so many shards; *url*: into another Redis."""
 
         async def nobody(*_: Any) -> None:
@@ -127,18 +126,14 @@ class Crawl:
 
                     return frontier
 
-                mover = Mover(Wanted(Shape(self.order, self.seen, shards), **given), int, nobody)
+                shape = Shape(order or self.order, seen or self.seen, shards)
+                mover = Mover(shape, int, nobody)
                 if url:
                     return await mover.elsewhere(of_shard(here, self.name), of_shard(there, self.name), url)
                 between = of_shard(here, self.name + BETWEEN)
                 return await mover.within(of_shard(here, self.name), between)
 
         return asyncio.run(run())
-
-    def move_to_the_end(self, shards: int, url: str = "") -> None:
-        """Complete a move of which nothing is known but that it was interrupted."""
-        while count_of(self.redis, self.name + BETWEEN) or count_of(self.redis, self.name) != shards:
-            self.move(shards, url)
 
     def entries(self) -> Counter[tuple[str, bytes]]:
         """Return where each entry is, without its shard."""

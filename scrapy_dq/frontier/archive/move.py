@@ -49,30 +49,6 @@ class Shape:
         return f"{self.order.value}, seen {self.seen.value}, {shards}"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the user wants."""
-
-    default: Shape
-    order: Order | None = None
-    seen: Seen | None = None
-    shards: int | None = None
-    """These count before those of *default*."""
-
-    @property
-    def shape(self) -> Shape:
-        order, seen = self.order or self.default.order, self.seen or self.default.seen
-        return Shape(order, seen, self.shards or self.default.shards)
-
-    def refuse_other(self, crawl: str, begun: Shape) -> None:
-        """Raise FrontierRefused if a move to *begun* is not what is wanted."""
-        if replace(self, default=begun).shape != begun:
-            raise FrontierRefused(
-                f"crawl {crawl!r} is half moved to {begun}: the same command without --order, --seen and "
-                f"--shards completes that"
-            )
-
-
 @dataclass
 class Moved:
     """What a call has done."""
@@ -113,7 +89,8 @@ class _Plan:
 class Mover:
     """The arguments that both halves of a move have in common."""
 
-    wanted: Wanted
+    shape: Shape
+    """What the crawl becomes, unless a move to another shape was begun: that is completed."""
     priority_of: Callable[[bytes], int]
     """See `load`."""
     at_rest: Callable[[Sequence[Frontier], str, int], Awaitable[None]]
@@ -154,9 +131,8 @@ class Mover:
             first = await self._move(source, between, "")
             if first.now == first.was:
                 return first
-        shape = await _shape_of(between)
-        self.wanted.refuse_other((await source(HOME)).crawl, shape)
-        second = await replace(self, wanted=Wanted(shape))._move(between, source, "", again=True)
+        as_begun = replace(self, shape=await _shape_of(between))
+        second = await as_begun._move(between, source, "", again=True)
         doubts = sorted({*(first.doubts if first else ()), *second.doubts})
         return replace(second, was=first.was if first else None, doubts=doubts)
 
@@ -164,12 +140,12 @@ class Mover:
         """Make one half of a move; *again*: the second one, which keeps the shape."""
         shape = await _shape_of(source)
         old = [await source(number) for number in range(shape.shards)]
-        meta, moved = await meta_of(old[HOME]), Moved(self.wanted.shape)
+        meta, moved = await meta_of(old[HOME]), Moved(self.shape)
         plan = _Plan.in_meta(meta)
         if plan is None:
-            if self.wanted.shape == shape and not (to or again):
+            if self.shape == shape and not (to or again):
                 return replace(moved, was=shape)
-            plan = _Plan(uuid4().hex, to, self.wanted.shape)
+            plan = _Plan(uuid4().hex, to, self.shape)
             require_convertible(await header_of(old), plan.shape.seen)
             await require_none([await target(number) for number in range(plan.shape.shards)], "")
         elif plan.to != to:
@@ -177,7 +153,6 @@ class Mover:
             raise FrontierRefused(
                 f"crawl {old[HOME].crawl!r} is half moved: the same command {where} completes that"
             )
-        self.wanted.refuse_other(old[HOME].crawl, plan.shape)
         new = [await target(number) for number in range(plan.shape.shards)]
         if not await is_loaded(new, plan.id):
             moved = await self._copy(old, meta, plan, new)

@@ -4,12 +4,12 @@
 --          has begun here owns it), label (begin; end; tidy: home has ended, which is on its disk, and the marks go; or
 --          what the items are: backlog, failed, samples, minutes, journal: in this order; returned, quarantine,
 --          delayed, dead, seen, seeds, admitted, adopted, limits, spent, earliest, blocked, stats; fingerprints: they
---          become seen now, of whatever kind that is; messages: for home, acknowledged), first (of lists: how many elements of any
---          list were stored here before), items (msgpack: elements, members or tokens; of the backlog rank, partition
---          and elements of one list after another; with a time before each: delayed, earliest, blocked, an expiring
---          seen; field and value: dead, limits, spent, stats; the first bucket and the member: a compact seen; begin:
---          the epoch that this shard had (empty: none), the highest sequence of the crawl, fields of meta and their
---          values; end: of home how many are done, failed and gone)
+--          become seen now, of whatever kind that is; messages: for home, acknowledged), first (of lists: how many
+--          elements of any list were stored here before), items (msgpack: elements, members or tokens; of the backlog
+--          rank, partition and elements of one list after another; with a time before each: delayed, earliest, blocked,
+--          an expiring seen; field and value: dead, limits, spent, stats; the first bucket and the member: a compact
+--          seen; begin: the epoch that this shard had (empty: none), the highest sequence of the crawl, fields of meta
+--          and their values; end: of home how many are done, failed and gone)
 -- RETURNS  OK, how often something was stored here | CHANGED (another process owns it, or this is a late copy)
 --          | GAP (elements are missing that were stored: this shard was rolled back)
 --          | WRONG_TYPE, key, actual, expected
