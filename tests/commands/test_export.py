@@ -190,7 +190,7 @@ def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_
         if live.redis.hget(keys.meta(new.crawl), "shards") == b"0>2":
             with pytest.raises(FrontierRefused, match="is half imported"):
                 new.text("move", "--shards", "3")
-        if number == 12:  # half of it may be deleted, too
+        if number == 20:  # half of it may be deleted, too
             new.text("clear", "--yes", DQ_SHARDS=2)
             assert not live.redis.exists(keys.meta(new.crawl), keys.meta(Shard(new.crawl, 1)))
     assert kills > 20
