@@ -12,8 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from scrapy_dq.frontier.archive import new_crawl
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.resharding import transfer
 from support.fault_crawl import FIGURES
 from support.fork_server import ForkServer
 from support.project import Project
@@ -178,4 +178,4 @@ def _quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
         await write(frontier)
         return ""
 
-    monkeypatch.setattr(transfer, "written", written)
+    monkeypatch.setattr(new_crawl, "written", written)

@@ -49,7 +49,6 @@ LAYERS = (
     "environment backend",
     "codec settings",
     "frontier.archive",
-    "frontier.resharding",
     "frontier.admin",
     "frontier.worker",
     "frontier embedded collector extras filesystem hostnames refusal scrapy_redis signals text",

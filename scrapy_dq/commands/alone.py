@@ -13,13 +13,14 @@ from scrapy_dq.text import printable
 if TYPE_CHECKING:
     from scrapy_dq.frontier.frontier import Frontier
     from scrapy_dq.inspection.place import Place
+    from scrapy_dq.settings import Config
 
 T = TypeVar("T")
 
 
 @asynccontextmanager
-async def connected(place: Place) -> AsyncIterator[Callable[[int], Awaitable[Frontier]]]:
-    """Yield a function that returns the frontier of a shard of the crawl, by its number.
+async def connected(config: Config) -> AsyncIterator[Callable[[int], Awaitable[Frontier]]]:
+    """Yield a function that returns the frontier of a shard of the crawl of *config*, by its number.
 
     Raises:
         FrontierRefused: the embedded Redis cannot be started or joined, or a node is not suitable.
@@ -28,10 +29,10 @@ async def connected(place: Place) -> AsyncIterator[Callable[[int], Awaitable[Fro
     from scrapy_dq.environment import data_dir
     from scrapy_dq.factory import frontier_of
 
-    connection = Connection(place.config, data_dir(place.config.data_dir))
+    connection = Connection(config, data_dir(config.data_dir))
 
     async def of_shard(number: int) -> Frontier:
-        return frontier_of(place.config, await connection.client_of(number), shard=number)
+        return frontier_of(config, await connection.client_of(number), shard=number)
 
     try:
         await connection.connect()
@@ -48,7 +49,7 @@ async def with_frontiers(
     Args:
         shards: with those of so many; 0: of as many as it has.
     """
-    async with connected(place) as of_shard:
+    async with connected(place.config) as of_shard:
         return await call([await of_shard(number) for number in range(shards or len(place.shards))])
 
 

@@ -80,7 +80,7 @@ class _Deletion:
             return await flush(home, self._ttl_s, "clear", self._refused, self._dead)
 
         async def delete() -> list[Flushed]:
-            async with alone.connected(self._place) as of_shard:
+            async with alone.connected(self._place.config) as of_shard:
                 return await flush_all(delete_home, of_shard, len(self._place.shards))
 
         with alone.continued("The same command deletes what is left"):

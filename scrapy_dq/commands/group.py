@@ -29,12 +29,11 @@ from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
 from scrapy_dq.commands.limit import Limit
 from scrapy_dq.commands.listing import DEAD_LETTERS, FAILED_REQUESTS, Search
 from scrapy_dq.commands.metrics import PrometheusMetrics
+from scrapy_dq.commands.move import Move
 from scrapy_dq.commands.output.streams import lasting_streams
 from scrapy_dq.commands.push import Push
 from scrapy_dq.commands.report import Report
-from scrapy_dq.commands.reshard import Reshard
 from scrapy_dq.commands.retry import Retry
-from scrapy_dq.commands.seen import SeenOf
 from scrapy_dq.commands.status import Status
 from scrapy_dq.commands.steering import VERBS
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
@@ -46,8 +45,8 @@ from scrapy_dq.text import printable
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     Crawl(), Status(), Workers(), Search(), FAILED_REQUESTS, DEAD_LETTERS, Events(), Report(), Doctor(),
-    *VERBS, Retry(), Push(), Limit(), SeenOf(), Reshard(), Clear(), Adopt(), ExportCrawl(), ImportCrawl(),
-    Web(), PrometheusMetrics(),
+    *VERBS, Retry(), Push(), Limit(), Clear(), Adopt(), Move(), ExportCrawl(), ImportCrawl(), Web(),
+    PrometheusMetrics(),
 )  # fmt: skip
 
 LONGEST_LINE = 4000

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.frontier import Frontier
     from scrapy_dq.settings import Config
 
-_CONTINUE = "Until the same command is complete no worker can join; `scrapy dq clear` deletes what there is"
+_CONTINUE = (
+    "Until the same command is complete no worker can join; `scrapy dq clear --all` deletes what there is"
+)
 
 
 class ImportCrawl(Subcommand):

@@ -268,7 +268,7 @@ class Frontier:
         )  # fmt: skip
         status = Status(reply[0].decode())
         if status is Status.LOST:
-            return Rejoined(status, shards=(reply[1] or b"").decode("utf-8", "replace") if reply[1:] else "")
+            return Rejoined(status)
         if status is Status.FINISHED:
             return Rejoined(status, last_seq=_exchange_number(reply[1]))
         _, stored_run, owned, last_seq, words, registered = reply

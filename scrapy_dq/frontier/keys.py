@@ -27,11 +27,6 @@ KEYS = (
         "the run; longer with SCHEDULER_PERSIST, or for a retry. A zset with DQ_SEEN_TTL; with "
         "DQ_SEEN = compact a hash, the directory of its buckets",
     ),
-    Key(
-        "converting",
-        "set",
-        "while `scrapy dq seen convert` converts it; of the type that `seen` had",
-    ),
     Key("discarded", "hash", "while buckets of a `seen` that was dropped are not unlinked yet"),
     Key("adopted", "set", "as `seen`; fingerprints that another scheduler has seen, in its format"),
     Key("seeds", "set", "the run; longer for a retry of what failed"),

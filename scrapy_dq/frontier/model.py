@@ -606,8 +606,6 @@ class Rejoined:
     """None: not read."""
     registered: int = field(default=0, compare=False)
     """Passed to every exchange under the new id."""
-    shards: str = ""
-    """LOST, because the crawl was moved: into so many shards, or `<before>><after>`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,14 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "purge": (),
     "limit": ("limits", "block", "journal", "half_moved"),
     "notices": ("journal",),
-    "steer": ("damage", "messages", "starts", "journal", "declined", "abandon", "finish"),
+    "steer": (
+        "damage", "messages", "starts", "journal", "declined", "abandon", "finish", "half_moved",
+    ),
     "retry": ("messages", "journal", "half_moved"),
     "forget": ("journal", "half_moved"),
-    "convert": ("half_moved",),
     "drop": ("messages", "journal", "half_moved"),
-    "reshard": ("shared", "starts", "member", "limits"),
-    "arrive": ("messages", "shared", "limits", "resharding"),
-    "depart": ("messages", "shared", "resharding"),
+    "freeze": ("messages", "shared"),
+    "load": ("messages", "shared", "starts", "member", "limits", "loading"),
     "sweep": (),
     "audit": ("starts", "limits", "recount", "journal"),
     "overview": ("starts",),
@@ -71,13 +71,13 @@ _LEAN = {
 """All parts of these: to create the functions of the others takes longer than a beat does itself."""
 LOOKS = ("sizes", "upcoming", "present")
 """Read-only scripts, for the command line."""
-BY_HAND = ("steer", "retry", "forget", "convert", "drop", "reshard", "arrive", "depart")
+BY_HAND = ("steer", "retry", "forget", "drop", "freeze", "load")
 """Scripts that write, for the command line only."""
 AFTERWARDS = ("probe",)
 """Scripts that run after one that was denied a command."""
 TRANSITIONS = (*_LEAN, *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
 _COUNTING = (
-    "join", "rejoin", "exchange", "drain", "leave", "steer", "retry", "drop", "reshard", "arrive", "depart",
+    "join", "rejoin", "exchange", "drain", "leave", "steer", "retry", "drop", "load",
 )  # fmt: skip
 """Scripts that move entries or members: after an error lib/stopped.lua runs. Others are just repeated."""
 _MOST_MOVES = 4

@@ -317,26 +317,20 @@ def refuse(reply: Any) -> None:
             f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl"
         )
     if reply[0] == b"MOVING":
-        before, _, after = reply[1].decode("utf-8", "replace").partition(">")
-        raise FrontierRefused(half_moved(before, after))
-    if reply[0] == b"CONVERTING":
-        from_, _, to = reply[1].decode("utf-8", "replace").partition(">")
-        raise FrontierRefused(
-            f"the seen set of this crawl is half converted from {from_} to {to}: `scrapy dq seen convert "
-            f"<spider> --to {to}` completes the conversion"
-        )
+        raise FrontierRefused(half_moved(reply[1]))
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part[:1000].decode("utf-8", "replace") for part in reply)
         way = "Run it as it was started, "
         if field == "shards" and ">" in stored:
-            before, _, after = stored.partition(">")
-            raise FrontierRefused(half_moved(before, after))
+            raise FrontierRefused(half_moved(stored.encode()))
         if field == "shards":
-            way = f"Set DQ_SHARDS = {stored}, or move it with `scrapy dq reshard <spider> --to {ours}`, "
-        if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been converted since
+            way = f"Set DQ_SHARDS = {stored}, or move it with `scrapy dq move <spider> --shards {ours}`, "
+        if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been moved since
             way = f"Set {SETTING_OF_SEEN[stored]}, "
             if stored != Seen.COMPACT.value:
-                way += f"convert it with `scrapy dq seen convert <spider> --to {ours}`, "
+                way += f"move it with `scrapy dq move <spider> --seen {ours}`, "
+        if field == "order":
+            way = f"Set DQ_ORDER = {stored!r}, or move it with `scrapy dq move <spider> --order {ours}`, "
         raise FrontierRefused(
             f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. {way}"
             f"choose another crawl name with DQ_CRAWL, or start from scratch with SCHEDULER_FLUSH_ON_START"
@@ -352,17 +346,14 @@ def refuse_other_schema(crawl: str, stored: bytes | None) -> None:
         )
 
 
-def half_moved(before: str, after: str) -> str:
-    """Return the message about a crawl whose reshard, or import, is not complete."""
-    if before == "0":
+def half_moved(shards: bytes) -> str:
+    """Return the message about a crawl whose import, or move, is not complete; *shards*: `meta.shards`."""
+    if shards.startswith(b"0>"):
         return (
-            "the crawl is half imported: `scrapy dq import` with the same file completes that, and "
-            "`scrapy dq clear --all` deletes it"
+            "the crawl is half imported: `scrapy dq import` with the same file, or the same `scrapy dq move` "
+            "completes that, and `scrapy dq clear --all` deletes it"
         )
-    return (
-        f"the crawl is half moved from {before} to {after} shards: `scrapy dq reshard <spider> --to {after}` "
-        f"completes that"
-    )
+    return "the crawl is being moved: `scrapy dq move <spider>` with the same options completes that"
 
 
 def wrong_type(key: str, actual: str, expected: str) -> str:

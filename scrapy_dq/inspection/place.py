@@ -53,7 +53,7 @@ class Place:
         )
 
     def ask_all(self) -> None:
-        """Let the next look ask all shards again, as many as the crawl has by now (`scrapy dq reshard`)."""
+        """Let the next look ask all shards again, as many as the crawl has by now (`scrapy dq move`)."""
         known = self.__dict__.get("shards")
         if known is not None and count_of(self.client, self.crawl) not in (0, len(known)):
             del self.__dict__["shards"]

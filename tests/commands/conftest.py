@@ -19,7 +19,7 @@ from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import RedisServer
 
 PASSWORD = "s3cr3t-w0rd"
-CHANGES = ("retry", "push", "clear", "limit", "seen", "reshard", "export", "import")
+CHANGES = ("retry", "push", "clear", "limit", "move", "export", "import")
 """Commands that may have something to say beside what they print."""
 
 LOOKS = ("status", "workers", "search", "failed", "dead", "events", "history", "doctor")

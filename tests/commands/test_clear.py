@@ -443,3 +443,33 @@ def test_fingerprints_that_no_entry_can_have_are_refused(dq: Any, live: LiveFron
     for words in (("clear", "pushed", "--seen"), ("search", "pushed")):
         with pytest.raises(CommandError, match="REQUEST_FINGERPRINTER_CLASS 'another'"):
             dq.found(*words, f"{HOST}/1", **SPIDERS)
+
+
+def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFrontier) -> None:
+    """The crawl is gone, and buckets of what it had seen are not."""
+    live.redis.hset(live.key("discarded"), "generation", 3000)
+    for n in range(3000):
+        live.redis.sadd(live.key(f"seen:generation:{n}"), n)
+    assert dq.text("clear") == f"What was left of crawl {live.crawl!r} is deleted.\n"
+    assert live.dump() == {}
+
+
+def test_a_clear_says_that_some_is_left(
+    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seen set of very many fingerprints is deleted in several commands, or by the next run."""
+    monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
+    worker.leave()
+    live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
+    said = r"is deleted but for .* is in Redis still: run this again"
+    with pytest.raises(CommandError, match=said):
+        dq.text("clear", "--yes")
+    assert "is deleted" not in dq.printed
+    monkeypatch.setattr("scrapy_dq.commands.clear.SWEEP_S", 0.05)
+    with pytest.raises(CommandError, match=r"some is left after 0.05 s: run this again"):
+        dq.text("clear")
+    assert live.key_names() == {"discarded"}
+    HandWorker(live, "again").leave()
+    with pytest.raises(CommandError, match=said):
+        dq.text("clear", "--yes", "--json")
+    assert json.loads(dq.printed)["left"] is True

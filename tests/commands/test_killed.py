@@ -11,11 +11,10 @@ import pytest
 from commands.conftest import Dq
 from commands.test_listing import end_badly
 from commands.test_push import HOST, OWN, SPIDERS
-from commands.test_seen import COMPACT, kind, seen
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.model import Order
+from scrapy_dq.frontier.model import Admission, Order
 from support.killed import MOST, killed_before
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 from support.redis_server import RedisServer
 
 
@@ -91,7 +90,7 @@ def test_limit(each_moment: Each) -> None:
 
 def begun(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker", IDENTITY)
-    worker.exchange(seen(1), seen(2), seen(3))
+    worker.exchange(*(put(n, admission=Admission.SEEN) for n in range(3)))
     worker.leave()
 
 
@@ -99,11 +98,3 @@ def test_clear(each_moment: Each) -> None:
     """No key is left."""
     for _, live in each_moment(begun, "clear", "--all", "--yes"):
         assert not live.redis.keys(live.key("*"))
-
-
-def test_seen_convert(each_moment: Each) -> None:
-    """All that was seen is known; nothing of the conversion is left."""
-    for _, live in each_moment(begun, "seen", "convert", **COMPACT):
-        assert kind(live) == "compact"
-        assert peek(live.redis, live.crawl).census.seen == 3
-        assert not live.redis.exists(live.key("converting"))

@@ -399,15 +399,6 @@ def test_an_expired_fingerprint_is_not_seen(live: LiveFrontier, pusher: HandWork
     assert [is_seen(live.redis, live.crawl, each, b"", b"") for each in (b"old", b"new")] == [False, True]
 
 
-def test_while_it_is_converted_both_kinds_tell(live: LiveFrontier, pusher: HandWorker) -> None:
-    live.redis.hset(live.key("meta"), "seen_kind", "exact>expiring")
-    live.redis.zadd(live.key("seen"), {b"new": 1})
-    live.redis.sadd(live.key("converting"), b"old")
-    assert [is_seen(live.redis, live.crawl, each, b"", b"") for each in (b"old", b"new", b"x")] == [
-        True, True, False,
-    ]  # fmt: skip
-
-
 def test_it_is_looked_up_in_the_shard_of_its_partition(
     server: RedisServer, live: LiveFrontier, pusher: HandWorker
 ) -> None:

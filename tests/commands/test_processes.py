@@ -175,7 +175,6 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
     before = sorted(project.folder.rglob("*"))
     words = {name: ["x", "http://y"] for name in ("push",)} | {
         "limit": ["x", "--site", "y"], "search": ["x", "y"], "export": ["x", "y"], "import": ["x", "y"],
-        "seen": ["convert", "x"], "reshard": ["x", "--to", "2"],
         "clear": ["x", "--site", "y"],
     }  # fmt: skip
     commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]

@@ -72,7 +72,7 @@ def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWor
     assert client.zcard(keys.prefix(keys.Shard(dq.crawl, 2)) + "rotation")
 
 
-def test_who_looks_for_long_sees_all_shards_after_a_reshard(server: RedisServer, live: LiveFrontier) -> None:
+def test_who_looks_for_long_sees_all_shards_after_a_move(server: RedisServer, live: LiveFrontier) -> None:
     """Of a page, and of `status --watch`, the crawl is looked up once."""
     config = Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})
     with opened(config) as place, ExitStack() as stack:

@@ -76,7 +76,7 @@ def test_the_crawl_goes_on_while_all_slots_are_moved(
     meta = keys.meta(crawl.project.name)
     crawl.wait_for_part(0.1)
     before, done = cluster.owner(meta), len(crawl.done)
-    cluster.reshard()
+    cluster.move_slots()
     during = len(crawl.done) - done
     assert cluster.owner(meta) is not before
     verdict = crawl.end(120)

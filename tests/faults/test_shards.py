@@ -74,7 +74,7 @@ def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: Calla
     crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
-    cluster.reshard()
+    cluster.move_slots()
     verdict = crawl.end(120)
     assert_whole(verdict)
     assert all("dq/rejoins" not in worker.stats for worker in workers)
@@ -89,7 +89,7 @@ def test_a_crawl_at_rest_is_moved_into_other_shards(
         crawl.wait_for_part(0.2)
         crawl.kill(worker)
     for to in (5, 8):
-        done = run_dq(crawl.project, "reshard", crawl.project.name, "--to", str(to), "-s", "DQ_WORKER_TTL=2")
+        done = run_dq(crawl.project, "move", crawl.project.name, "--shards", str(to), "-s", "DQ_WORKER_TTL=2")
         assert done.returncode == 0, done.stderr
     crawl.start(2, settings={"DQ_SHARDS": 8})
     assert_whole(crawl.end(120), crawl.leases_at_kills)
@@ -141,7 +141,7 @@ def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
     may_repeat = 0
     crawl.wait_for_part(0.05, 120)
     crawl.site.set_latency(SLOW_S)  # the crawl must not end meanwhile, however long this takes
-    cluster.reshard()
+    cluster.move_slots()
     crawl.site.set_latency(SITE["latency_s"])
     masters = [each for each in cluster.servers if cluster.run(each, "ROLE")[0] == b"master"]
     for number, master in enumerate(masters):

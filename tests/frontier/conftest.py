@@ -81,14 +81,14 @@ def narrow(live: LiveFrontier) -> HandWorker:
 @pytest.fixture
 def crawl_of(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Crawl]]:
     with ExitStack() as crawls:
-        yield lambda seen, partitioned, order=Order.FIFO, name="": crawls.enter_context(
-            closing(Crawl(redis_server.url, name or crawl_name, seen, partitioned, order))
+        yield lambda seen, partitioned, order=Order.FIFO, name="", url="": crawls.enter_context(
+            closing(Crawl(url or redis_server.url, name or crawl_name, seen, partitioned, order))
         )
 
 
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
-    """Return a function that has the n-th script of a reshard fail, before or after Redis has run it."""
+    """Return a function that has the n-th script of a move fail, before or after Redis has run it."""
     call = Script.call
     left = [0, False]
 

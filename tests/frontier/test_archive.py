@@ -17,19 +17,16 @@ from scrapy_dq.frontier.archive.parts import Header, Part
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import (
-    ELSEWHERE,
-    Admission,
     FrontierRefused,
     FrontierUnavailable,
     Limits,
     Order,
     Seen,
     StartQueue,
-    Terms,
 )
 from support import sharded_crawl, stored
 from support.live_frontier import HandWorker, put
-from support.sharded_crawl import HOSTS, Crawl, filled
+from support.sharded_crawl import HOSTS, Crawl, filled, known_again, sums
 
 pytestmark = pytest.mark.usefixtures("_quick_disks")
 
@@ -63,19 +60,6 @@ def loaded(crawl: Crawl, shards: int, archive: Archive, priority_of: Callable[[b
         return await load(frontiers[:shards], header, given(), target, priority_of=priority_of)
 
     return crawl.with_frontiers(store)
-
-
-def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
-    """Put all once more that was put, and return how many of them are new."""
-    admitted = 0
-    for partition, token in known:
-        worker = crawl.worker_of(partition, token)
-        terms = Terms(finish_at=ELSEWHERE)
-        waits = worker.exchange(terms=terms).census.waiting
-        new = put(next(crawl.numbers), partition=partition, token=token)
-        new.admission = Admission.SEEN if len(token) == 20 else Admission.ID
-        admitted += worker.exchange(new, terms=terms).census.waiting - waits
-    return admitted
 
 
 KINDS = [
@@ -112,13 +96,6 @@ def test_all_travels(
     new.numbers = old.numbers
     new.join(after)
     assert known_again(new, known) == 0
-
-
-def sums(crawl: Crawl, shards: int) -> list[int]:
-    """Return what waits, was done, has failed, and is delayed, over all shards."""
-    metas = (crawl.redis.hget(keys.meta(Shard(crawl.name, n)), "counts").split() for n in range(shards))
-    counts = [[int(each[at]) for at in (1, 3, 4, 9)] for each in metas]
-    return [sum(each) for each in zip(*counts, strict=True)]
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -180,7 +157,7 @@ def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
             break
         killed_at(0, False)
         if b">" in (new.redis.hget(keys.meta(new.name), "shards") or b""):
-            for begin in (new.join, new.reshard):
+            for begin in (new.join, new.move):
                 with pytest.raises(FrontierRefused, match=r"half imported: `scrapy dq import` with the same"):
                     begin(3)
     killed_at(0, False)
@@ -249,7 +226,7 @@ def test_what_cannot_be_loaded_is_refused_and_nothing_changes(
     with pytest.raises(FrontierRefused, match="half imported"):
         dumped(new, 1)
     loaded(new, 2, archive)
-    with pytest.raises(FrontierRefused, match="exists, and an import only makes new ones"):
+    with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
         loaded(new, 2, dumped(old, 1))
     assert new.entries() == old.entries()
 

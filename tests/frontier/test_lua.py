@@ -12,12 +12,12 @@ import redis
 from scrapy_dq.frontier import Overview, forget, keys
 from scrapy_dq.frontier.admin.backlog import names_beside, sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.convert import convert_some
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
+from scrapy_dq.frontier.archive.move import _freeze
+from scrapy_dq.frontier.archive.new_crawl import NewCrawl
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
-from scrapy_dq.frontier.resharding.transfer import Transfer
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import (
     _PARTS,
@@ -175,26 +175,22 @@ BLOCKING_CALLS: dict[str, Any] = {
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
     "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
-    "convert": lambda client: convert_some(client, HOME, Seen.COMPACT, []),
     "drop": lambda client: drop(client, "a crawl", "a.example"),
 }
 
 
-RESHARDING_CALLS: dict[str, Any] = {
-    "reshard": lambda transfer: transfer.change(0, 2, "begin"),
-    "arrive": lambda transfer: transfer.arrive(0, 1, "seen", []),
-    "depart": lambda transfer: transfer._depart_now(0, "seen"),
+MOVING_CALLS: dict[str, Any] = {
+    "load": lambda frontier: NewCrawl([frontier], b"epoch").store(0, "seen", []),
+    "freeze": lambda frontier: _freeze(frontier, "epoch", 1),
 }
 
 
-@pytest.mark.parametrize("name", RESHARDING_CALLS)
-def test_a_call_of_a_reshard_passes_the_arguments_that_its_script_states(name: str) -> None:
+@pytest.mark.parametrize("name", MOVING_CALLS)
+def test_a_call_of_a_move_passes_the_arguments_that_its_script_states(name: str) -> None:
     """As a transition does."""
     client = _NoReply()
     with pytest.raises(FrontierUnavailable):
-        asyncio.run(
-            RESHARDING_CALLS[name](Transfer([Frontier(client, "a crawl", Order.FIFO)], b"e", b"1>2", 0, True))
-        )
+        asyncio.run(MOVING_CALLS[name](Frontier(client, "a crawl", Order.FIFO)))
     ((_, number, *rest),) = client.sent
     declared, args = rest[:number], rest[number:]
     assert declared == [*keys.fixed("a crawl")]
@@ -215,7 +211,7 @@ class _NoReplyToLooks(_NoReply):
         return [b"epoch", None]
 
 
-@pytest.mark.parametrize("name", [*LOOKS, *(each for each in BY_HAND if each not in RESHARDING_CALLS)])
+@pytest.mark.parametrize("name", [*LOOKS, *(each for each in BY_HAND if each not in MOVING_CALLS)])
 def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) -> None:
     """As a transition does."""
     client = _NoReplyToLooks()

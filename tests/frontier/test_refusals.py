@@ -23,7 +23,6 @@ from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 
-# Nobody looks at `converting` but who converts, nor at the history but who reads it.
 # Another crawl under this name
 
 

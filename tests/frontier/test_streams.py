@@ -15,9 +15,10 @@ from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape, ShardOf
 from scrapy_dq.frontier.archive.parts import Part
+from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release, Seen
-from scrapy_dq.frontier.resharding.reshard import reshard
 from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
 from support.stored import roll_back
@@ -224,7 +225,7 @@ def test_one_that_is_put_twice_under_its_id_counts_once(
 
 
 @pytest.mark.usefixtures("_quick_disks")
-def test_a_reshard_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker) -> None:
+def test_a_move_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker) -> None:
     """Other shards could not tell home that something of a message is done."""
     fed.feed(b"a", b"b")
     first, second = claim(claimer, 2).leases
@@ -232,21 +233,32 @@ def test_a_reshard_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker)
     claimer.exchange(*children, Ack(first.entry_id), Release(second.entry_id), seeding=3)
     claimer.leave()
     assert fed.pending() == 2
-    client = fed.frontier.client
-    frontiers = [Frontier(client, fed.crawl, fed.order, shard=number) for number in range(3)]
+
+    async def nobody(*_: object) -> None: ...
+
+    def moved(shards: int) -> Moved:
+        def of_shard(name: str) -> ShardOf:
+            async def frontier(number: int) -> Frontier:
+                return Frontier(fed.frontier.client, name, fed.order, shard=number)
+
+            return frontier
+
+        mover = Mover(Shape(fed.order, Seen.EXACT, shards), int, nobody)
+        return fed.run(mover.within(of_shard(fed.crawl), of_shard(fed.crawl + BETWEEN)))  # type: ignore[no-any-return]
+
     try:
-        assert fed.run(reshard(frontiers, 3)).entries > 3
+        assert moved(3).entries > 3
         assert fed.pending() == 0
         assert not fed.redis.exists(fed.key("messages"))
-        fed.run(reshard(frontiers, 1))
+        moved(1)
         worker = HandWorker(fed, "worker")
         while held := claim(worker, 9).leases:
             worker.exchange(*(Ack(lease.entry_id) for lease in held), seeding=3)
         assert worker.exchange(seeding=3).census.done == 9
         assert not fed.redis.exists(fed.key("messages"))
     finally:
-        for each in frontiers[1:]:
-            roll_back(fed.redis, each.name, {})
+        for number in (1, 2):
+            roll_back(fed.redis, Shard(fed.crawl, number), {})
 
 
 @pytest.mark.usefixtures("_quick_disks")
@@ -284,8 +296,8 @@ def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, 
             assert len(leases) == 4
             assert {lease.message for lease in leases} == {b""}
     finally:
-        for each in frontiers[1:]:
-            roll_back(fed.redis, each.name, {})
+        for number in (1, 2):
+            roll_back(fed.redis, Shard(fed.crawl, number), {})
 
 
 def test_several_fields_are_json(fed: Stream, claimer: HandWorker) -> None:

@@ -102,7 +102,7 @@ class Cluster:
         return next(server for server in self.servers if server.port == most)
 
     def migrate(self, key: str, target: RedisServer, *, pause: Callable[[], object] = lambda: None) -> None:
-        """Move the slot of *key* to another master, as `redis-cli --cluster reshard` does: key by key."""
+        """Move the slot of *key* to another master, as redis-cli does: key by key."""
         source, slot = self.owner(key), key_slot(key.encode())
         self.run(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
         self.run(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
@@ -111,7 +111,7 @@ class Cluster:
             if "slave" not in self.nodes(server)[f"127.0.0.1:{server.port}"]["flags"]:
                 self.run(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
 
-    def reshard(self, *, steps: int = 16) -> None:
+    def move_slots(self, *, steps: int = 16) -> None:
         """Move every slot from its master to the next one; each master keeps some slots all the time."""
         masters = [each for each in self.servers if self.run(each, "ROLE")[0] == b"master"]
         owned: dict[int, list[int]] = {}

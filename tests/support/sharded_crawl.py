@@ -14,11 +14,10 @@ import msgpack
 import redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.shards import before_and_after
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
 from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Admission, Order, Seen, Terms
-from scrapy_dq.frontier.resharding.reshard import reshard
 from scrapy_dq.frontier.worker.routing import shard_of
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put
 from support.stored import roll_back, stored_state
@@ -110,12 +109,31 @@ class Crawl:
 
         return asyncio.run(run())
 
-    def reshard(self, to: int) -> Any:
-        async def move(frontiers: list[Frontier]) -> Any:
-            stored = await frontiers[0].client.hget(keys.meta(self.name), "shards")
-            return await reshard(frontiers[: max(before_and_after(stored)[0], to)], to)
+    def move(self, shards: int, url: str = "", order: Order | None = None, seen: Seen | None = None) -> Moved:
+        """Move the crawl, at rest, into so many shards; *url*: into another Redis."""
 
-        return self.with_frontiers(move)
+        async def nobody(*_: Any) -> None:
+            """Leave it to the freezing to find a worker."""
+
+        async def run() -> Moved:
+            async with redis.asyncio.Redis.from_url(self.url) as here, redis.asyncio.Redis.from_url(
+                url or self.url
+            ) as there:  # fmt: skip
+
+                def of_shard(client: Any, name: str) -> Callable[[int], Awaitable[Frontier]]:
+                    async def frontier(number: int) -> Frontier:
+                        return Frontier(client, name, self.order, seen=self.seen, shard=number)
+
+                    return frontier
+
+                shape = Shape(order or self.order, seen or self.seen, shards)
+                mover = Mover(shape, int, nobody)
+                if url:
+                    return await mover.elsewhere(of_shard(here, self.name), of_shard(there, self.name), url)
+                between = of_shard(here, self.name + BETWEEN)
+                return await mover.within(of_shard(here, self.name), between)
+
+        return asyncio.run(run())
 
     def entries(self) -> Counter[tuple[str, bytes]]:
         """Return where each entry is, without its shard."""
@@ -146,11 +164,12 @@ class Crawl:
                     assert shard_of(partition, b"", shards) == number
             meta = self.redis.hgetall(keys.meta(shard))
             assert int(meta.get(b"shards", b"1")) == shards
-            assert not [name for name in meta if name.startswith(b"reshard")]
+            assert not [name for name in meta if name.startswith(b"load:")]
 
     def close(self) -> None:
         for number in range(MOST):
             roll_back(self.redis, Shard(self.name, number), {})
+            roll_back(self.redis, Shard(self.name + BETWEEN, number), {})
         self._stack.close()
         self.redis.close()
 
@@ -168,3 +187,23 @@ def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
         crawl.exchange(worker, want=3)
     crawl.leave()  # they return
     return known
+
+
+def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
+    """Put all once more that was put, and return how many of them are new."""
+    admitted = 0
+    for partition, token in known:
+        worker = crawl.worker_of(partition, token)
+        terms = Terms(finish_at=ELSEWHERE)
+        waits = worker.exchange(terms=terms).census.waiting
+        new = put(next(crawl.numbers), partition=partition, token=token)
+        new.admission = Admission.SEEN if len(token) == 20 else Admission.ID
+        admitted += worker.exchange(new, terms=terms).census.waiting - waits
+    return admitted
+
+
+def sums(crawl: Crawl, shards: int) -> list[int]:
+    """Return what waits, was done, has failed, and is delayed, over all shards."""
+    metas = (crawl.redis.hget(keys.meta(Shard(crawl.name, n)), "counts").split() for n in range(shards))
+    counts = [[int(each[at]) for at in (1, 3, 4, 9)] for each in metas]
+    return [sum(each) for each in zip(*counts, strict=True)]

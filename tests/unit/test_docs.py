@@ -55,12 +55,10 @@ COMMANDS = {
     "scrapy dq retry": "tests/commands/test_retry.py test_those_are_retried_that_are_named",
     "scrapy dq push": "tests/commands/test_push.py test_urls_wait_in_the_crawl",
     "scrapy dq limit": "tests/commands/test_limit.py test_each_limit_is_set_and_taken_back",
-    "scrapy dq seen convert": "tests/commands/test_seen.py test_it_makes_what_is_requested",
-    "scrapy dq reshard": "tests/commands/test_reshard.py "
-    "test_it_says_what_was_moved_and_which_setting_follows",
     "scrapy dq clear books --site": "tests/commands/test_clear.py "
     "test_what_waits_in_one_partition_is_dropped",
     "scrapy dq clear books --seen": "tests/commands/test_clear.py test_what_is_forgotten_can_be_pushed_again",
+    "scrapy dq move": "tests/commands/test_move.py test_it_says_what_was_moved_and_which_settings_follow",
     "scrapy dq clear": "tests/commands/test_clear.py test_it_says_what_there_is_and_asks",
     "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_continues",
     "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",

@@ -41,7 +41,7 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
         refuse(reply)
         return set(reply[1]) if reply[0] == b"OK" else None
 
-    # Where one was put depends on its partition, which its fingerprint does not tell. After a reshard,
+    # Where one was put depends on its partition, which its fingerprint does not tell. After a move,
     # several shards may have it.
     known, *others = shards_of(client, crawl).each(forget_in_shard, strict=True)
     return None if known is None else len(known.union(*filter(None, others)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import sha1
 from typing import Any
 
@@ -28,18 +27,9 @@ def is_seen(client: Any, crawl: str, fingerprint: bytes, partition: bytes, known
     client, shard = shards[shard_of(partition, fingerprint, len(shards))]
     kind, since = client.hmget(keys.meta(shard), "seen_kind", "seen_since")
     prefix = keys.prefix(shard)
-    for name, stored in _sets((kind or b"exact").decode()):
-        if _has(client, prefix + name, stored, fingerprint, int(since or 0)):
-            return True
+    if _has(client, prefix + "seen", (kind or b"exact").decode(), fingerprint, int(since or 0)):
+        return True
     return bool(client.sismember(prefix + "adopted", known_as))
-
-
-def _sets(stored: str) -> Iterator[tuple[str, str]]:
-    """Yield key and kind of each set of fingerprints; during a conversion there are two."""
-    before, converts, after = stored.partition(">")
-    yield "seen", after if converts else before
-    if converts:
-        yield "converting", before
 
 
 def _has(client: Any, name: str, kind: str, fingerprint: bytes, since: int) -> bool:

@@ -105,17 +105,7 @@ def count_of(client: Any, crawl: str) -> int:
         raise
     if epoch is None:
         return 0
-    return max(before_and_after(stored))
-
-
-def before_and_after(stored: bytes | None) -> tuple[int, int]:
-    """Return the numbers of shards before and after a reshard; the same one twice: none is under way.
-
-    Args:
-        stored: `meta.shards`.
-    """
-    before, _, after = (stored or b"1").partition(b">")
-    return int(before), int(after or before)
+    return max(map(int, (stored or b"1").split(b">")))  # half imported, or while it moves: `<before>><after>`
 
 
 def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+from redis.exceptions import ResponseError
+
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.parts import KEPT, Header
-from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.errors import as_unavailable, moved_to
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
-from scrapy_dq.frontier.resharding.shard_change import counts_of, meta_of
 from scrapy_dq.frontier.wire import half_moved, refuse_other_schema
 
 _SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1, 2, 3, 4, 7, 9, 11
 """In the counts of a shard. Source: lua/lib/state.lua"""
+_NO_COUNTS = [0] * 12
 _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 """Counts that change whenever an entry or a token does."""
 
@@ -37,11 +39,12 @@ async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
     return found
 
 
-async def header_of(frontiers: Sequence[Frontier]) -> Header:
+async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT) -> Header:
     """Return what is true of the whole crawl.
 
     Args:
         frontiers: of all its shards, home first.
+        fields: of home's meta, to take along.
     Raises:
         FrontierRefused: there is none, or it is half of something; or it was stored by another version.
     """
@@ -56,14 +59,11 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
         behind = meta.get(b"run") != home.get(b"run") or (number and meta.get(b"cleared") == b"1")
         if behind and home.get(b"phase") == b"open":
             raise FrontierRefused(
-                f"shard {number} of crawl {crawl!r} has not begun the run of home: start a worker, pause the "
-                f"crawl, and then export it"
+                f"shard {number} of crawl {crawl!r} has not begun the run of home: start a worker, stop it, "
+                f"and repeat the command"
             )
-        before, moving, after = meta.get(b"shards", b"").decode("utf-8", "replace").partition(">")
-        if moving:
-            raise FrontierRefused(half_moved(before, after))
-        if b">" in meta.get(b"seen_kind", b""):
-            raise FrontierRefused(f"the seen set of crawl {crawl!r} is half converted: finish that first")
+        if meta.get(b"shards", b"").startswith(b"0>"):
+            raise FrontierRefused(half_moved(meta[b"shards"]))
     # A program that pushes requests has begun it, and no spider has joined since.
     order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
     with as_unavailable():
@@ -85,8 +85,25 @@ async def header_of(frontiers: Sequence[Frontier]) -> Header:
         failed=sum(each[_FAILED] for each in counts), gone=gone,
         seen_since_ms=since and since - counts[HOME][_OFFSET], entries=entries,
         tokens=sum(max(0, each[_SEEN]) for each in counts),
-        kept={name: home[name.encode()] for name in KEPT if name.encode() in home},
+        kept={name: home[name.encode()] for name in fields if name.encode() in home},
     )  # fmt: skip
+
+
+async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
+    """Return the meta of a shard; in a cluster, its node is found by this."""
+    with as_unavailable():
+        for last in (False,) * 3 + (True,):
+            try:
+                return dict(await frontier.client.hgetall(keys.meta(frontier.name)))
+            except ResponseError as error:
+                if last or moved_to(error) is None:
+                    raise
+    raise AssertionError("the last try returns or raises")
+
+
+def counts_of(meta: dict[bytes, bytes]) -> list[int]:
+    """Return the counts of a shard (lua/lib/state.lua): sequence, waiting, in flight, done, failed, ..."""
+    return [*map(int, meta[b"counts"].split())] if b"counts" in meta else _NO_COUNTS
 
 
 async def offset_of(frontier: Frontier) -> int:

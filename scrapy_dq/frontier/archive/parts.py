@@ -27,11 +27,21 @@ DEAD = "dead"
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
 ENTRIES = (WAITING, RETURNED, QUARANTINE, DELAYED, FAILED, DEAD)
 KINDS = (*TOKENS, LIMITS, BLOCKED, *ENTRIES)
-"""In the order in which they are read and stored."""
+"""What an export holds, in the order in which it is read and stored."""
+SPENT, EARLIEST = "spent", "earliest"
+"""(partition, "<run or day> <count>"); (time, partition). These and the next ones only move."""
+STATS = "stats"
+"""(name, value)."""
+HISTORY = ("samples", "minutes", "journal")
+"""(element,), the oldest first."""
+MOVED = (*TOKENS, LIMITS, BLOCKED, SPENT, EARLIEST, *ENTRIES, STATS, *HISTORY)
+"""What a move takes along, in the order in which it is read and stored."""
 KEPT = (
     "spider_args", "run_name", "keep_seen", "starts", "events", "limits_set", "began", "crawled",
 )  # fmt: skip
 """Fields of home's meta that go with the crawl as they are."""
+KEPT_BY_MOVE = (*KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed")
+"""The same, of a move: the run goes on, also one that has finished or is on hold."""
 _BIAS = 2**52
 _NEWEST_FIRST = 2**51
 """A turn from here on is _BIAS minus a sequence. Source: lua/lib/entry.lua"""
@@ -75,7 +85,7 @@ class Header:
     tokens: int
     """How many there are in SEEN, about."""
     kept: dict[str, bytes] = field(default_factory=dict)
-    """KEPT, as far as they are set."""
+    """KEPT, or KEPT_BY_MOVE, as far as they are set."""
 
 
 def sequence_of(turn: bytes) -> int:

@@ -25,18 +25,18 @@ def item_of(kind: str, member: bytes, stored: Any, offset: int) -> Item:
 
     Args:
         kind: one that has a key of its own, without those of TOKENS.
-        stored: as `ShardReader.members` yields it.
+        stored: its value, or its score.
         offset: what to subtract from a time, in ms.
     """
     return _READERS[kind](member, stored, offset)
 
 
 def _limits(partition: bytes, stored: Any, offset: int) -> Item:
-    return partition, stored[1].decode("ascii")
+    return partition, stored.decode("ascii")
 
 
-def _blocked(partition: bytes, stored: Any, offset: int) -> Item:
-    return stored[0] - offset, partition
+def _until(partition: bytes, stored: Any, offset: int) -> Item:
+    return int(stored) - offset, partition
 
 
 def _come_back(member: bytes, stored: Any, offset: int) -> Item:
@@ -46,16 +46,21 @@ def _come_back(member: bytes, stored: Any, offset: int) -> Item:
 
 def _delayed(member: bytes, stored: Any, offset: int) -> Item:
     partition, _, payload = member[20:].partition(b"\0")
-    return stored[0] - offset, rank_of(member[12:20]), partition, member[:12], payload
+    return int(stored) - offset, rank_of(member[12:20]), partition, member[:12], payload
 
 
 def _dead(entry_id: bytes, stored: Any, offset: int) -> Item:
-    return (entry_id, *failed_item(stored[1]))
+    return (entry_id, *failed_item(stored))
+
+
+def _as_it_is(name: bytes, stored: Any, offset: int) -> Item:
+    return name, stored
 
 
 _READERS: dict[str, Callable[[bytes, Any, int], Item]] = {
-    parts.LIMITS: _limits, parts.BLOCKED: _blocked, parts.RETURNED: _come_back,
+    parts.LIMITS: _limits, parts.BLOCKED: _until, parts.EARLIEST: _until, parts.RETURNED: _come_back,
     parts.QUARANTINE: _come_back, parts.DELAYED: _delayed, parts.DEAD: _dead,
+    parts.SPENT: _as_it_is, parts.STATS: _as_it_is,
 }  # fmt: skip
 
 
@@ -95,12 +100,13 @@ class Writer:
         """
         self._before, self._order, self._priority_of = before, order, priority_of
         self._writers: dict[str, Callable[..., list[Any]]] = {
-            parts.LIMITS: self._limits, parts.BLOCKED: self._blocked, parts.RETURNED: self._come_back,
-            parts.QUARANTINE: self._come_back, parts.DELAYED: self._delayed, parts.DEAD: self._dead,
+            parts.LIMITS: self._limits, parts.RETURNED: self._come_back, parts.DELAYED: self._delayed,
+            parts.QUARANTINE: self._come_back, parts.DEAD: self._dead,
+            **dict.fromkeys((parts.BLOCKED, parts.EARLIEST, parts.SPENT, parts.STATS), lambda *item: [*item]),
         }  # fmt: skip
 
     def stored(self, kind: str, item: Item) -> list[Any]:
-        """Return what transitions/arrive.lua takes for an item of a kind that `item_of` reads."""
+        """Return what transitions/load.lua takes for an item of a kind that `item_of` reads."""
         return self._writers[kind](*item)
 
     def element(
@@ -125,9 +131,6 @@ class Writer:
 
     def _limits(self, partition: bytes, limits: str) -> list[Any]:
         return [partition, limits.encode()]
-
-    def _blocked(self, until: int, partition: bytes) -> list[Any]:
-        return [until, partition]
 
     def _come_back(
         self, partition: bytes, rank: int, sequence: int, entry_id: bytes, attempts: int, payload: bytes

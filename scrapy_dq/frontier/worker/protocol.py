@@ -666,7 +666,7 @@ class WorkerProtocol:
         self._pending = None
         self._listener.counted(Count.REJOIN, 1)
         if answer.status is Status.LOST:
-            self._lose(answer.shards)
+            self._lose()
             return
         unfinished = self._unfinished
         # It was asked to keep them before they were given up: the next rejoin releases them.
@@ -778,26 +778,15 @@ class WorkerProtocol:
         self.outbox.clear()
         self._finish(over=True)
 
-    def _lose(self, moved_into: str = "") -> None:
+    def _lose(self) -> None:
         self.lost = self.together.lost = True
-        if moved_into:
-            logger.critical(
-                "Crawl %r was moved into another number of shards (%s) while this worker was absent. It "
-                "closes with reason frontier_lost: start it again with that DQ_SHARDS. What it had leased "
-                "waits there",
-                self._shard.crawl, moved_into,
-            )  # fmt: skip
-        else:
-            self._log_loss()
-        self._listener.frontier_lost()
-
-    def _log_loss(self) -> None:
         logger.critical(
-            "%s of crawl %r is gone, or was replaced by another one (FLUSHALL? an empty "
+            "%s of crawl %r is gone, or was replaced by another one (`scrapy dq move`? FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
             "frontier_lost; %s",
             "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
             self._shard.crawl,
-            "the next crawl starts again from start()" if self._shard.number == HOME
+            "unless it was moved, the next crawl starts again from start()" if self._shard.number == HOME
             else "`scrapy dq clear --all` deletes the rest, so that the crawl starts again",
         )  # fmt: skip
+        self._listener.frontier_lost()

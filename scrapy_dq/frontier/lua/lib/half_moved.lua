@@ -1,4 +1,4 @@
--- half moved: whether a crawl is between two numbers of shards (reshard.lua): what lies where is not known then.
+-- half moved: whether a crawl is between two places: half imported (load.lua), or frozen while it moves (freeze.lua).
 local function half_moved()
   local shards = redis.call('HGET', key.meta, 'shards') or ''
   if string.find(shards, '>', 1, true) then return { 'MOVING', shards } end

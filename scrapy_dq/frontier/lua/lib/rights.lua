@@ -35,7 +35,6 @@ local function refused_commands(kind)
   for _, command in ipairs({ 'ZRANGEBYLEX', 'ZRANGEBYSCORE' }) do try(command, scratch, '-', '+') end
   for _, command in ipairs({ 'HINCRBY', 'HINCRBYFLOAT' }) do try(command, scratch, '', 'no number') end
   try('HSET', scratch, '', '', 'of these the number is even')
-  try('RENAME', scratch, scratch)
   if kind == 'stream' then
     try('XACK', scratch, '', '0-1')
     try('XCLAIM', scratch, '', '', 0, '0-1')

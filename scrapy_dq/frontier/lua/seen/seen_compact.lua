@@ -15,8 +15,8 @@ function KINDS.compact()
   local function save()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
   end
-  local function begin(expected)
-    generation, count, buckets = new_generation(), 0, math.max(FIRST, math.ceil(expected / LOAD))
+  local function begin()
+    generation, count, buckets = new_generation(), 0, FIRST
     rounds = rounds_of(buckets)
     save() -- at once: buckets without a directory could never be found again
   end
@@ -40,14 +40,14 @@ function KINDS.compact()
     return done
   end
   function kind.add(token)
-    if not look() then begin(0) end
+    if not look() then begin() end
     return change('SADD', 1, bucket_of(token, buckets, rounds)) == 1
   end
   function kind.remove(token)
     return look() and change('SREM', -1, bucket_of(token, buckets, rounds)) or 0
   end
-  function kind.arrive(items)
-    if not look() then begin(0) end
+  function kind.load(items)
+    if not look() then begin() end
     for i = 1, #items, 2 do
       change('SADD', 1, bucket_with(items[i], number(sub(items[i + 1], -9)), buckets, rounds), items[i + 1])
     end
@@ -69,6 +69,5 @@ function KINDS.compact()
     if look() then discard(generation, buckets) end
     generation = nil -- read it again after key.seen is gone
   end
-  kind.prepare = begin
   return kind
 end

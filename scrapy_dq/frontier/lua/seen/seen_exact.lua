@@ -4,7 +4,6 @@ function KINDS.exact()
     size = 'SCARD',
     remove = 'SREM',
     add = function(token) return redis.call('SADD', key.seen, token) == 1 end,
-    arrive = function(items) for _, token in ipairs(items) do redis.call('SADD', key.seen, token) end end,
-    some = function(name, most) return redis.call('SRANDMEMBER', name, most), {} end,
+    load = function(items) for _, token in ipairs(items) do redis.call('SADD', key.seen, token) end end,
   }
 end

@@ -6,13 +6,12 @@ function KINDS.expiring()
     since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
     return since
   end
-  local function is_old(at) return tonumber(at) < seen_since() end
   return {
     size = 'ZCARD',
     remove = 'ZREM',
     add = function(token)
       local at = redis.call('ZSCORE', key.seen, token)
-      if at and not is_old(at) then return false end
+      if at and tonumber(at) >= seen_since() then return false end
       redis.call('ZADD', key.seen, now_ms(), token)
       return true
     end,
@@ -22,16 +21,8 @@ function KINDS.expiring()
       local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. seen_since(), 'LIMIT', 0, 200)
       if #old > 0 then redis.call('ZREM', key.seen, unpack(old)) end
     end,
-    arrive = function(items)
+    load = function(items)
       for i = 1, #items, 2 do redis.call('ZADD', key.seen, 'GT', items[i], items[i + 1]) end
-    end,
-    some = function(name, most)
-      local found, tokens, old = redis.call('ZRANGE', name, 0, most - 1, 'WITHSCORES'), {}, {}
-      for i = 1, #found, 2 do
-        tokens[#tokens + 1] = found[i]
-        old[found[i]] = is_old(found[i + 1])
-      end
-      return tokens, old
     end,
   }
 end

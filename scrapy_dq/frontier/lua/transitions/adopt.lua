@@ -2,15 +2,13 @@
 -- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), scrapys (1: its fingerprints are those
 --          of this crawl), fingerprints (msgpack array; at most 1,000)
 -- RETURNS  OK, new ones, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC | FINISHED
---          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
+--          | WRONG_TYPE, key, actual, expected
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: repeating it changes nothing
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end
 load_sizes()
-local wrong = unfit()
-if wrong then return wrong end
 local worker_id, number, scrapys, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', cmsgpack.unpack(ARGV[6])
 local new = 0
 if scrapys then

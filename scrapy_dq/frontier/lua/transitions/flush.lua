@@ -17,7 +17,7 @@ local waiting, in_flight, seen, shards = 0, 0, 0, 1
 local readable = pcall(function()
   load_sizes()
   waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
-  for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do -- the larger one: see reshard.lua
+  for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do -- the larger one: see freeze.lua
     shards = math.max(shards, tonumber(number))
   end
   clear_run(false)

@@ -2,12 +2,12 @@
 -- ARGS     fingerprints (msgpack array), known_as (msgpack array: the fingerprint of each in another scheduler),
 --          by (who has them forgotten, for the journal)
 -- RETURNS  OK, positions (from 0) of fingerprints that were seen | ABSENT | WRONG_TYPE, key, actual, expected
---          | CONVERTING, from>to
+--          | MOVING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
 local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
 load_sizes()
-local wrong = unfit() or half_moved()
+local wrong = half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local others, known = cmsgpack.unpack(known_as), {}

@@ -12,7 +12,7 @@
 --          exist (1: all other shards do), run_name (stored)
 --          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
---          | WRONG_TYPE, key, actual, expected | CONVERTING, from>to
+--          | WRONG_TYPE, key, actual, expected
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
@@ -24,8 +24,6 @@ if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 load_sizes()
 -- Many scripts read all members: a million would block Redis for seconds.
 if there.members > MOST_MEMBERS then return { 'TOO_MANY', key.members, there.members } end
-local wrong = unfit()
-if wrong then return wrong end
 local apart = follow_home(new_epoch, of_run, exist, replaces)
 if apart then return { apart, apart == 'LATER' and state.run or state.epoch or '' } end
 local over = is_over(of_run)

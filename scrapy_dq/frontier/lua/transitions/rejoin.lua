@@ -2,16 +2,13 @@
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
 --          2 logged), seeding (1, or 4: start() runs again), registered (of old_id; 0: any), and those of described.lua
 -- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), words, registered
---          | FINISHED, last_seq (2^52: the next run has begun) | LOST | LOST, shards (resharded) | CONVERTING, from>to
+--          | FINISHED, last_seq (2^52: the next run has begun) | LOST
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
 load_sizes()
-local wrong = unfit()
-if wrong then return wrong end
-local shards = state.epoch == epoch and stored_shards()
-if shards ~= ours.shards then return { 'LOST', shards } end
+if state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' } end -- the latter: it moves
 if is_member(new_id) then
   redis.call('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),

@@ -2,11 +2,14 @@
 -- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close;
 --          complete: interrupted start() methods count as complete, and without members the run is finished, if
 --          nothing is left; wake: only makes idle workers exchange), by (who sends it, for the journal)
--- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | WRONG_TYPE, key, actual, expected
+-- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | MOVING, from>to
+--          | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
 local word, by = ARGV[1], ARGV[2]
 load_sizes()
+local wrong = half_moved()
+if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local holds = { pause = 'paused', drain = 'draining', resume = '' }
 if holds[word] then

@@ -1,0 +1,249 @@
+"""Moves a crawl at rest: what an export reads is loaded elsewhere, and only then deleted here.
+
+A move that is killed is continued by the same one. The crawl is frozen first, so that it does not change, and
+stores the plan, with the id of the load. It is deleted when the new crawl is complete and on disk. In the
+same Redis a crawl moves twice, through another name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+import msgpack
+
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.flush import purge
+from scrapy_dq.frontier.archive.dump import dump, messages_of
+from scrapy_dq.frontier.archive.header import header_of, meta_of
+from scrapy_dq.frontier.archive.load import Target, is_loaded, load, require_convertible, require_none
+from scrapy_dq.frontier.archive.new_crawl import on_disk
+from scrapy_dq.frontier.archive.parts import KEPT_BY_MOVE, MOVED, Header
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import half_moved, id_text, refuse
+from scrapy_dq.frontier.worker.audit import audit
+
+BETWEEN = "~moving"
+"""Behind the name of a crawl: its name between the two halves of a move in one Redis."""
+ShardOf = Callable[[int], Awaitable[Frontier]]
+"""Returns the frontier of a shard of one crawl, by its number."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a move may change."""
+
+    order: Order
+    seen: Seen
+    shards: int
+
+    def __str__(self) -> str:
+        shards = f"{self.shards} shard{'s' * (self.shards > 1)}"
+        return f"{self.order.value}, seen {self.seen.value}, {shards}"
+
+
+@dataclass
+class Moved:
+    """What a call has done."""
+
+    now: Shape
+    was: Shape | None = None
+    """None: the old crawl was deleted by an earlier call."""
+    entries: int = 0
+    tokens: int = 0
+    """Requests and fingerprints that this call has given to the new crawl; 0: an earlier one had."""
+    doubts: list[str] = field(default_factory=list)
+    """Why it is not certain that everything is on disk; a sentence without a full stop each."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a frozen crawl has stored in its home."""
+
+    id: str
+    """Of the load."""
+    to: str
+    """The address of the Redis where it goes; empty: this one."""
+    shape: Shape
+
+    @classmethod
+    def in_meta(cls, meta: dict[bytes, bytes]) -> _Plan | None:
+        if not meta.get(b"shards", b"").endswith(b">0"):
+            return None
+        id_, to, order, seen, shards = json.loads(meta[b"moving"])
+        return cls(id_, to, Shape(Order(order), Seen(seen), shards))
+
+    def packed(self) -> str:
+        shape = self.shape
+        return json.dumps([self.id, self.to, shape.order.value, shape.seen.value, shape.shards])
+
+
+@dataclass(frozen=True)
+class Mover:
+    """The arguments that both halves of a move have in common."""
+
+    shape: Shape
+    """What the crawl becomes, unless a move to another shape was begun: that is completed."""
+    priority_of: Callable[[bytes], int]
+    """See `load`."""
+    at_rest: Callable[[Sequence[Frontier], str, int], Awaitable[None]]
+    """Reclaims the leases of dead workers, given all shards, epoch and run.
+
+    Raises FrontierRefused if a worker is alive.
+    """
+    began: Callable[[int], object] = lambda count: None
+    """Called with the number of entries and fingerprints before they are read."""
+    progress: Callable[[int], object] = lambda count: None
+    """Called with the number of further ones."""
+
+    async def elsewhere(self, source: ShardOf, target: ShardOf, to: str) -> Moved:
+        """Move a crawl into another Redis; the next call continues an interrupted move.
+
+        Args:
+            to: the address of that, without a password.
+        Raises:
+            FrontierUnavailable: a Redis does not answer: repeat the call.
+            FrontierRefused: it is not possible; the message says why.
+        """
+        home = await source(HOME)
+        if b"epoch" not in await meta_of(home) and b"imported" in await meta_of(await target(HOME)):
+            shape = await _shape_of(target)
+            await _delete([home], b"", 1)  # an earlier call may have been killed before its end
+            return Moved(shape)
+        return await self._move(source, target, to)
+
+    async def within(self, source: ShardOf, between: ShardOf) -> Moved:
+        """Give a crawl another shape in the same Redis; see `elsewhere`.
+
+        Args:
+            between: of the crawl that exists between the two halves.
+        """
+        first = None
+        await (await between(HOME)).sweep(math.inf)  # an earlier call may have been killed before its end
+        if not await _is_halfway(source, between):
+            first = await self._move(source, between, "")
+            if first.now == first.was:
+                return first
+        as_begun = replace(self, shape=await _shape_of(between))
+        second = await as_begun._move(between, source, "", again=True)
+        doubts = sorted({*(first.doubts if first else ()), *second.doubts})
+        return replace(second, was=first.was if first else None, doubts=doubts)
+
+    async def _move(self, source: ShardOf, target: ShardOf, to: str, *, again: bool = False) -> Moved:
+        """Make one half of a move; *again*: the second one, which keeps the shape."""
+        shape = await _shape_of(source)
+        old = [await source(number) for number in range(shape.shards)]
+        meta, moved = await meta_of(old[HOME]), Moved(self.shape)
+        plan = _Plan.in_meta(meta)
+        if plan is None:
+            if self.shape == shape and not (to or again):
+                return replace(moved, was=shape)
+            plan = _Plan(uuid4().hex, to, self.shape)
+            require_convertible(await header_of(old), plan.shape.seen)
+            await require_none([await target(number) for number in range(plan.shape.shards)], "")
+        elif plan.to != to:
+            where = f"with --to, to {plan.to}," if plan.to else "without --to"
+            raise FrontierRefused(
+                f"crawl {old[HOME].crawl!r} is half moved: the same command {where} completes that"
+            )
+        new = [await target(number) for number in range(plan.shape.shards)]
+        if not await is_loaded(new, plan.id):
+            moved = await self._copy(old, meta, plan, new)
+        await _delete(old, meta[b"epoch"], shape.shards)
+        return replace(moved, now=plan.shape)
+
+    async def _copy(
+        self, old: Sequence[Frontier], meta: dict[bytes, bytes], plan: _Plan, new: Sequence[Frontier]
+    ) -> Moved:
+        epoch, run = meta[b"epoch"].decode(), int(meta[b"run"])
+        await self.at_rest(old, epoch, run)
+        await on_disk(old[HOME], lambda home: _freeze(home, epoch, len(old), plan))
+        for frontier in old[1:]:
+            await _freeze(frontier, epoch, len(old))
+        for frontier in old:  # a list that is in no index would be deleted
+            await audit(frontier, epoch, run)
+        header = await _header_of(old, plan)
+        self.began(header.entries + header.tokens)
+        loaded = await load(
+            new, header, dump(old, header, MOVED), Target(plan.shape.order, plan.shape.seen),
+            priority_of=self.priority_of, progress=self.progress, whole=True,
+        )  # fmt: skip
+        was = Shape(header.order, header.seen, header.shards)
+        return Moved(plan.shape, was, loaded.entries, loaded.tokens, loaded.doubts)
+
+
+async def _is_halfway(source: ShardOf, between: ShardOf) -> bool:
+    """Tell whether the first half of a move is complete: the crawl has only its other name, or comes back."""
+    home, halfway = await meta_of(await source(HOME)), await meta_of(await between(HOME))
+    if b"epoch" not in halfway or halfway.get(b"shards", b"").startswith(b"0>"):
+        return False
+    plan = _Plan.in_meta(halfway)
+    return b"epoch" not in home or (plan is not None and home.get(b"imported") == plan.id.encode())
+
+
+async def _shape_of(source: ShardOf) -> Shape:
+    """Return what a crawl is.
+
+    Raises:
+        FrontierRefused: there is none, or only half of it.
+    """
+    home = await source(HOME)
+    meta = await meta_of(home)
+    if b"epoch" not in meta:
+        raise FrontierRefused(f"there is no crawl {home.crawl!r}")
+    shards = meta.get(b"shards", b"1")
+    if shards.startswith(b"0>"):
+        raise FrontierRefused(half_moved(shards))
+    order, seen = meta.get(b"order") or b"fifo", meta.get(b"seen_kind") or b"exact"
+    return Shape(Order(order.decode()), Seen(seen.decode()), int(shards.partition(b">")[0]))
+
+
+async def _header_of(old: Sequence[Frontier], plan: _Plan) -> Header:
+    header = await header_of(old, KEPT_BY_MOVE)
+    never_sent = sum([int((await meta_of(each)).get(b"never_sent", 0)) for each in old])
+    return replace(header, id=plan.id, kept=header.kept | {"never_sent": b"%d" % never_sent})
+
+
+async def _freeze(
+    frontier: Frontier,
+    epoch: str | bytes,
+    shards: int,
+    plan: _Plan | None = None,
+    messages: Sequence[bytes] = (),
+) -> None:
+    """Let nothing but a deletion change a shard any more; acknowledge *messages*.
+
+    Source: transitions/freeze.lua
+    """
+    script, said = Script("freeze", Order.FIFO), plan.packed() if plan else ""
+    packed = msgpack.packb(list(messages), use_bin_type=False)
+    with as_unavailable():
+        reply = await script.call(frontier.client, keys.fixed(frontier.name), epoch, shards, said, packed)
+    refuse(reply)
+    if reply[0] == b"LIVE":
+        raise FrontierRefused(
+            f"worker {id_text(reply[1])} has joined crawl {frontier.crawl!r} meanwhile: stop it, and repeat "
+            f"the command"
+        )
+    if reply[0] != b"OK" or (plan and reply[1].decode() != said):
+        raise FrontierRefused(
+            f"crawl {frontier.crawl!r} has changed meanwhile, or the same command runs elsewhere: repeat "
+            f"this one"
+        )
+
+
+async def _delete(old: Sequence[Frontier], epoch: bytes, shards: int) -> None:
+    """Delete a crawl that is complete in its new place; home last, which says that it is."""
+    async for messages in messages_of(old[HOME]):
+        await _freeze(old[HOME], epoch, shards, messages=messages)
+    for frontier in (*old[1:], old[HOME]):
+        while (await frontier.flush([], force=True, epoch=epoch)).left:
+            pass
+    await purge(old)

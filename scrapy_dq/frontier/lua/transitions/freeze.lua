@@ -1,0 +1,20 @@
+-- freeze: a shard of a crawl without live members is about to move: `meta.shards` becomes "<shards>>0". From then on no
+-- worker can join or rejoin, and nothing else can change the crawl but deleting it.
+-- ARGS     epoch, shards, plan (where the crawl goes, for home; empty: unchanged), messages (msgpack array: fields of
+--          `messages` whose entries are stored in the new place: they are acknowledged)
+-- RETURNS  OK, plan (that of the first call counts) | LIVE, worker_id | CHANGED (this is another crawl, or of another
+--          number of shards) | WRONG_TYPE, key, actual, expected
+-- COST     O(messages)
+-- CRASH    before: nothing, or a part of the messages is still pending; after: repeating it changes nothing
+local epoch, shards, plan, messages = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
+load_sizes()
+local stored, frozen = stored_shards(), shards .. '>0'
+if state.epoch ~= epoch or stored ~= shards and stored ~= frozen then return { 'CHANGED' } end
+local live = redis.call('SRANDMEMBER', key.members)
+if live then return { 'LIVE', live } end
+if stored ~= frozen then redis.call('HSET', key.meta, 'shards', frozen, 'moving', plan) end
+for _, field in ipairs(messages) do
+  redis.call('HDEL', key.messages, field)
+  count_message(of_message(field, ''), 0)
+end
+return { 'OK', stored_field('moving') }

@@ -1,1 +1,0 @@
-"""Changes the number of shards of a crawl at rest."""

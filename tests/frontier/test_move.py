@@ -1,0 +1,484 @@
+"""A crawl at rest moves: into another shape, or another Redis. Nothing is lost, doubled or left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import forget, keys, peek
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.drop import drop
+from scrapy_dq.frontier.admin.retry import retry_records
+from scrapy_dq.frontier.archive import move, new_crawl
+from scrapy_dq.frontier.archive.load import shards_for_all_of
+from scrapy_dq.frontier.archive.move import BETWEEN, Shape
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.model import (
+    Admission,
+    FrontierRefused,
+    FrontierUnavailable,
+    Hold,
+    Limits,
+    Order,
+    Seen,
+    Status,
+)
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.worker.routing import shard_of
+from support import sharded_crawl, stored
+from support.live_frontier import ack, partitions
+from support.redis_server import RedisServer
+from support.sharded_crawl import HOSTS, Crawl, filled, known_again, sums
+
+quick = pytest.mark.usefixtures("_quick_disks")
+
+
+@pytest.fixture
+def elsewhere(redis_server: RedisServer) -> str:
+    """Return the URL of another Redis: another database of the same server."""
+    return f"{redis_server.url.removesuffix('/0')}/1"
+
+
+@quick
+@pytest.mark.parametrize(
+    ("before", "after", "partitioned", "seen", "as_seen"),
+    [
+        (1, 3, True, Seen.EXACT, Seen.COMPACT), (3, 1, True, Seen.EXPIRING, Seen.EXACT),
+        (3, 6, True, Seen.COMPACT, Seen.COMPACT), (2, 4, False, Seen.EXACT, Seen.EXPIRING),
+    ],
+)  # fmt: skip
+def test_all_is_moved(
+    crawl_of: Callable[..., Crawl], elsewhere: str, seen: Seen, as_seen: Seen, before: int, after: int,
+    partitioned: bool,
+) -> None:  # fmt: skip
+    """Into another shape, and back from another Redis; each request is seen, and all of them wait."""
+    crawl = crawl_of(seen, partitioned)
+    known = filled(crawl, before)
+    entries, counts = crawl.entries(), sums(crawl, before)
+    assert {label for label, _ in entries} == {"backlog", "returned", "delayed", "dead", "failed"}
+    there = crawl_of(as_seen, partitioned, url=elsewhere)
+    done = crawl.move(after, elsewhere, seen=as_seen)
+    assert (done.was, done.now) == (Shape(Order.FIFO, seen, before), Shape(Order.FIFO, as_seen, after))
+    assert (done.entries, done.doubts) == (sum(entries.values()), [])
+    crawl.check(0)
+    assert there.entries() == entries
+    assert there.move(after, crawl.url).entries == done.entries
+    there.check(0)
+    crawl.seen = as_seen
+    assert crawl.entries() == entries
+    assert sums(crawl, after) == counts
+    crawl.check(after)
+    crawl.join(after)
+    assert known_again(crawl, known) == 0
+
+
+@quick
+@pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY_FIFO])
+def test_the_same_redis_gives_it_another_shape(crawl_of: Callable[..., Crawl], order: Order) -> None:
+    """Through another name, of which nothing is left; if nothing would change, nothing is done."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    entries, counts = crawl.entries(), sums(crawl, 2)
+    before = stored.dump(crawl.redis, crawl.name)
+    same = Shape(Order.FIFO, Seen.EXACT, 2)
+    assert (crawl.move(2).was, crawl.move(2).now) == (same, same)
+    assert stored.dump(crawl.redis, crawl.name) == before
+    done = crawl.move(3, order=order, seen=Seen.COMPACT)
+    assert (done.was, done.now) == (same, Shape(order, Seen.COMPACT, 3))
+    assert crawl.entries() == entries
+    assert sums(crawl, 3) == counts
+    crawl.order = order
+    crawl.check(3)
+    between = crawl_of(Seen.EXACT, True, name=crawl.name + BETWEEN)
+    between.check(0)
+
+
+def test_tokens_go_where_partitions_go() -> None:
+    for before, after in ((1, 3), (2, 4), (3, 2), (4, 6), (6, 4)):
+        for host in range(5000):
+            partition = b"%d.example" % host
+            shard = shard_of(partition, b"", before)
+            assert shard_of(partition, b"", after) in shards_for_all_of(shard, before, after)
+
+
+# Killed
+
+
+@quick
+@pytest.mark.parametrize(
+    ("before", "after", "late", "partitioned", "away"),
+    [(1, 3, True, False, False), (3, 2, False, True, True)],
+)
+def test_a_move_that_is_killed_again_and_again_loses_and_doubles_nothing(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
+    elsewhere: str, before: int, after: int, late: bool, partitioned: bool, away: bool,
+) -> None:  # fmt: skip
+    """At each of its steps once; meanwhile no worker can join. Once it is whole, a repeat changes nothing."""
+    monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 40)
+    crawl, kills = crawl_of(Seen.EXACT, partitioned), 0
+    there = crawl_of(Seen.EXACT, partitioned, url=elsewhere) if away else crawl
+    filled(crawl, before)
+    entries, counts = crawl.entries(), sums(crawl, before)
+    while True:
+        killed_at(kills + 1, late)
+        try:
+            crawl.move(after, elsewhere if away else "")
+        except FrontierUnavailable:
+            kills += 1
+        else:
+            break
+        killed_at(0, False)
+        half = crawl.redis.hget(keys.meta(crawl.name), "shards") or b""
+        if b">" in half:
+            for shards in {before, after}:
+                with pytest.raises(FrontierRefused, match=r"half imported|is being moved"):
+                    crawl.join(shards)
+    killed_at(0, False)
+    assert kills > 20
+    assert there.entries() == entries
+    assert sums(there, after) == counts
+    there.check(after)
+    assert crawl.move(after, elsewhere if away else "").entries == 0
+    assert there.entries() == entries
+    if away:
+        crawl.check(0)
+    else:
+        crawl_of(Seen.EXACT, partitioned, name=crawl.name + BETWEEN).check(0)
+
+
+@quick
+def test_what_a_rolled_back_redis_has_lost_meanwhile_is_moved_by_the_repeat(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
+) -> None:
+    """Nothing is deleted before everything is stored; also if the end is lost before it is on disk."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    entries, whole = crawl.entries(), Shard(crawl.name, 0)
+    begin, end = new_crawl.NewCrawl.begin, new_crawl.NewCrawl.end
+    begun: stored.Dump = {}
+    lost: list[int] = []
+
+    async def noted(self: new_crawl.NewCrawl, *args: Any) -> list[int]:
+        had = await begin(self, *args)
+        begun.update({} if begun else stored.dump(there.redis, Shard(there.name, 1)))
+        return had
+
+    async def rolled_back(self: new_crawl.NewCrawl, *args: int) -> None:
+        if not lost:
+            lost.append(1)
+            stored.roll_back(there.redis, Shard(there.name, 1), begun)
+        await end(self, *args)
+
+    monkeypatch.setattr(new_crawl.NewCrawl, "begin", noted)
+    monkeypatch.setattr(new_crawl.NewCrawl, "end", rolled_back)
+    with pytest.raises(FrontierRefused, match=r"the Redis of shard 1 of .* rolled back, or emptied"):
+        crawl.move(2, elsewhere)
+    assert lost
+    assert stored.dump(crawl.redis, whole)
+    assert crawl.entries() == entries
+    crawl.move(2, elsewhere)
+    assert there.entries() == entries
+
+
+@quick
+def test_the_end_is_on_disk_before_anything_is_deleted(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
+    elsewhere: str,
+) -> None:  # fmt: skip
+    """Also by the repeat of a move that was killed between the two."""
+    crawl = crawl_of(Seen.EXACT, True)
+    crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    waits: list[str] = []
+
+    async def killed(frontier: Frontier, write: Callable[[Frontier], Any], deadline: float) -> str:
+        await write(frontier)
+        meta = await frontier.client.hgetall(keys.meta(frontier.name))
+        waits.append("ended" if b"load:ended" in meta else "tidied" if b"imported" in meta else "frozen")
+        if waits == ["frozen", "frozen", "ended"] or waits[-1] == "ended":
+            raise ConnectionError
+        return ""
+
+    monkeypatch.setattr(new_crawl, "written", killed)
+    with pytest.raises(ConnectionError):
+        crawl.move(1, elsewhere)
+    assert waits[-1] == "ended"
+    assert crawl.redis.exists(keys.meta(crawl.name))
+    waits.clear()
+    crawl.move(1, elsewhere)
+    assert waits == ["tidied"]
+    crawl.check(0)
+
+
+def test_what_is_moved_is_on_disk(crawl_of: Callable[..., Crawl]) -> None:
+    """With a Redis that has an AOF nothing is doubtful."""
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 2)
+    assert crawl.move(3).doubts == []
+    crawl.check(3)
+
+
+# At once
+
+
+@quick
+def test_of_two_that_move_a_crawl_at_once_one_is_refused(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
+) -> None:
+    """Somebody repeats a command that is still running."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    entries, call, begun = crawl.entries(), Script.call, []
+
+    async def second(self: Script, client: Any, *args: Any) -> Any:
+        if not begun and args[4:5] == ("delayed",):
+            begun.append(1)
+            await asyncio.to_thread(crawl.move, 3, elsewhere)
+        return await call(self, client, *args)
+
+    monkeypatch.setattr(Script, "call", second)
+    with pytest.raises(FrontierRefused, match="or the same command runs elsewhere"):
+        crawl.move(3, elsewhere)
+    assert begun
+    assert there.entries() == entries
+    there.check(3)
+
+
+@quick
+def test_a_worker_that_joins_meanwhile_is_named(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
+    """Nothing is moved beside it; one that was away is told that its crawl is gone."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 2)
+    crawl.join(2)
+    workers = crawl.workers
+    with pytest.raises(FrontierRefused, match=r"worker worker has joined crawl .* meanwhile: stop it"):
+        crawl.move(3, elsewhere)
+    assert there.entries() == {}
+    workers[0].leave()
+    with pytest.raises(FrontierRefused, match="worker worker has joined"):
+        crawl.move(3, elsewhere)
+    assert workers[1].rejoin("again").status is Status.OK  # shard 1 was not reached
+    assert workers[0].rejoin("again").status is Status.LOST
+    for worker in workers[1:]:
+        worker.leave()
+    crawl.move(3, elsewhere)
+    assert workers[1].rejoin("once more").status is Status.LOST
+
+
+@quick
+@pytest.mark.parametrize("since", ["it is complete", "another crawl has begun"])
+def test_a_late_copy_of_the_first_step_empties_no_shard(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str, elsewhere: str
+) -> None:
+    """There was nothing in it then."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    call, late = Script.call, []
+
+    async def noted(script: Script, client: Any, names: Any, *args: Any) -> Any:
+        if args[3:4] == ("begin",):
+            late.append((script, names, args))
+        return await call(script, client, names, *args)
+
+    monkeypatch.setattr(Script, "call", noted)
+    crawl.move(2, elsewhere)
+    if since == "another crawl has begun":
+        for number in range(2):
+            stored.roll_back(there.redis, Shard(there.name, number), {})
+        filled(there, 2)
+    entries = there.entries()
+    assert len(late) == 2
+    for script, names, args in late:
+
+        async def again(frontiers: list[Frontier]) -> Any:
+            return await call(script, frontiers[0].client, names, *args)  # noqa: B023
+
+        assert there.with_frontiers(again)[0] == b"CHANGED"
+    assert there.entries() == entries
+
+
+# Refused
+
+
+@quick
+def test_what_cannot_be_done_meanwhile_is_refused(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], elsewhere: str
+) -> None:
+    """It would change what was read already. Each message says how to continue."""
+    crawl = crawl_of(Seen.EXACT, True)
+    crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    killed_at(12, True)
+    with pytest.raises(FrontierUnavailable):
+        crawl.move(3, elsewhere)
+    killed_at(0, False)
+    before = stored.dump(crawl.redis, crawl.name)
+    home, overview = Shard(crawl.name, 0), peek(crawl.redis, crawl.name)
+    for change in (
+        lambda: retry_records(crawl.redis, home, overview, (), [b"x" * 12]),
+        lambda: crawl.workers[0].live.call("limit", HOSTS[0]),
+        lambda: forget(crawl.redis, crawl.name, [(b"x" * 20, b"-")]),
+        lambda: drop(crawl.redis, crawl.name, HOSTS[0].decode()),
+        lambda: steer(crawl.redis, crawl.name, Word.COMPLETE),
+        lambda: crawl.join(1),
+    ):
+        with pytest.raises(FrontierRefused, match="being moved: `scrapy dq move <spider>` with the same opt"):
+            change()
+    with pytest.raises(FrontierRefused, match=rf"half moved: the same command with --to, to {elsewhere}"):
+        crawl.move(3)
+    assert stored.dump(crawl.redis, crawl.name) == before
+    assert crawl.move(1, elsewhere, Order.LIFO).now == Shape(Order.FIFO, Seen.EXACT, 3)  # as it was begun
+
+
+@quick
+def test_what_cannot_be_moved_is_refused_and_nothing_changes(
+    crawl_of: Callable[..., Crawl], elsewhere: str
+) -> None:
+    """Compact as exact; onto a crawl that exists; one that is not there."""
+    crawl, there = crawl_of(Seen.COMPACT, True), crawl_of(Seen.COMPACT, True, url=elsewhere)
+    with pytest.raises(FrontierRefused, match="there is no crawl"):
+        crawl.move(3)
+    filled(crawl, 1)
+    before = stored.dump(crawl.redis, crawl.name)
+    for url in (elsewhere, ""):
+        with pytest.raises(FrontierRefused, match="does not hold whole fingerprints"):
+            crawl.move(3, url, seen=Seen.EXACT)
+    filled(there, 2)
+    for url in (elsewhere, crawl.url):
+        with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
+            crawl.move(2, url)
+    assert stored.dump(crawl.redis, crawl.name) == before
+
+
+@quick
+def test_entries_that_are_not_found_are_not_deleted(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
+) -> None:
+    """The counts know of more than was read."""
+    crawl, read = crawl_of(Seen.EXACT, True), move.dump
+    there = crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    entries = crawl.entries()
+
+    async def some(*args: Any) -> Any:
+        async for part in read(*args):
+            if part.kind != "delayed":
+                yield part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(move, "dump", some)
+        with pytest.raises(FrontierRefused, match=r"counts 198 requests, and 178 were found: it was not mov"):
+            crawl.move(1, elsewhere)
+    assert crawl.entries() == entries
+    with pytest.raises(FrontierRefused, match="half imported"):
+        there.join(1)
+
+
+# What goes along
+
+
+@quick
+def test_a_list_that_is_in_no_index_is_moved(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
+    """Its index was evicted: an audit finds it first."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 2)
+    entries = crawl.entries()
+    crawl.redis.delete(keys.prefix(Shard(crawl.name, 1)) + "bands")
+    crawl.move(3, elsewhere)
+    assert there.entries() == entries
+
+
+@quick
+def test_the_run_goes_on(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
+    """With its number, its name, its hold, its stats and its history."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    steer(crawl.redis, crawl.name, Word.PAUSE, by="somebody")
+    crawl.redis.hset(
+        keys.meta(crawl.name), mapping={"run": 7, "run_name": "monday", "gone": 3, "never_sent": 2}
+    )
+    prefix = keys.prefix(crawl.name)
+    crawl.redis.hset(prefix + "stats", mapping={"item_scraped_count": 5, "other": 1})
+    for name in ("samples", "minutes"):
+        crawl.redis.rpush(prefix + name, *(b"\1%d" % n for n in range(1200)))
+    kept = {name: crawl.redis.dump(prefix + name) for name in ("stats", "samples", "minutes", "journal")}
+    values = {name: crawl.redis.lrange(prefix + name, 0, -1) for name in kept if name != "stats"}
+    was = peek(crawl.redis, crawl.name)
+    crawl.move(1, elsewhere)
+    now = peek(there.redis, there.name)
+    assert (now.run, now.phase, now.hold) == (7, "open", Hold.PAUSED)
+    assert now.census == was.census
+    assert there.redis.hgetall(prefix + "stats") == {b"item_scraped_count": b"5", b"other": b"1"}
+    assert {name: there.redis.lrange(prefix + name, 0, -1) for name in values} == values
+    assert there.redis.hget(keys.meta(there.name), "run_name") == b"monday"
+
+
+@quick
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_run_that_has_finished_stays_finished(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The next run has what was kept, of another kind; and what has failed can be retried until then."""
+    monkeypatch.setattr(sharded_crawl, "IDENTITY", replace(sharded_crawl.IDENTITY, keep_seen=True))
+    crawl = crawl_of(Seen.EXACT, True)
+    crawl.join(1)
+    known = [crawl.put(admission=Admission.SEEN) for _ in range(30)]
+    while taken := crawl.exchange(crawl.workers[0], want=10):
+        crawl.exchange(crawl.workers[0], *(replace(ack(0), entry_id=each) for each in taken))
+    worker = crawl.workers[0]
+    worker.exchange()
+    worker.leave(keep_seen=True)
+    assert peek(crawl.redis, crawl.name).phase == "finished"
+    crawl.move(after, seen=Seen.COMPACT)
+    now = peek(crawl.redis, crawl.name)
+    assert (now.phase, now.run, now.census.done, now.census.seen) == (
+        "finished",
+        0,
+        30,
+        30 * after,
+    )  # each shard has a copy
+    crawl.seen = Seen.COMPACT
+    crawl.join(after)
+    assert crawl.workers[0].run == 1
+    assert known_again(crawl, known) == 0
+
+
+@quick
+def test_limits_budgets_and_waits_hold_in_the_new_shard(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were set by hand; what is spent stays spent; and no site is asked before its time."""
+    limits = replace(sharded_crawl.IDENTITY, limits=Limits(budget=2))
+    monkeypatch.setattr(sharded_crawl, "IDENTITY", limits)
+    crawl = crawl_of(Seen.EXACT, True)
+    filled(crawl, 1)
+    host, other = [host for host in HOSTS if shard_of(host, b"", 2)][:2]
+    old = crawl.workers[0].live
+    old.call("limit", host, delay_s=5.0, concurrency=1, budget=2)
+    old.redis.hset(old.key("spent"), host, b"%d 2" % crawl.workers[0].run)
+    due = 1000 * old.redis.time()[0] + 50_000
+    old.redis.zadd(old.key("earliest"), {other: due})
+    crawl.move(2)
+    crawl.join(2)
+    new = crawl.workers[1]
+    assert new.live.call("limit", host) == (5.0, 1, 0.0, 2, 2)
+    assert new.live.redis.zscore(new.live.key("earliest"), other) == due
+    served = partitions(new.exchange(want=100))
+    assert served
+    assert not {host, other} & set(served)
+
+
+@quick
+def test_what_several_shards_have_seen_is_forgotten_once(crawl_of: Callable[..., Crawl]) -> None:
+    """Each new shard has a copy of what the old one had seen."""
+    crawl = crawl_of(Seen.EXACT, True)
+    crawl.join(1)
+    _, token = crawl.put(admission=Admission.SEEN)
+    crawl.leave()
+    crawl.move(3)
+    assert forget(crawl.redis, crawl.name, [(token, b"-"), (b"another", b"-")]) == 1
