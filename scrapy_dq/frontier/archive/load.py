@@ -105,7 +105,8 @@ async def load(
     if whole and loading.entries != header.entries:
         raise FrontierRefused(
             f"crawl {header.crawl!r} counts {header.entries:,} requests, and {loading.entries:,} were found: "
-            f"it was not moved. `scrapy dq clear --all` deletes the half copy, crawl {frontiers[HOME].crawl!r}"
+            f"it was not moved. `scrapy dq clear --all` deletes the half copy, crawl "
+            f"{frontiers[HOME].crawl!r}"
         )
     await loading.end()
     return Loaded(continued, False, loading.entries, loading.tokens, new.doubts)
@@ -154,8 +155,8 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> bool:
         if b"epoch" in meta and meta.get(b"imported") != ours:
             where = f"shard {number} of crawl" if number else "crawl"
             raise FrontierRefused(
-                f"{where} {crawl!r} exists, and only a new one can be made: delete it with `scrapy dq clear --all`"
-                f", or choose another name with DQ_CRAWL. Nothing was changed"
+                f"{where} {crawl!r} exists, and only a new one can be made: delete it with `scrapy dq "
+                f"clear --all`, or choose another name with DQ_CRAWL. Nothing was changed"
             )
     return continued
 
