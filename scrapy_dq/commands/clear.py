@@ -129,7 +129,7 @@ async def _forget_lines(
     """
     from scrapy_dq import scrapy_redis
     from scrapy_dq.factory import codec_of
-    from scrapy_dq.frontier.admin.forget import MAX_FINGERPRINTS, forget
+    from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
     from scrapy_dq.frontier.worker.identity import own_name
     from scrapy_dq.pushing.written import BadLine, Written
 

@@ -183,7 +183,7 @@ def _log_file(settings: Settings) -> IO[str] | None:
     if not name or (settings.getpriority("LOG_FILE") or 0) < SETTINGS_PRIORITIES["cmdline"]:
         return None
     from scrapy_dq.crew.errors import CrewError
-    from scrapy_dq.crew.links import open_own
+    from scrapy_dq.crew.own_files import open_own
 
     mode = "a" if settings.getbool("LOG_FILE_APPEND") else "w"
     try:

@@ -312,7 +312,7 @@ def _known(
     from scrapy_dq import scrapy_redis
     from scrapy_dq.commands.input import reading
     from scrapy_dq.frontier.admin.control import limit
-    from scrapy_dq.frontier.admin.known import is_seen
+    from scrapy_dq.frontier.admin.seen import is_seen
     from scrapy_dq.inspection.entries import title
     from scrapy_dq.scheduling.partitions import partition_without_downloader
 

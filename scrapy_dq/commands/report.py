@@ -58,7 +58,7 @@ class Report(Subcommand):
             return DONE
         output = output or report_file(place.crawl)
         from scrapy_dq.crew.errors import CrewError
-        from scrapy_dq.crew.links import open_own
+        from scrapy_dq.crew.own_files import open_own
 
         try:
             with open(output, "wb", opener=open_own) as file:

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scrapy_dq.crew.errors import CrewError, NoLogs
-from scrapy_dq.crew.links import open_own
-from scrapy_dq.crew.private_folder import make_private
+from scrapy_dq.crew.own_files import make_private, open_own
 
 MOST_LOGS = 10_000
 """Of all crews that use one folder."""

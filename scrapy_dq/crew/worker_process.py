@@ -16,7 +16,7 @@ from typing import IO
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.ipc import Reader
-from scrapy_dq.crew.links import open_own
+from scrapy_dq.crew.own_files import open_own
 
 TAIL_LINES = 8
 TAIL_BYTES = 8192

@@ -5,9 +5,9 @@ Depends on Redis, not on Scrapy.
 
 from scrapy_dq.frontier.admin.control import PartitionLimits, limit
 from scrapy_dq.frontier.admin.entries import Dead, Failed, dead, failed
-from scrapy_dq.frontier.admin.forget import forget
 from scrapy_dq.frontier.admin.overview import Overview, peek, shared_stats
 from scrapy_dq.frontier.admin.retry import Retried, retry
+from scrapy_dq.frontier.admin.seen import forget
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.worker import Worker

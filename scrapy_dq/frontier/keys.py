@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 from urllib.parse import quote
+from zlib import crc32
 
 PREFIX = "dq:"
 HOME = 0
@@ -122,3 +123,8 @@ def rank_of(band: bytes) -> int:
 def fixed(of: str | Shard) -> tuple[str, ...]:
     """Return what every script declares as its KEYS: all names but those that are made from data."""
     return tuple(prefix(of) + name for name in FIXED)
+
+
+def shard_of(partition: bytes, token: bytes, shards: int) -> int:
+    """Return the number of an entry's shard: by its partition; without one, by its token (fingerprint)."""
+    return crc32(partition or token) % shards

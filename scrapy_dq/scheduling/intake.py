@@ -27,11 +27,9 @@ from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.in_progress import InProgress
-from scrapy_dq.scheduling.link_texts import with_short_link_text
 from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
-from scrapy_dq.scheduling.redirects import without_redirects_of
-from scrapy_dq.scheduling.referers import with_short_referer
+from scrapy_dq.scheduling.stored_form import with_short_link_text, with_short_referer, without_redirects_of
 from scrapy_dq.settings import Config
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.collector import Tally

@@ -22,11 +22,11 @@ from scrapy_dq.revisits.visit import KEY as VISIT
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.declined import Declined
 from scrapy_dq.scheduling.download_hooks import DownloadHooks
+from scrapy_dq.scheduling.downloads import HeldDownloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter
 from scrapy_dq.scheduling.engine_hooks import Outcome, is_one_off
 from scrapy_dq.scheduling.fingerprints import quick_fingerprint
 from scrapy_dq.scheduling.handed_out import HandedOut
-from scrapy_dq.scheduling.held_downloads import HeldDownloads
 from scrapy_dq.scheduling.in_progress import DONE, Ending, InProgress
 from scrapy_dq.scheduling.intake import Intake, shown
 from scrapy_dq.scheduling.session import Session

@@ -18,9 +18,9 @@ from scrapy_dq.commands.listing import MOST_ATTRIBUTES
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import dead, keys
 from scrapy_dq.frontier.admin.entries import PLACES, Entry, look_at_entries
-from scrapy_dq.frontier.admin.known import is_seen
+from scrapy_dq.frontier.admin.seen import is_seen
+from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Order, Seen
-from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.inspection.entries import LONGEST_REASON, matches
 from support.live_frontier import SLOW, HandWorker, LiveFrontier, bury, decline, fail, limited, put, release
 from support.live_shards import HOSTS, SHARDS

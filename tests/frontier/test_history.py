@@ -13,9 +13,9 @@ import redis
 import redis.asyncio
 
 from scrapy_dq.frontier.admin.control import Word, limit, steer, wake
-from scrapy_dq.frontier.admin.forget import forget
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry
+from scrapy_dq.frontier.admin.seen import forget
 from scrapy_dq.frontier.model import Admission, Figures, Limits, Status
 from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.inspection.history import (

@@ -17,7 +17,7 @@ from scrapy_dq.frontier.archive import move, new_crawl
 from scrapy_dq.frontier.archive.load import shards_for_all_of
 from scrapy_dq.frontier.archive.move import BETWEEN, Shape
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.keys import Shard, shard_of
 from scrapy_dq.frontier.model import (
     Admission,
     FrontierRefused,
@@ -29,7 +29,6 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.worker.routing import shard_of
 from support import sharded_crawl, stored
 from support.live_frontier import ack, partitions
 from support.redis_server import RedisServer

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from scrapy_dq.scheduling import held_downloads
+from scrapy_dq.scheduling import downloads
+from scrapy_dq.scheduling.downloads import HeldDownloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
-from scrapy_dq.scheduling.held_downloads import HeldDownloads
 from support.project import Project
 from support.tree_site import TreeSite
 
@@ -95,7 +95,7 @@ def test_a_site_that_may_not_have_more_is_passed_over(monkeypatch: pytest.Monkey
     """It is asked about again, when the others have their room."""
     hanging, waiting = Request("http://hanging/"), Request("http://waiting/")
     settlement: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)
-    monkeypatch.setattr(held_downloads, "LONG_S", 0.0)
+    monkeypatch.setattr(downloads, "HELD_UP_AFTER_S", 0.0)
     asked: list[Request] = []
 
     def held_up(request: Request) -> bool:

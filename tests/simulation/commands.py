@@ -12,9 +12,9 @@ from redis.exceptions import RedisError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin import control
 from scrapy_dq.frontier.admin.control import Word
-from scrapy_dq.frontier.admin.forget import forget as forget_seen
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry as retry_failed
+from scrapy_dq.frontier.admin.seen import forget as forget_seen
 from scrapy_dq.frontier.model import FrontierError
 from simulation.network import BlockingClient
 from simulation.plan import FAULTS_END_S

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Terms
-from scrapy_dq.frontier.worker.routing import shard_of
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 
 SHARDS = 3

@@ -16,9 +16,8 @@ import redis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
 from scrapy_dq.frontier.frontier import Frontier, Home
-from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.keys import Shard, shard_of
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Admission, Order, Seen, Terms
-from scrapy_dq.frontier.worker.routing import shard_of
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put
 from support.stored import roll_back, stored_state
 

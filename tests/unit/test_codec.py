@@ -24,7 +24,7 @@ from scrapy.utils.request import request_from_dict
 
 from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, Serializer
 from scrapy_dq.scheduling.due_times import as_stored
-from scrapy_dq.scheduling.referers import with_short_referer
+from scrapy_dq.scheduling.stored_form import with_short_referer
 
 URL = "https://example.com/a?b=1"
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from scrapy import Request
 
-from scrapy_dq.scheduling.link_texts import MAX_CHARACTERS, with_short_link_text
+from scrapy_dq.scheduling.stored_form import MAX_LINK_TEXT, with_short_link_text
 
 URL = "http://a.com/"
-LONG = "x" * (MAX_CHARACTERS + 1)
+LONG = "x" * (MAX_LINK_TEXT + 1)
 
 
 def test_of_a_long_text_the_beginning_stays() -> None:
@@ -18,7 +18,7 @@ def test_of_a_long_text_the_beginning_stays() -> None:
     meta = {"rule": 0, "link_text": "ä" + LONG, "x": 1}
     request = Request(URL, meta=dict(meta))
     short = with_short_link_text(request)
-    assert short.meta == meta | {"link_text": "ä" + "x" * (MAX_CHARACTERS - 1)}
+    assert short.meta == meta | {"link_text": "ä" + "x" * (MAX_LINK_TEXT - 1)}
     assert request.meta == meta
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.launch import log_paths
-from scrapy_dq.crew.links import open_own, real_path
+from scrapy_dq.crew.own_files import open_own, real_path
 
 
 def test_a_link_of_ones_own_is_followed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.retry import get_retry_request
 from scrapy.statscollectors import DummyStatsCollector
 
-from scrapy_dq.scheduling.redirects import without_redirects_of
+from scrapy_dq.scheduling.stored_form import without_redirects_of
 
 URL = "http://a.com/"
 OF_PARENT = {"redirect_urls": [URL, URL + "1"], "redirect_reasons": [301, 302], "redirect_times": 2}

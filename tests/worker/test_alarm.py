@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scrapy_dq.frontier.worker.alarm import Alarm
+from scrapy_dq.frontier.worker.pace import Alarm
 
 LONG_S = 3600.0
 

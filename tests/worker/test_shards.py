@@ -22,6 +22,7 @@ from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.admin.retry import retry, retry_records
+from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Ack,
@@ -47,7 +48,6 @@ from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.pace import OnDemand

@@ -21,8 +21,7 @@ from typing import IO
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse
 from scrapy_dq.crew.feeds.records import POLL_S, Record, Run, flock, read_json, record_of, write_json
-from scrapy_dq.crew.links import real_path
-from scrapy_dq.crew.private_folder import make_private
+from scrapy_dq.crew.own_files import make_private, real_path
 from scrapy_dq.filesystem import sync_folder
 
 try:

@@ -21,7 +21,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.formats import unjoinable, unreadable
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
-from scrapy_dq.crew.links import real_path
+from scrapy_dq.crew.own_files import real_path
 from scrapy_dq.text import without_login
 
 if TYPE_CHECKING:

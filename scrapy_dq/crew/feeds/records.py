@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.private_folder import make_private
+from scrapy_dq.crew.own_files import make_private
 from scrapy_dq.filesystem import sync_folder
 
 try:

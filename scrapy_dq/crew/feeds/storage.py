@@ -24,7 +24,7 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
 from scrapy_dq.crew.feeds.parts import PartsFolder, mark_lost, part_path, write_lock
 from scrapy_dq.crew.feeds.records import Run
-from scrapy_dq.crew.links import open_own, real_path
+from scrapy_dq.crew.own_files import open_own, real_path
 from scrapy_dq.environment import data_dir
 from scrapy_dq.refusal import refuse
 from scrapy_dq.signals import crawl_joined

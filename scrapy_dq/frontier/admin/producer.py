@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Joined, Put, Status
-from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.frontier.worker.pace import Alarm
 from scrapy_dq.frontier.worker.worker import Worker
 
 logger = logging.getLogger(__name__)

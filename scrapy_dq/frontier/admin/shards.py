@@ -9,8 +9,7 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import is_answer, moved_to
-from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.frontier.worker.routing import shard_of
+from scrapy_dq.frontier.keys import HOME, Shard, shard_of
 
 T = TypeVar("T")
 _MOST_TRIES = 4

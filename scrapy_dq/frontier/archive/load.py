@@ -21,10 +21,9 @@ from scrapy_dq.frontier.archive.new_crawl import NewCrawl
 from scrapy_dq.frontier.archive.parts import HISTORY, TOKENS, Header, Part
 from scrapy_dq.frontier.archive.records import Item, Writer
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.keys import HOME, shard_of
 from scrapy_dq.frontier.messages import apart
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
-from scrapy_dq.frontier.worker.routing import shard_of
 
 _PART, _PART_BYTES = 500, 1_048_576
 """Elements of lists in one call, about: there may be a million lists of one element."""

@@ -30,7 +30,6 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.worker import durability
-from scrapy_dq.frontier.worker.alarm import Alarm
 from scrapy_dq.frontier.worker.audit import Auditor
 from scrapy_dq.frontier.worker.counting import Counting
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
@@ -40,7 +39,7 @@ from scrapy_dq.frontier.worker.log import ShardLog, label_of
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.outbox import Outbox
-from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, Pace
+from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, Alarm, Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity, Standing
-from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.keys import HOME, shard_of
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
     Ack,
@@ -52,7 +52,6 @@ from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-from scrapy_dq.frontier.worker.routing import shard_of
 from scrapy_dq.frontier.worker.termination import TerminationDetector
 
 
