@@ -19,16 +19,15 @@ SOURCES = ["LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"]
 
 LOAD = """
 import sys
-from itertools import product
 
 import scrapy_dq
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Seen
 from scrapy_dq.frontier.scripts import BY_HAND, LOOKS, TRANSITIONS, Script, lua_files
 
 assert scrapy_dq.__file__.startswith(sys.argv[1]), scrapy_dq.__file__
 for transition in (*TRANSITIONS, *LOOKS, *BY_HAND):
-    for order, seen in product(Order, Seen):
-        assert Script(transition, order, seen).source
+    for seen in Seen:
+        assert Script(transition, seen).source
 print(*sorted(lua_files()))
 """
 
@@ -66,7 +65,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 def test_an_installed_wheel_loads_every_script(wheel: Path, tmp_path: Path) -> None:
-    """Each is put together, in every order and with every kind of seen, from the wheel's own Lua files."""
+    """Each is put together, with every kind of seen, from the wheel's own Lua files."""
     target = tmp_path / "target"
     install = ["pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
     run(sys.executable, "-m", *install, cwd=tmp_path)

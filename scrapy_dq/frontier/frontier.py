@@ -155,8 +155,8 @@ class Frontier:
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
         otherwise the worker would wait for ever."""
-        self._scripts = {name: Script(name, order, seen) for name in (*TRANSITIONS, "probe")}
-        self._scripts["exchange"] = Function("exchange", order, seen)
+        self._scripts = {name: Script(name, seen) for name in (*TRANSITIONS, "probe")}
+        self._scripts["exchange"] = Function("exchange", seen)
         self._denied = False
         """Redis has refused a command: all commands are probed before the next script."""
 
@@ -296,7 +296,7 @@ class Frontier:
                     await self._replicated(call.worker_id, call.epoch)
                 return parse_receipt(reply, time.monotonic())
             # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
-            self._scripts["exchange"] = Function("exchange", self.order, Seen(reply[1].decode()))
+            self._scripts["exchange"] = Function("exchange", Seen(reply[1].decode()))
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
         """Wait until enough replicas have all that was applied so far.

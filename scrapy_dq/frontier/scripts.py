@@ -16,10 +16,10 @@ from typing import Any
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier.errors import moved_to, passes
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Seen
 
 _BASE = (
-    "keys", "order_{order}", "held", "state", "key_sizes", "discarded", "kinds", "words",
+    "keys", "held", "state", "orders", "key_sizes", "discarded", "kinds", "words",
 )  # fmt: skip
 _COMMON = ("politeness", "budgets", "entry", "bands", "partition")
 _SEEN = {
@@ -99,25 +99,24 @@ def lua_files() -> dict[str, str]:
     }
 
 
-def parts(transition: str, order: Order, seen: Seen = Seen.EXACT) -> list[str]:
+def parts(transition: str, seen: Seen = Seen.EXACT) -> list[str]:
     """Return the names of the Lua files that make up *transition*, in order; see `source`."""
     kinds = (seen,) if transition == "exchange" else Seen
     if transition in _LEAN:
         return [*_LEAN[transition], transition]
     seen_by = [name for kind in kinds for name in _SEEN[kind]]
-    base = _base(order)
     tail = ["stopped"] if transition in _COUNTING else []
-    return [*base, *_COMMON, *seen_by, *_PARTS[transition], transition, *tail]
+    return [*_BASE, *_COMMON, *seen_by, *_PARTS[transition], transition, *tail]
 
 
 @cache
-def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-    """Return the whole script of *transition* for crawls served in *order*.
+def source(transition: str, seen: Seen = Seen.EXACT) -> str:
+    """Return the whole script of *transition*.
 
     Args:
         seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
     """
-    outer, inner = _scopes(transition, order, seen)
+    outer, inner = _scopes(transition, seen)
     if transition not in _COUNTING:
         return "\n".join((UNDECLARED_KEYS, *outer, "return (function()", *inner, "end)()"))
     *inner, main, stopped = inner
@@ -130,13 +129,13 @@ def source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
 
 
 @cache
-def library(transition: str, order: Order, seen: Seen) -> tuple[str, str]:
+def library(transition: str, seen: Seen) -> tuple[str, str]:
     """Return the name of a library with one function, which has the same name, and its source.
 
     The function does what the script does that `source` returns. It creates all Lua functions in its first
     call, and keeps them.
     """
-    outer, (*inner, main, stopped) = _scopes(transition, order, seen)
+    outer, (*inner, main, stopped) = _scopes(transition, seen)
     text = "\n".join((
         "local KEYS, ARGV, each_call, main, stopped",
         "local function define()", *outer,
@@ -171,19 +170,15 @@ end)
 """
 
 
-def _scopes(transition: str, order: Order, seen: Seen) -> tuple[list[str], list[str]]:
+def _scopes(transition: str, seen: Seen) -> tuple[list[str], list[str]]:
     """Return the texts of a script that come first, and the others.
 
     To create a closure, Lua searches all captured locals of the enclosing function: those that every function
     needs are in an outer scope. That saves a tenth of the time of an exchange.
     """
-    base, names = _base(order), parts(transition, order, seen)
-    outer = [lua_files()[name] for name in names if name in base]
-    return outer, [lua_files()[name] for name in names if name not in base]
-
-
-def _base(order: Order) -> list[str]:
-    return [name.format(order=order.value.replace("-", "_")) for name in _BASE]
+    names = parts(transition, seen)
+    outer = [lua_files()[name] for name in names if name in _BASE]
+    return outer, [lua_files()[name] for name in names if name not in _BASE]
 
 
 class Script:
@@ -192,8 +187,8 @@ class Script:
     Its keys are those of `keys.fixed`; a join and an exchange have start keys after them.
     """
 
-    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
-        self.source = source(transition, order, seen)
+    def __init__(self, transition: str, seen: Seen = Seen.EXACT) -> None:
+        self.source = source(transition, seen)
         self.sha = sha1(self.source.encode()).hexdigest()
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
@@ -235,9 +230,9 @@ class Function(Script):
     A script creates all its Lua functions in each call, which takes a fifth of an exchange.
     """
 
-    def __init__(self, transition: str, order: Order, seen: Seen = Seen.EXACT) -> None:
-        super().__init__(transition, order, seen)
-        self.name, self.library = library(transition, order, seen)
+    def __init__(self, transition: str, seen: Seen = Seen.EXACT) -> None:
+        super().__init__(transition, seen)
+        self.name, self.library = library(transition, seen)
         self._refused = False
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:

@@ -20,7 +20,7 @@ from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.model import Figures, FrontierRefused, FrontierUnavailable, Order
+from scrapy_dq.frontier.model import Figures, FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -278,7 +278,7 @@ def test_no_more_partitions_are_reported_than_were_requested(live: LiveFrontier,
     """Of those that are looked at in one part; the reply is short."""
     for n in range(40):
         worker.exchange(*puts(b"p%d" % n, n + 1, 100 * n))
-    *_, flat = Script("sizes", Order.FIFO).call_blocking(live.redis, keys.fixed(live.crawl), 0, 500, 3)
+    *_, flat = Script("sizes").call_blocking(live.redis, keys.fixed(live.crawl), 0, 500, 3)
     assert {b"p39", b"p38", b"p37"} <= set(flat[::6])
     assert len(flat[::6]) <= 2 * 3
 

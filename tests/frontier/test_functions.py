@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 import redis
 
-from scrapy_dq.frontier.model import FrontierUnavailable, Order, Seen
+from scrapy_dq.frontier.model import FrontierUnavailable, Seen
 from scrapy_dq.frontier.scripts import Function, lua_files, parts
 from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, puts
 from support.redis_server import RedisServer
 
-EXCHANGE = Function("exchange", Order.FIFO)
+EXCHANGE = Function("exchange")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ CONSTANT = {
 @pytest.mark.parametrize("seen", list(Seen))
 def test_what_a_file_keeps_is_set_anew_by_each_call(seen: Seen) -> None:
     """Each local of a file's top level that is no function and no CONSTANT is set in a line EACH CALL."""
-    for name in parts("exchange", Order.FIFO, seen)[:-2]:  # without the exchange itself, and stopped
+    for name in parts("exchange", seen)[:-2]:  # without the exchange itself, and stopped
         text = lua_files()[name]
         for names, rest in re.findall(r"^local (?!function )([\w, ]*\w)(.*)", text, re.MULTILINE):
             if not names.isupper() and not CONSTANT.issuperset(names.split(", ")):

@@ -35,12 +35,7 @@ from support.redis_server import RedisServer
 
 LUA = lua_files()
 NAMES = {name: names_of(text) for name, text in LUA.items()}
-SCRIPTS = [
-    parts(name, order, seen)
-    for name in TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
-    for order in Order
-    for seen in Seen
-]
+SCRIPTS = [parts(name, seen) for name in TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS for seen in Seen]
 MOVES = ("put", "ack", "release", "bury", "fail", "again", "defer", "sent", "block", "lease", "claim")
 
 
@@ -268,7 +263,7 @@ def test_a_lua_file_takes_only_what_its_scripts_define_before_it(name: str) -> N
 @pytest.mark.parametrize("transition", _PARTS)
 def test_a_script_takes_something_of_each_of_its_files(transition: str) -> None:
     """Each call of a script creates its functions, so unused ones cost time."""
-    files = parts(transition, Order.FIFO)
+    files = parts(transition)
     for part in _PARTS[transition]:
         assert any(NAMES[part][0] & NAMES[file][1] for file in files if file != part), part
 
@@ -296,7 +291,7 @@ def test_names_are_found_by_scope(text: str) -> None:
 def test_every_lua_file_is_part_of_a_script() -> None:
     """No dead Lua."""
     names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
-    everything = "\n".join(source(name, order) for name in names for order in Order)
+    everything = "\n".join(source(name) for name in names)
     assert [name for name, text in LUA.items() if text not in everything] == []
 
 
@@ -304,14 +299,14 @@ def test_every_script_compiles(redis_server: RedisServer) -> None:
     """Also the exchange, which is a function where Redis has these: a script may have 200 locals."""
     names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
     with redis_server.client() as client:
-        for text in {source(name, order, seen) for name in names for order in Order for seen in Seen}:
+        for text in {source(name, seen) for name in names for seen in Seen}:
             client.script_load(text)
 
 
 def test_scripts_begin_with_the_flag_that_dragonfly_reads() -> None:
     """Dragonfly searches the beginning of a script for it; a library has to begin with its name."""
     names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
-    texts = {source(name, order, seen) for name in names for order in Order for seen in Seen}
+    texts = {source(name, seen) for name in names for seen in Seen}
     assert {text.partition("\n")[0] for text in texts} == {"--!df flags=allow-undeclared-keys"}
-    name, text = library("exchange", Order.FIFO, Seen.EXACT)
+    name, text = library("exchange", Seen.EXACT)
     assert text.partition("\n")[0] == f"#!lua name={name}"

@@ -290,8 +290,8 @@ def test_an_interrupted_exchange_leaves_no_bucket_that_nobody_deletes(
 ) -> None:
     """The directory is written before the first bucket."""
     worker = HandWorker(live, "worker")
-    whole = Script("exchange", Order.FIFO, Seen.COMPACT)
-    broken = Script("exchange", Order.FIFO, Seen.COMPACT)
+    whole = Script("exchange", Seen.COMPACT)
+    broken = Script("exchange", Seen.COMPACT)
     broken.source = whole.source.replace("\ntidy_seen()", "\nerror('broken off')")
     broken.sha = sha1(broken.source.encode()).hexdigest()
     assert broken.sha != whole.sha
@@ -322,7 +322,7 @@ def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None
     """Only one of another type is skipped: any other error does not count as a new request."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1))
-    base = source("sweep", Order.FIFO).partition("-- sweep:")[0]
+    base = source("sweep").partition("-- sweep:")[0]
     text = f"{base} load_state() return seen().add('x') and 1 end)()"
     live.redis.config_set("maxmemory", 1)
     try:

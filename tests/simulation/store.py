@@ -16,7 +16,7 @@ import redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier import frontier, scripts
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Seen
 from simulation.virtual import World
 
 SECONDS, MICROS = "clock:s", "clock:us"
@@ -40,8 +40,8 @@ _scripts: dict[str, str] = {}
 
 
 @cache
-def _timed_source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str:
-    text = _certain(IN_ORDER + _originals(transition, order, seen))
+def _timed_source(transition: str, seen: Seen = Seen.EXACT) -> str:
+    text = _certain(IN_ORDER + _originals(transition, seen))
     sha = digest(text)
     # To a schedule, a heartbeat that reports is one like any other.
     _names[sha], _sources[sha] = "beat" if transition == "report" else transition, text
@@ -49,11 +49,11 @@ def _timed_source(transition: str, order: Order, seen: Seen = Seen.EXACT) -> str
 
 
 @cache
-def _timed_library(transition: str, order: Order, seen: Seen) -> tuple[str, str]:
-    name, text = _libraries(transition, order, seen)
+def _timed_library(transition: str, seen: Seen) -> tuple[str, str]:
+    name, text = _libraries(transition, seen)
     shebang, _, rest = _certain(text).partition("\n")
     _names[name], _sources[name] = transition, f"{shebang}\n{IN_ORDER}{rest}"
-    _scripts[name] = digest(_timed_source(transition, order, seen))
+    _scripts[name] = digest(_timed_source(transition, seen))
     return name, _sources[name]
 
 

@@ -38,7 +38,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
         for transition in TRANSITIONS:
             client.script_load(script(transition).source)
         with suppress(redis.ResponseError):  # it has no functions, or this one
-            client.function_load(Function("exchange", ORDER).library)
+            client.function_load(Function("exchange").library)
         yield client
 
 

@@ -30,12 +30,12 @@ ORDER = Order.FIFO
 
 def script(transition: str) -> Script:
     """Return the script that these frontiers call."""
-    return Script(transition, ORDER)
+    return Script(transition)
 
 
 def call_of(transition: str) -> tuple[bytes, ...]:
     """Return what names it in its call: in an EVALSHA, and in an FCALL."""
-    function = Function(transition, ORDER).name.encode() if transition == "exchange" else b""
+    function = Function(transition).name.encode() if transition == "exchange" else b""
     digest = script(transition).sha.encode()
     return (digest, function) if function else (digest,)
 

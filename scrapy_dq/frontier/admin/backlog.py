@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import denies, describe
-from scrapy_dq.frontier.model import Order, Seen, StartKeys
+from scrapy_dq.frontier.model import Seen, StartKeys
 from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Function, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
@@ -27,8 +27,6 @@ MOST_ARGUMENTS = 4000
 SIZES_S = 0.06
 MAX_BYTES = 4_194_304
 _STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
-_COUNT_ONLY = Order.FIFO
-"""Any order will do: the number of entries does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
 
 
 def _sizes_in_shard(client: Any, shard: keys.Shard, top: int, most: int, budget_s: float) -> Sizes:
-    script, until = Script("sizes", _COUNT_ONLY), time.monotonic() + budget_s
+    script, until = Script("sizes"), time.monotonic() + budget_s
     cursor, looked_at, found = b"0", 0, dict[bytes, Size]()
     while True:
         cursor, partitions, looked, flat = script.call_blocking(client, keys.fixed(shard), cursor, PART, top)
@@ -149,7 +147,7 @@ def names_beside(
     Raises:
         redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     """
-    script, until = Script("present", _COUNT_ONLY), time.monotonic() + budget_s
+    script, until = Script("present"), time.monotonic() + budget_s
     client, shard = shards_of(client, crawl).of_partition(partition)
     cursor, names, name = b"0", set[bytes](), partition.encode()
     while True:
@@ -196,9 +194,7 @@ def awaited_turn(client: Any, crawl: str, overview: Overview) -> Upcoming | None
 
 
 def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Upcoming]:
-    stored = client.hget(keys.meta(shard), "order")
-    order = next((order for order in Order if order.value.encode() == stored), Order.PRIORITY_LIFO)
-    script = Script("upcoming", order)
+    script = Script("upcoming")
     flat = script.call_blocking(client, keys.fixed(shard), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
     return [
         Upcoming(
@@ -221,7 +217,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
 
 
 def refused_scripts(
-    client: Any, shard: keys.Shard, order: Order, seen: Seen, start_keys: StartKeys | None
+    client: Any, shard: keys.Shard, seen: Seen, start_keys: StartKeys | None
 ) -> tuple[str, str]:
     """Return why scripts do not run (empty: they do), and in what form Redis has the exchange; blocking.
 
@@ -235,8 +231,8 @@ def refused_scripts(
         text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""
-        refused = refused_commands(Script("probe", order).call_blocking(client, keys.fixed(shard), kind))
-        exchange = Function("exchange", order, seen)
+        refused = refused_commands(Script("probe").call_blocking(client, keys.fixed(shard), kind))
+        exchange = Function("exchange", seen)
         (cached,) = client.script_exists(exchange.sha)
     except ResponseError as error:
         return describe(error), ""

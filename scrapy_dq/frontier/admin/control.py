@@ -8,7 +8,7 @@ from typing import Any
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
-from scrapy_dq.frontier.model import Hold, Order, fits_a_partition
+from scrapy_dq.frontier.model import Hold, fits_a_partition
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, limit_args, parse_limit, refuse
 
@@ -70,7 +70,7 @@ def limit(
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
     args = limit_args(partition.encode(), delay_s, concurrency, block_s, by, budget)
     client, shard = shards_of(client, crawl).of_partition(partition)
-    reply = Script("limit", Order.FIFO).call_blocking(client, keys.fixed(shard), *args)
+    reply = Script("limit").call_blocking(client, keys.fixed(shard), *args)
     refuse(reply)
     found = parse_limit(reply)
     return None if found is None else PartitionLimits(*found)
@@ -82,7 +82,7 @@ def wake(client: Any, crawl: str) -> None:
     Raises:
         As `steer`.
     """
-    refuse(Script("steer", Order.FIFO).call_blocking(client, keys.fixed(crawl), "wake", b""))
+    refuse(Script("steer").call_blocking(client, keys.fixed(crawl), "wake", b""))
 
 
 class Word(str, Enum):
@@ -114,6 +114,6 @@ def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
     Source: transitions/steer.lua
     """
     args = word.value, by_bytes(by)
-    reply = Script("steer", Order.FIFO).call_blocking(client, keys.fixed(crawl), *args)
+    reply = Script("steer").call_blocking(client, keys.fixed(crawl), *args)
     refuse(reply)
     return None if reply[0] != b"OK" else Hold(reply[2].decode("utf-8", "replace"))

@@ -10,7 +10,6 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
-from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
@@ -65,7 +64,7 @@ def drop(
         nonlocal total, left
         packed = msgpack.packb(list(members), use_bin_type=False)
         args = partition.encode(), most, apart, packed, by_bytes(by)
-        reply = Script("drop", Order.FIFO).call_blocking(client, keys.fixed(shard), *args)
+        reply = Script("drop").call_blocking(client, keys.fixed(shard), *args)
         refuse(reply)
         if reply[0] != b"OK":
             raise _Absent

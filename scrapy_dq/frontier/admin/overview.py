@@ -144,7 +144,7 @@ def peek_shard(client: Any, shard: Shard, most_members: int | None = None) -> Ov
     """Read the state of one shard, in one atomic, read-only step; blocking; see `peek`."""
     most = "" if most_members is None else most_members
     try:
-        reply = Script("overview", Order.FIFO).call_blocking(client, keys.fixed(shard), most)
+        reply = Script("overview").call_blocking(client, keys.fixed(shard), most)
     except ResponseError as error:
         if "WRONGTYPE" in str(error):
             raise FrontierRefused(wrong_type_in(shard.crawl)) from error

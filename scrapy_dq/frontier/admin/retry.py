@@ -14,7 +14,7 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused, Order
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
@@ -190,7 +190,7 @@ def retry_records(
     """
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
-    script = Script("retry", Order.FIFO)  # each returns to its place, whatever the order makes of it
+    script = Script("retry")
     of = overview.epoch, overview.run
     reply = script.call_blocking(client, keys.fixed(shard), *of, *args, by_bytes(by), int(reopen))
     refuse(reply)

@@ -11,7 +11,7 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.keys import shard_of
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Seen
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
@@ -86,7 +86,7 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
     args = [msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1)]
 
     def forget_in_shard(client: Any, shard: keys.Shard) -> set[int] | None:
-        reply = Script("forget", Order.FIFO).call_blocking(client, keys.fixed(shard), *args, by_bytes(by))
+        reply = Script("forget").call_blocking(client, keys.fixed(shard), *args, by_bytes(by))
         refuse(reply)
         return set(reply[1]) if reply[0] == b"OK" else None
 

@@ -222,7 +222,7 @@ async def _freeze(
 
     Source: transitions/freeze.lua
     """
-    script, said = Script("freeze", Order.FIFO), plan.packed() if plan else ""
+    script, said = Script("freeze"), plan.packed() if plan else ""
     packed = msgpack.packb(list(messages), use_bin_type=False)
     with as_unavailable():
         reply = await script.call(frontier.client, keys.fixed(frontier.name), epoch, shards, said, packed)

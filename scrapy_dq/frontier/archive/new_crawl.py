@@ -19,7 +19,7 @@ from scrapy_dq.frontier.archive.header import meta_of
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import FrontierRefused, Order
+from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import refuse
 from scrapy_dq.frontier.worker.durability import written
@@ -124,7 +124,7 @@ class NewCrawl:
         owner: bytes = b"",
     ) -> tuple[bytes, int]:  # fmt: skip
         frontier = on or self._frontiers[number]
-        script = Script("load", Order.FIFO)  # no entry gets a new place, whatever the order
+        script = Script("load")
         packed = msgpack.packb(items, use_bin_type=False)
         with as_unavailable():
             reply = await script.call(

@@ -12,7 +12,7 @@ local touched = {} -- EACH CALL. Partitions that were changed: partition.lua the
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
-    'gone', 'never_sent', 'unserved', 'torn')
+    'gone', 'never_sent', 'unserved', 'torn', 'order')
   local sequence, waiting, in_flight, done, failed, turn, clock, offset, claimed, delayed, members, seen =
     string.match(s[4] or '', COUNTS)
   local delay_ms, concurrency, budget, budget_period = string.match(s[5] or '', '^(%d+) (%d+) ?(%d*) ?(%d*)$')
@@ -31,6 +31,7 @@ local function load_state()
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
     told = s[7], -- the counters of words.lua; false: none yet
+    order = s[13] or 'fifo', -- a program has begun it, and no worker that knows its order has joined
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }
 end
