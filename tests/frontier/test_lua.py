@@ -16,8 +16,9 @@ from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.archive.move import _freeze
 from scrapy_dq.frontier.archive.new_crawl import NewCrawl
+from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seen
+from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seeding, Seen
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import (
     _PARTS,
@@ -41,8 +42,12 @@ MOVES = ("put", "ack", "release", "bury", "fail", "again", "defer", "sent", "blo
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "join": ("id", {}, "epoch", Identity("", "", "")),
-    "rejoin": ("new", {}, "old", "epoch", 0, [], Parentless.NONE, 1, Identity("", "", "")),
-    "exchange": ("id", "epoch", 0, 1, 0, 0, 0, b"\x90"),
+    "rejoin": (
+        Rejoin("new", "old", "epoch", 0, [], Parentless.NONE, Seeding.ACTIVE),
+        {},
+        Identity("", "", ""),
+    ),
+    "exchange": (Exchange("id", "epoch", 0, 1, 0, Seeding.DONE, 0, b"\x90"),),
     "fence": ("id", "epoch", 0),
     "drain": ("id", "epoch", 0, 1, 1),
     "note_shards": ("epoch", 0),
