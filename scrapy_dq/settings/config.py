@@ -193,6 +193,9 @@ class Config:
         values["start_queue"] = peers.start_queue(settings)
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
+            if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
+                # A command-line argument whose bytes are not UTF-8: Redis keys and values are UTF-8.
+                raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
         # Even if this crawl does not use it.
         _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
         if not values["crawl"]:
