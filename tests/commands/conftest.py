@@ -22,7 +22,7 @@ PASSWORD = "s3cr3t-w0rd"
 CHANGES = ("retry", "push", "clear", "limit", "move", "export", "import")
 """Commands that may have something to say beside what they print."""
 
-LOOKS = ("status", "workers", "search", "failed", "dead", "events", "history", "doctor")
+LOOKS = ("status", "workers", "search", "failed", "dead", "events", "doctor")
 """Commands that only read, and need no more than a crawl."""
 
 LISTS = {

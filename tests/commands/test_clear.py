@@ -450,7 +450,7 @@ def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFron
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
-    assert dq.text("clear") == f"What was left of crawl {live.crawl!r} is deleted.\n"
+    assert dq.text("clear", "--all") == f"What was left of crawl {live.crawl!r} is deleted.\n"
     assert live.dump() == {}
 
 
@@ -461,15 +461,15 @@ def test_a_clear_says_that_some_is_left(
     monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
     worker.leave()
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
-    said = r"is deleted but for .* is in Redis still: run this again"
+    said = r"is deleted, except a part of its seen set: run this again"
     with pytest.raises(CommandError, match=said):
-        dq.text("clear", "--yes")
+        dq.text("clear", "--all", "--yes")
     assert "is deleted" not in dq.printed
-    monkeypatch.setattr("scrapy_dq.commands.clear.SWEEP_S", 0.05)
+    monkeypatch.setattr("scrapy_dq.commands.deletion.SWEEP_S", 0.05)
     with pytest.raises(CommandError, match=r"some is left after 0.05 s: run this again"):
-        dq.text("clear")
+        dq.text("clear", "--all")
     assert live.key_names() == {"discarded"}
     HandWorker(live, "again").leave()
     with pytest.raises(CommandError, match=said):
-        dq.text("clear", "--yes", "--json")
+        dq.text("clear", "--all", "--yes", "--json")
     assert json.loads(dq.printed)["left"] is True

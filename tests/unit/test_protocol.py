@@ -12,7 +12,6 @@ from unittest.mock import Mock
 from unittest.mock import call as a_call
 
 import msgpack
-import pytest
 
 import scrapy_dq
 from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
@@ -163,20 +162,6 @@ def test_a_start_request_whose_token_was_dropped_gets_a_new_id_too() -> None:
     assert made._listener.told.mock_calls == [a_call(Words(), words)]  # type: ignore[attr-defined]
     exchange(made, 1002.0)
     assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
-
-
-def test_a_worker_whose_crawl_was_moved_says_with_which_setting_it_goes_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """And not that its requests are lost, or that something is to be deleted."""
-    made = protocol()
-    exchange(made, 0.0)
-    made.received(Receipt(Status.RESYNC), 0.0)
-    rejoin(made)
-    made.rejoined(Rejoined(Status.LOST, shards="12"))
-    assert made.lost
-    assert "moved into another number of shards (12)" in caplog.text
-    assert "clear" not in caplog.text
 
 
 def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None:
