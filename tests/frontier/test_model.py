@@ -27,6 +27,7 @@ from scrapy_dq.frontier.admin import retry as retry_module
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.entries import parse_failed
 from scrapy_dq.frontier.admin.retry import retry_records
+from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Ack,
@@ -44,6 +45,7 @@ from scrapy_dq.frontier.model import (
     Put,
     Receipt,
     Release,
+    Seeding,
     Seen,
     Sent,
     Status,
@@ -458,8 +460,13 @@ class FrontierMachine(RuleBasedStateMachine):
             self.reference.due_first = [member[:12] for member in members]
         sent = args
         if method == "exchange":
-            *others, moves, terms = args
-            sent = (*others, pack_moves(moves), pack_terms(terms))
+            *who, want, seeding, held, moves, terms = args
+            sent = (
+                Exchange(*who, want, Seeding(seeding), held, pack_moves(moves), pack_terms(terms)),
+            )  # fmt: skip
+        elif method == "rejoin":
+            new_id, identity, *before, crawl = args
+            sent = (Rejoin(new_id, *before), identity, crawl)
         answer = self.live.call(method, *sent)
         expected = getattr(self.reference, method)(*args)
         if isinstance(answer, Receipt):

@@ -1,4 +1,4 @@
--- orders: the rank of an entry, lower first, and which of one rank comes first, by the order of the crawl (`meta.order`).
+-- orders: the rank of an entry, lower first, and which of one rank comes first, by the order of the crawl (`meta`).
 -- In an order by priority, start requests come after the others of their priority: the oldest (start 1) or the newest
 -- (2) first. These are the orders of Scrapy with its LIFO and FIFO queues; the former is that of its default scheduler.
 local function order_rank(priority, start)
