@@ -106,8 +106,8 @@ class Stopper:
         )  # fmt: skip
         scopes = scripts._scopes
 
-        def stopped(name: str, order: Order, seen: Seen) -> tuple[list[str], list[str]]:
-            outer, inner = scopes(name, order, seen)
+        def stopped(name: str, seen: Seen) -> tuple[list[str], list[str]]:
+            outer, inner = scopes(name, seen)
             inner = [text.replace(*FEW_TOKENS) for text in inner]
             return ([shadow, *outer], inner) if name == transition else (outer, inner)
 
@@ -118,7 +118,7 @@ class Stopper:
             for built in ("source", "library"):
                 patch.setattr(scripts, built, getattr(scripts, built).__wrapped__)
             if before is not None:
-                stored[transition] = type(before)(transition, self._live.order, self._live.frontier._seen)
+                stored[transition] = type(before)(transition, self._live.frontier._seen)
             try:
                 answer = call()
             except (FrontierError, redis.RedisError) as error:
