@@ -84,7 +84,6 @@ USAGE: dict[str, list[str]] = {
     "invalid choice: 'adpot'": ["adpot"],
     "Did you mean 'adopt'?": ["adpot"],
     "Did you mean 'status'?": ["stats"],
-    "Did you mean 'convert'?": ["seen", "conver"],
     "Did you mean '--watch'?": ["status", "--wach"],
     "Did you mean 'in-flight'?": ["search", "x", "--where", "inflight"],
     "the following arguments are required: <spider>": ["adopt"],

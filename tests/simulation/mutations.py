@@ -69,7 +69,7 @@ MUTATIONS = (
     )),
     Mutation("4", "the epoch is not compared", (
         (LUA + "lib/state.lua", "not state.epoch or state.epoch ~= epoch", "not state.epoch"),
-        (LUA + "transitions/rejoin.lua", "state.epoch == epoch and", "state.epoch and"),
+        (LUA + "transitions/rejoin.lua", "if state.epoch ~= epoch or", "if not state.epoch or"),
     )),
     Mutation("5", "an earlier run is not noticed", (
         (LUA + "lib/state.lua", "if state.run < run or state.run > run", "if state.run > run"),
@@ -205,8 +205,8 @@ MUTATIONS = (
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (WORKER + "protocol.py",
          "            self._lower()  # from now on it may arrive\n", "            pass\n"),
-        (WORKER + "protocol.py", "        if sent.seeding in _LOWERED:\n            return\n",
-         "        if sent.seeding in _LOWERED:\n            return self._lower()\n"),
+        (WORKER + "protocol.py", "        if sent.call.seeding in _LOWERED:\n            return\n",
+         "        if sent.call.seeding in _LOWERED:\n            return self._lower()\n"),
     )),
     Mutation(SHARDS, "a level that is raised does not open home", (
         (LUA + "moves/finish.lua",
@@ -238,7 +238,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "a suspect of each shard at once", (
         (WORKER + "protocol.py",
-         "no_suspects = bool(self.others) and not self._may_meet_suspects(want)",
+         "no_suspects = bool(self.others) and not self._may_meet_suspects(asks.want)",
          "no_suspects = False"),
     )),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
