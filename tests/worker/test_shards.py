@@ -40,7 +40,7 @@ from scrapy_dq.frontier.model import (
     Seeding,
     Status,
 )
-from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker import dialogue, durability
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
@@ -1071,6 +1071,27 @@ def producer_of(crawl: Crawl, redis: AsyncRedis, *, durable: bool) -> Producer:
         WorkerOptions(ttl_s=60.0, rollback_horizon_s=HORIZON_S),
         connect=lambda shard: AsyncRedis.from_url(crawl.url), dropped=lambda put: None, durable=durable,
     )  # fmt: skip
+
+
+async def test_a_push_whose_join_has_no_answer_joins_once(
+    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It repeats the join under the same id: another one would keep the run open until it counts as dead."""
+    monkeypatch.setattr(dialogue, "JOIN_PATIENCE_S", 0.0)
+    join, lost = Frontier.join, iter([True])
+
+    async def without_answer(frontier: Frontier, *args: Any) -> Joined:
+        joined = await join(frontier, *args)
+        if next(lost, False):
+            raise FrontierUnavailable("the answer is lost")
+        return joined
+
+    monkeypatch.setattr(Frontier, "join", without_answer)
+    redis = AsyncRedis.from_url(crawl.url)
+    async with producer_of(crawl, redis, durable=False).joined():
+        assert client.scard(keys.prefix(crawl.name) + "members") == 1
+    assert client.scard(keys.prefix(crawl.name) + "members") == 0
+    await redis.aclose()
 
 
 async def push_when_home_has_ended(crawl: Crawl, client: Redis, **meta: Any) -> None:

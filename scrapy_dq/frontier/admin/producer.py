@@ -90,10 +90,10 @@ class Producer(Listener):
         Raises:
             FrontierError: the run is over, or differs; nothing was changed.
         """
-        joined = await self.patiently(self._join)
-        if joined.loss:
-            logger.warning("%s", joined.loss)
         try:
+            joined = await self.patiently(self._join)
+            if joined.loss:
+                logger.warning("%s", joined.loss)
             yield joined
             if self._durable:
                 shards, deadline = range(len(self._frontiers)), time.monotonic() + PATIENCE_S
@@ -109,7 +109,9 @@ class Producer(Listener):
 
     async def _join(self) -> Joined:
         while True:
-            self._worker = self._new_worker()  # one that could not join cannot be started again
+            # Without an answer it may be a member: a join is repeated under the same id, unless it has left.
+            if self._worker.handed_in:
+                self._worker = self._new_worker()
             joined = await self._worker.start(uuid.uuid4().hex)
             if joined.status is not Status.FINISHED:
                 return joined
