@@ -31,7 +31,7 @@ def delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
     with looking.place_of(settings, options) as place:
         overview = _overview(place, options)
         if overview is None:
-            asking.say(f"What was left of crawl {place.crawl!r} is deleted.", options)
+            asking.say(f"The rest of crawl {place.crawl!r} is deleted.", options)
             return DONE
         deletion = _Deletion(place, overview, options)
         deletion.check()

@@ -1,4 +1,4 @@
-"""What a worker asks of its frontier: calls that it repeats byte for byte until one is answered."""
+"""The calls of a worker to its frontier. It repeats a call byte for byte until Redis answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scrapy_dq.frontier.wire import NO_TERMS
 
 
 class Asks(NamedTuple):
-    """What a worker wants of its next exchange."""
+    """The wishes of a worker for its next exchange."""
 
     want: int = 0
     """Number of leases to request."""
@@ -41,11 +41,11 @@ class Exchange(NamedTuple):
     terms: bytes = NO_TERMS
     """From `pack_terms`."""
     registered: int = 0
-    """Of the answer to join or rejoin; 0: any. A late copy fits no later registration under the same id."""
+    """The answer to join or rejoin has it; 0: any. A late copy fits no later registration of the id."""
 
 
 class Rejoin(NamedTuple):
-    """Register a live worker again; keep those of *held* that it still owns.
+    """Register a live worker again; it keeps the leases in *held* that it still owns.
 
     Source: lua/transitions/rejoin.lua
     """
@@ -61,4 +61,4 @@ class Rejoin(NamedTuple):
     seeding: Seeding
     """ACTIVE or AGAIN."""
     registered: int = 0
-    """Of the answer under *old_id*; 0: any."""
+    """The answer under *old_id* has it; 0: any."""

@@ -257,7 +257,7 @@ class Frontier:
         )  # fmt: skip
 
     async def rejoin(self, call: Rejoin, identity: dict[str, Any], crawl: Identity) -> Rejoined:
-        """Register a live worker again; keep those of `call.held` that are still in flight under its old id.
+        """Register a live worker again; it keeps those of its leases that are still in flight.
 
         Source: transitions/rejoin.lua
         """

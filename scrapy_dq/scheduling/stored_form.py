@@ -1,4 +1,4 @@
-"""What of a request is not stored as it is: long texts are cut, and copies are left out."""
+"""Makes stored requests smaller: cuts long link texts and Referers, and leaves out copied redirects."""
 
 from __future__ import annotations
 

@@ -450,7 +450,7 @@ def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFron
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
-    assert dq.text("clear", "--all") == f"What was left of crawl {live.crawl!r} is deleted.\n"
+    assert dq.text("clear", "--all") == f"The rest of crawl {live.crawl!r} is deleted.\n"
     assert live.dump() == {}
 
 

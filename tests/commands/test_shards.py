@@ -282,5 +282,5 @@ def test_clear_deletes_what_is_left_when_home_is_lost(
     assert metas(live) == SHARDS - 1
     text = dq.text("clear", "--all", "--yes")
     assert "has lost its home shard; 2 shards are left" in text
-    assert text.endswith(f"What was left of crawl {live.crawl!r} is deleted.\n")
+    assert text.endswith(f"The rest of crawl {live.crawl!r} is deleted.\n")
     assert not metas(live)

@@ -185,7 +185,7 @@ class Producer(Listener):
 
     def _need_run(self) -> None:
         if self._worker.lost or self._worker.over:
-            raise FrontierRefused("the crawl was deleted meanwhile, or replaced by another one: start again")
+            raise FrontierRefused("the crawl was deleted, or replaced by another one: start again")
 
     # Called by the worker.
 

@@ -38,7 +38,7 @@ ShardOf = Callable[[int], Awaitable[Frontier]]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a move may change."""
+    """The properties of a crawl that a move may change."""
 
     order: Order
     seen: Seen
@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass
 class Moved:
-    """What a call has done."""
+    """The result of a call."""
 
     now: Shape
     was: Shape | None = None
@@ -65,7 +65,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a frozen crawl has stored in its home."""
+    """The plan that a frozen crawl has stored in its home."""
 
     id: str
     """Of the load."""
@@ -90,7 +90,7 @@ class Mover:
     """The arguments that both halves of a move have in common."""
 
     shape: Shape
-    """What the crawl becomes, unless a move to another shape was begun: that is completed."""
+    """The new shape, unless an earlier command began a move to another one: this one completes that."""
     priority_of: Callable[[bytes], int]
     """See `load`."""
     at_rest: Callable[[Sequence[Frontier], str, int], Awaitable[None]]
@@ -192,7 +192,7 @@ async def _shape_of(source: ShardOf) -> Shape:
     """Return what a crawl is.
 
     Raises:
-        FrontierRefused: there is none, or only half of it.
+        FrontierRefused: the crawl does not exist, or only half of it does.
     """
     home = await source(HOME)
     meta = await meta_of(home)

@@ -37,7 +37,7 @@ _OF_ALL = (
 
 
 class NewCrawl:
-    """Of one call of `load`."""
+    """The new crawl of one call of `load`."""
 
     def __init__(self, frontiers: Sequence[Frontier], epoch: bytes) -> None:
         """

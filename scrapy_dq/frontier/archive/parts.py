@@ -27,7 +27,7 @@ DEAD = "dead"
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
 ENTRIES = (WAITING, RETURNED, QUARANTINE, DELAYED, FAILED, DEAD)
 KINDS = (*TOKENS, LIMITS, BLOCKED, *ENTRIES)
-"""What an export holds, in the order in which it is read and stored."""
+"""The kinds in an export, in the order of reading and storing."""
 SPENT, EARLIEST = "spent", "earliest"
 """(partition, "<run or day> <count>"); (time, partition). These and the next ones only move."""
 STATS = "stats"
@@ -35,7 +35,7 @@ STATS = "stats"
 HISTORY = ("samples", "minutes", "journal")
 """(element,), the oldest first."""
 MOVED = (*TOKENS, LIMITS, BLOCKED, SPENT, EARLIEST, *ENTRIES, STATS, *HISTORY)
-"""What a move takes along, in the order in which it is read and stored."""
+"""The kinds in a move, in the order of reading and storing."""
 KEPT = (
     "spider_args", "run_name", "keep_seen", "starts", "events", "limits_set", "began", "crawled",
 )  # fmt: skip

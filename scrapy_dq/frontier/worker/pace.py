@@ -261,7 +261,7 @@ class Alarm:
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
-        """End the wait that is under way; without effect if there is none."""
+        """End the present wait; without a wait, do nothing."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
