@@ -156,7 +156,7 @@ def test_a_callback_that_blocks_is_no_death(
     )
     environ = {"BLOCK_AT": BLOCK_AT[times], "BLOCK_S": str(2 * TTL_S)}
     (blocking,) = crawl.start(environ=environ)
-    workers = [blocking, *start_together(crawl, 1)]
+    workers = start_together(crawl, 1, beside=blocking)
 
     assert_finished(crawl, workers, figures, blocks=times)
     assert crawl.project.count("unblocked") == {"-": times}
@@ -184,7 +184,7 @@ def test_a_callback_that_blocks_for_ever_loses_its_leases(
     )
     environ = {"BLOCK_AT": BLOCK_AT[times], "BLOCK_S": "4"}
     (blocking,) = crawl.start(environ=environ)
-    workers = [blocking, *start_together(crawl, 1)]
+    workers = start_together(crawl, 1, beside=blocking)
     blocking.wait_for_log(" s: this worker stops its heartbeat")
     # The thread says it, while the callback still blocks.
     assert crawl.project.count("blocked") != crawl.project.count("unblocked")

@@ -58,9 +58,14 @@ SLOW_START = spider_source(SlowStartSpider)
 DELAYED = spider_source(DelayedTreeSpider)
 
 
-def start_together(crawl: FaultCrawl, count: int = 2, **options: Any) -> list[Worker]:
-    """Start *count* workers of a spider of this module, and release them when all have joined."""
-    workers = crawl.start(count, **options)
+def start_together(
+    crawl: FaultCrawl, count: int = 2, *, beside: Worker | None = None, **options: Any
+) -> list[Worker]:
+    """Start *count* workers of a spider of this module, and release them when all have joined.
+
+    *beside*: a worker that was started before with other options. It is released with them, and returned first.
+    """
+    workers = [*filter(None, [beside]), *crawl.start(count, **options)]
     for worker in workers:
         worker.wait_for_log("] INFO: Crawl '")
     (crawl.project.folder / GO).touch()

@@ -1116,5 +1116,5 @@ async def test_what_a_push_has_put_elsewhere_is_missing_when_the_run_was_cleared
     crawl: Crawl, client: Redis
 ) -> None:
     """The next run deletes it: it says so."""
-    with pytest.raises(FrontierRefused, match="the crawl was deleted meanwhile"):
+    with pytest.raises(FrontierRefused, match="the crawl was deleted, or replaced"):
         await push_when_home_has_ended(crawl, client, cleared=1)
