@@ -63,7 +63,7 @@ def start_together(
 ) -> list[Worker]:
     """Start *count* workers of a spider of this module, and release them when all have joined.
 
-    *beside*: a worker that was started before with other options. It is released with them, and returned first.
+    *beside*: a worker that was started before, with other options. It is released with them, and comes first.
     """
     workers = [*filter(None, [beside]), *crawl.start(count, **options)]
     for worker in workers:
