@@ -268,7 +268,7 @@ def _examine_scripts(place: Place, shards: Sequence[_At], start_keys: StartKeys 
     found: dict[Finding, list[int]] = {}
     for client, shard in shards:
         finding = health.scripts(
-            *refused_scripts(client, shard, place.config.seen_kind, start_keys)
+            *refused_scripts(client, shard, start_keys)
         )  # fmt: skip
         found.setdefault(finding, []).append(shard.number)
     bad = [finding for finding in found if finding.level != health.OK]

@@ -40,7 +40,7 @@ from scrapy_dq.frontier.model import (
     Status,
 )
 from scrapy_dq.frontier.scan import Found
-from scrapy_dq.frontier.scripts import TRANSITIONS, Function, Script
+from scrapy_dq.frontier.scripts import Function, Script
 from scrapy_dq.frontier.wire import (
     audit_args,
     denied,
@@ -155,8 +155,7 @@ class Frontier:
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
         """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
         otherwise the worker would wait for ever."""
-        self._scripts = {name: Script(name, seen) for name in (*TRANSITIONS, "probe")}
-        self._scripts["exchange"] = Function("exchange", seen)
+        self._scripts: dict[str, Script] = {"exchange": Function("exchange")}
         self._denied = False
         """Redis has refused a command: all commands are probed before the next script."""
 
@@ -286,17 +285,13 @@ class Frontier:
                 applied once.
         Source: transitions/exchange.lua
         """
-        while True:
-            reply = await self._call(
-                "exchange", call.worker_id, call.epoch, call.run, call.seq, call.want, int(call.seeding),
-                call.held, MAX_EXCHANGE_BYTES, self.keep_failed, call.terms, call.moves, call.registered,
-            )  # fmt: skip
-            if reply[0] != b"KIND":
-                if self._wait_replicas:
-                    await self._replicated(call.worker_id, call.epoch)
-                return parse_receipt(reply, time.monotonic())
-            # This frontier accepts any kind (a program's), or it was converted while this worker was absent.
-            self._scripts["exchange"] = Function("exchange", Seen(reply[1].decode()))
+        reply = await self._call(
+            "exchange", call.worker_id, call.epoch, call.run, call.seq, call.want, int(call.seeding),
+            call.held, MAX_EXCHANGE_BYTES, self.keep_failed, call.terms, call.moves, call.registered,
+        )  # fmt: skip
+        if self._wait_replicas:
+            await self._replicated(call.worker_id, call.epoch)
+        return parse_receipt(reply, time.monotonic())
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
         """Wait until enough replicas have all that was applied so far.
@@ -588,6 +583,11 @@ class Frontier:
             )
         )
 
+    def _script(self, transition: str) -> Script:
+        if transition not in self._scripts:
+            self._scripts[transition] = Script(transition)
+        return self._scripts[transition]
+
     async def _call(self, transition: str, *args: Any) -> Any:
         args = tuple(
             each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in args
@@ -595,9 +595,9 @@ class Frontier:
         try:
             keys_of = self._keys_of.get(transition, self._keys)
             if self._denied:
-                refuse(await self._scripts["probe"].call(self.client, self._keys, self._start_kind))
+                refuse(await self._script("probe").call(self.client, self._keys, self._start_kind))
                 self._denied = False
-            reply = await self._scripts[transition].call(self.client, keys_of, *args)
+            reply = await self._script(transition).call(self.client, keys_of, *args)
         except (RedisError, OSError, TimeoutError) as error:
             if denies(error):
                 self._denied = True

@@ -1,7 +1,11 @@
-"""Loads the Lua: one script per transition, built from the files in lua/ by plain concatenation.
+"""Loads the Lua: one script per file in lua/transitions/, built from the files that it includes.
 
-The name of a Lua file is unique, whatever its folder. Where Redis has functions (since 7; Valkey), the
-exchange is one: then, of the top level of a file, each call runs only lines that are marked with EACH CALL.
+A line `-- @include A B` in a Lua file says that it uses what the top level of A.lua and B.lua defines. A
+script contains each file once, after those that it includes. The name of a file is unique in all folders.
+
+The same text serves as a script and, where Redis has functions (since 7; Valkey), as a function. A function
+keeps the locals of a file from one call to the next, so a file sets those that change in
+`each_call(function() ... end)`.
 """
 
 from __future__ import annotations
@@ -16,70 +20,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier.errors import moved_to, passes
-from scrapy_dq.frontier.model import Seen
 
-_BASE = (
-    "keys", "held", "state", "orders", "key_sizes", "discarded", "kinds", "words",
-)  # fmt: skip
-_COMMON = ("politeness", "budgets", "entry", "bands", "partition")
-_SEEN = {
-    Seen.EXACT: ("seen_exact",),
-    Seen.EXPIRING: ("seen_expiring",),
-    Seen.COMPACT: ("buckets", "seen_compact"),
-}
-_PARTS: dict[str, tuple[str, ...]] = {
-    "join": (
-        "shared", "starts", "member", "unserved", "limits", "described", "follow", "rights", "journal",
-        "replace_limits",
-    ),
-    "shards": (),
-    "rejoin": ("declined", "release", "shared", "starts", "member", "limits", "described", "journal"),
-    "exchange": (
-        "damage", "moves", "messages", "put", "delayed", "journal", "sent", "block", "notes", "declined",
-        "ack", "release", "decline", "bury", "fail", "again", "defer", "settle", "grants", "answer",
-        "serve", "in_turn", "lease", "offer", "streams", "claim", "starts", "abandon", "finish",
-    ),
-    "adopt": (),
-    "fence": ("shared", "starts", "journal"),
-    "drain": ("messages", "declined", "bury", "starts", "member"),
-    "leave": ("declined", "release", "starts", "member", "journal", "samples"),
-    "flush": ("starts", "member"),
-    "purge": (),
-    "limit": ("limits", "block", "journal", "half_moved"),
-    "notices": ("journal",),
-    "steer": (
-        "damage", "messages", "starts", "journal", "declined", "abandon", "finish", "half_moved",
-    ),
-    "retry": ("messages", "journal", "half_moved"),
-    "forget": ("journal", "half_moved"),
-    "drop": ("messages", "journal", "half_moved"),
-    "freeze": ("messages", "shared"),
-    "load": ("messages", "shared", "starts", "member", "limits", "loading"),
-    "sweep": (),
-    "audit": ("starts", "limits", "recount", "journal"),
-    "overview": ("starts",),
-    "sizes": (),
-    "upcoming": (),
-    "present": (),
-    "tally": ("rights", "sums"),
-    "probe": ("rights",),
-}  # fmt: skip
-_LEAN = {
-    "beat": ("keys", "beats"),
-    "report": ("keys", "state", "beats", "journal", "samples"),
-}
-"""All parts of these: to create the functions of the others takes longer than a beat does itself."""
-LOOKS = ("sizes", "upcoming", "present")
-"""Read-only scripts, for the command line."""
-BY_HAND = ("steer", "retry", "forget", "drop", "freeze", "load")
-"""Scripts that write, for the command line only."""
-AFTERWARDS = ("probe",)
-"""Scripts that run after one that was denied a command."""
-TRANSITIONS = (*_LEAN, *(name for name in _PARTS if name not in (*LOOKS, *BY_HAND, *AFTERWARDS)))
-_COUNTING = (
-    "join", "rejoin", "exchange", "drain", "leave", "steer", "retry", "drop", "load",
-)  # fmt: skip
-"""Scripts that move entries or members: after an error lib/stopped.lua runs. Others are just repeated."""
 _MOST_MOVES = 4
 """How often a call follows MOVED."""
 UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
@@ -87,98 +28,94 @@ UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
 
 For Redis it is a comment.
 """
+_OUTER = "base"
+"""What this file includes is in an outer scope.
+
+To create a closure, Lua searches all captured locals of the enclosing function. Two scopes save a tenth of
+the time of an exchange.
+"""
+_SCRIPT = """\
+{first}
+local function stopped(reply) error(reply, 0) end
+local function each_call(set) set() end
+{outer}
+local done, reply = pcall(function()
+{inner}
+{main}
+end)
+if done then return reply end
+stopped(reply)
+"""
+_LIBRARY = """\
+{first}
+local KEYS, ARGV, calls, main
+local function stopped(reply) error(reply, 0) end
+local function each_call(set) calls[#calls + 1] = set end
+local function define()
+  calls = {{}}
+{outer}
+local function define_others()
+{inner}
+main = function()
+{main}
+end
+end
+define_others()
+end
+redis.register_function('{name}', function(keys, args)
+  KEYS, ARGV = keys, args
+  if not main then define() end
+  for _, set in ipairs(calls) do set() end
+  local done, reply = pcall(main)
+  if done then return reply end
+  stopped(reply)
+end)
+"""
 
 
 @cache
-def lua_files() -> dict[str, str]:
-    """Return the text of every Lua file, by its name without `.lua`."""
+def lua_files(folder: str = "") -> dict[str, str]:
+    """Return the text of every Lua file, or of those in one folder of lua/, by its name without `.lua`."""
     return {
         file.name.removesuffix(".lua"): file.read_text("utf-8")
-        for folder in files("scrapy_dq.frontier").joinpath("lua").iterdir()
-        for file in folder.iterdir()
+        for each in files("scrapy_dq.frontier").joinpath("lua").iterdir()
+        if folder in ("", each.name)
+        for file in each.iterdir()
     }
 
 
-def parts(transition: str, seen: Seen = Seen.EXACT) -> list[str]:
-    """Return the names of the Lua files that make up *transition*, in order; see `source`."""
-    kinds = (seen,) if transition == "exchange" else Seen
-    if transition in _LEAN:
-        return [*_LEAN[transition], transition]
-    seen_by = [name for kind in kinds for name in _SEEN[kind]]
-    tail = ["stopped"] if transition in _COUNTING else []
-    return [*_BASE, *_COMMON, *seen_by, *_PARTS[transition], transition, *tail]
+@cache
+def parts(name: str) -> tuple[str, ...]:
+    """Return the names of a Lua file and of all that it includes, each once, after those that it needs."""
+    included = re.search("^-- @include (.*)$", lua_files()[name], re.MULTILINE)
+    found = [part for each in (included[1].split() if included else ()) for part in parts(each)]
+    return (*dict.fromkeys(found), name)
+
+
+def _fill(template: str, transition: str, **texts: str) -> str:
+    *names, main = parts(transition)
+    outer = [name for name in names if name in parts(_OUTER)]
+    inner = [name for name in names if name not in outer]
+    scopes = {"outer": outer, "inner": inner, "main": [main]}
+    filled = {scope: "\n".join(lua_files()[name] for name in scopes[scope]) for scope in scopes}
+    return template.format(**filled, **texts)
 
 
 @cache
-def source(transition: str, seen: Seen = Seen.EXACT) -> str:
-    """Return the whole script of *transition*.
-
-    Args:
-        seen: the only kind of seen that an exchange supports; all other scripts use the stored kind.
-    """
-    outer, inner = _scopes(transition, seen)
-    if transition not in _COUNTING:
-        return "\n".join((UNDECLARED_KEYS, *outer, "return (function()", *inner, "end)()"))
-    *inner, main, stopped = inner
-    return "\n".join((
-        UNDECLARED_KEYS, *outer,
-        "local stopped", "local done, reply = pcall(function()", *inner,
-        "stopped = function(reply)", stopped, "end", main, "end)",
-        "if done then return reply end", "stopped(reply)",
-    ))  # fmt: skip
+def source(transition: str) -> str:
+    """Return the script of *transition*; after an error it runs lib/stopped.lua, if it includes that."""
+    return _fill(_SCRIPT, transition, first=UNDECLARED_KEYS)
 
 
 @cache
-def library(transition: str, seen: Seen) -> tuple[str, str]:
+def library(transition: str) -> tuple[str, str]:
     """Return the name of a library with one function, which has the same name, and its source.
 
     The function does what the script does that `source` returns. It creates all Lua functions in its first
     call, and keeps them.
     """
-    outer, (*inner, main, stopped) = _scopes(transition, seen)
-    text = "\n".join((
-        "local KEYS, ARGV, each_call, main, stopped",
-        "local function define()", *outer,
-        "local function define_others()", *inner,
-        "main = function()", main, "end", "stopped = function(reply)", stopped, "end", "end",
-        "define_others()", "end",
-    ))  # fmt: skip
-    text = re.sub(
-        "^local (.*?) = (.*) -- EACH CALL.*",
-        r"local \1 each_call[#each_call + 1] = function() \1 = \2 end",
-        text,
-        flags=re.MULTILINE,
-    )
-    name = f"dq_{transition}_{sha1(text.encode()).hexdigest()[:16]}"
-    return name, _LIBRARY.format(name=name, text=text)
-
-
-_LIBRARY = """\
-#!lua name={name}
-{text}
-redis.register_function('{name}', function(keys, args)
-  KEYS, ARGV = keys, args
-  if not main then
-    each_call = {{}}
-    define()
-  end
-  for _, begin in ipairs(each_call) do begin() end
-  local done, reply = pcall(main)
-  if done then return reply end
-  return stopped(reply)
-end)
-"""
-
-
-def _scopes(transition: str, seen: Seen) -> tuple[list[str], list[str]]:
-    """Return the texts of a script that come first, and the others.
-
-    To create a closure, Lua searches all captured locals of the enclosing function: those that every function
-    needs are in an outer scope. That saves a tenth of the time of an exchange.
-    """
-    names = parts(transition, seen)
-    outer = [lua_files()[name] for name in names if name in _BASE]
-    return outer, [lua_files()[name] for name in names if name not in _BASE]
+    name = f"dq_{transition}_{sha1(_fill(_LIBRARY, transition, first='', name='').encode()).hexdigest()[:16]}"
+    return name, _fill(_LIBRARY, transition, first=f"#!lua name={name}", name=name)
 
 
 class Script:
@@ -187,8 +124,8 @@ class Script:
     Its keys are those of `keys.fixed`; a join and an exchange have start keys after them.
     """
 
-    def __init__(self, transition: str, seen: Seen = Seen.EXACT) -> None:
-        self.source = source(transition, seen)
+    def __init__(self, transition: str) -> None:
+        self.source = source(transition)
         self.sha = sha1(self.source.encode()).hexdigest()
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
@@ -230,9 +167,9 @@ class Function(Script):
     A script creates all its Lua functions in each call, which takes a fifth of an exchange.
     """
 
-    def __init__(self, transition: str, seen: Seen = Seen.EXACT) -> None:
-        super().__init__(transition, seen)
-        self.name, self.library = library(transition, seen)
+    def __init__(self, transition: str) -> None:
+        super().__init__(transition)
+        self.name, self.library = library(transition)
         self._refused = False
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:

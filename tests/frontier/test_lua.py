@@ -18,25 +18,21 @@ from scrapy_dq.frontier.archive.move import _freeze
 from scrapy_dq.frontier.archive.new_crawl import NewCrawl
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seeding, Seen
+from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seeding
 from scrapy_dq.frontier.scan import Found
-from scrapy_dq.frontier.scripts import (
-    _PARTS,
-    AFTERWARDS,
-    BY_HAND,
-    LOOKS,
-    TRANSITIONS,
-    library,
-    lua_files,
-    parts,
-    source,
-)
+from scrapy_dq.frontier.scripts import library, lua_files, parts, source
 from support.lua_names import names_of
 from support.redis_server import RedisServer
 
 LUA = lua_files()
 NAMES = {name: names_of(text) for name, text in LUA.items()}
-SCRIPTS = [parts(name, seen) for name in TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS for seen in Seen]
+SCRIPTS = sorted(lua_files("transitions"))
+LOOKS = ["present", "sizes", "upcoming"]
+"""Read-only scripts, for commands."""
+BY_HAND = ["drop", "forget", "retry", "steer"]
+"""Scripts that write, for commands only."""
+GIVEN = {"each_call", "stopped"}
+"""What scripts.py defines for each script."""
 MOVES = ("put", "ack", "release", "bury", "fail", "again", "defer", "sent", "block", "lease", "claim")
 
 
@@ -93,7 +89,7 @@ def test_keys_have_the_same_names_in_lua_and_python(redis_server: RedisServer) -
         " return {names, {backlog_key('<rank>', '<partition>'), worker_key('<id>'), in_flight_key('<id>'),"
         " bucket_key('<generation>', '<n>')}}"
     )
-    script = "\n".join((LUA["keys"], families))
+    script = "\n".join(("local function each_call(set) set() end", LUA["keys"], families))
     with redis_server.client() as client:
         fixed, made = client.eval(script, len(keys.FIXED), *keys.fixed("a crawl"))
     prefix = keys.prefix("a crawl")
@@ -110,7 +106,7 @@ def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
             assert "prefix" not in re.sub(r"--.*", "", text)
 
 
-@pytest.mark.parametrize("name", TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
     """ARGV[1] to ARGV[n] are all used, where n names stand after ARGS; names of locals agree."""
     code = re.sub(r"--.*", "", LUA[name])
@@ -211,7 +207,7 @@ class _NoReplyToLooks(_NoReply):
         return [b"epoch", None]
 
 
-@pytest.mark.parametrize("name", [*LOOKS, *(each for each in BY_HAND if each not in MOVING_CALLS)])
+@pytest.mark.parametrize("name", [*LOOKS, *BY_HAND])
 def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) -> None:
     """As a transition does."""
     client = _NoReplyToLooks()
@@ -235,7 +231,8 @@ def test_a_look_changes_nothing(name: str) -> None:
 
 def test_every_transition_has_a_typed_call() -> None:
     """No script without a method, no method without a script."""
-    assert {SCRIPT_OF.get(method, method) for method in CALLS} == set(TRANSITIONS)
+    called = {*(SCRIPT_OF.get(method, method) for method in CALLS), *MOVING_CALLS, *BLOCKING_CALLS, "probe"}
+    assert called == set(SCRIPTS)
 
 
 @pytest.mark.parametrize("name", sorted(LUA))
@@ -248,7 +245,7 @@ def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
     assert re.sub(r"\W+", " ", lines[0]).startswith(f" {opening} ")
 
 
-@pytest.mark.parametrize("name", [*TRANSITIONS, *AFTERWARDS, *MOVES, "finish"])
+@pytest.mark.parametrize("name", [*(each for each in SCRIPTS if each not in LOOKS), *MOVES, "finish"])
 def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> None:
     """Each file that moves something states its promise."""
     for word in ("RETURNS", "COST", "CRASH"):
@@ -257,24 +254,33 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_takes_only_what_its_scripts_define_before_it(name: str) -> None:
-    """Every name is local to a file that `scripts.py` puts before it."""
-    for script in (script for script in SCRIPTS if name in script):
-        before = script[: script.index(name)]
-        if name == "stopped":  # without the transition's own locals; scripts.py has the error in `reply`
-            before = before[:-1]
-        assert not NAMES[name][1].difference({"reply"}, *(NAMES[part][0] for part in before))
+    """Every name is local to a file that it includes, or that one of these includes."""
+    assert not NAMES[name][1].difference(GIVEN, *(NAMES[part][0] for part in parts(name)[:-1]))
 
 
-@pytest.mark.parametrize("transition", _PARTS)
-def test_a_script_takes_something_of_each_of_its_files(transition: str) -> None:
-    """Each call of a script creates its functions, so unused ones cost time."""
-    files = parts(transition)
-    for part in _PARTS[transition]:
-        assert any(NAMES[part][0] & NAMES[file][1] for file in files if file != part), part
+@pytest.mark.parametrize("name", sorted(LUA))
+def test_a_lua_file_includes_what_it_uses(name: str) -> None:
+    """Each call of a script creates its functions, so unused ones cost time.
+
+    `base` brings the kinds of seen, which other files use by a table, and `stopped` is called by each script.
+    """
+    included = re.search("^-- @include (.*)$", LUA[name], re.MULTILINE)
+    for file in included[1].split() if included and name != "base" else ():
+        others = {part for other in included[1].split() if other != file for part in parts(other)}
+        only_here = {each for part in parts(file) if part not in others for each in NAMES[part][0]}
+        assert only_here & NAMES[name][1] or file in ("base", "stopped"), file
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_two_files_of_a_script_define_the_same_name(script: str) -> None:
+    """Which one a third file means would depend on the order of the files."""
+    names = [name for part in parts(script)[:-1] for name in NAMES[part][0]]
+    assert len(names) == len(set(names))
 
 
 LUA_TEXTS = {
     "local a = a; b(a)": ("a", "a b"),
+    "local a, b c(a)": ("a b", "c"),
     "local a, b = f(a, function() return b end), b c(a)": ("a b", "a b c f"),
     "local function f(x, ...) return f(x, y) end": ("f", "y"),
     "function t.f(x) u = x end": ("", "t u"),
@@ -295,23 +301,18 @@ def test_names_are_found_by_scope(text: str) -> None:
 
 def test_every_lua_file_is_part_of_a_script() -> None:
     """No dead Lua."""
-    names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
-    everything = "\n".join(source(name) for name in names)
-    assert [name for name, text in LUA.items() if text not in everything] == []
+    assert {part for name in SCRIPTS for part in parts(name)} == set(LUA)
 
 
 def test_every_script_compiles(redis_server: RedisServer) -> None:
     """Also the exchange, which is a function where Redis has these: a script may have 200 locals."""
-    names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
     with redis_server.client() as client:
-        for text in {source(name, seen) for name in names for seen in Seen}:
-            client.script_load(text)
+        for name in SCRIPTS:
+            client.script_load(source(name))
 
 
 def test_scripts_begin_with_the_flag_that_dragonfly_reads() -> None:
     """Dragonfly searches the beginning of a script for it; a library has to begin with its name."""
-    names = TRANSITIONS + LOOKS + BY_HAND + AFTERWARDS
-    texts = {source(name, seen) for name in names for seen in Seen}
-    assert {text.partition("\n")[0] for text in texts} == {"--!df flags=allow-undeclared-keys"}
-    name, text = library("exchange", Seen.EXACT)
+    assert {source(name).partition("\n")[0] for name in SCRIPTS} == {"--!df flags=allow-undeclared-keys"}
+    name, text = library("exchange")
     assert text.partition("\n")[0] == f"#!lua name={name}"

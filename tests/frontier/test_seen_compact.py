@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from scrapy_dq.frontier import forget, frontier, keys, peek
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Order, Seen, Status
-from scrapy_dq.frontier.scripts import Script, source
+from scrapy_dq.frontier.scripts import Script, lua_files, source
 from support.compact import chance_of_a_false_seen, compacted
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, numbers, put
 
@@ -290,8 +290,8 @@ def test_an_interrupted_exchange_leaves_no_bucket_that_nobody_deletes(
 ) -> None:
     """The directory is written before the first bucket."""
     worker = HandWorker(live, "worker")
-    whole = Script("exchange", Seen.COMPACT)
-    broken = Script("exchange", Seen.COMPACT)
+    whole = Script("exchange")
+    broken = Script("exchange")
     broken.source = whole.source.replace("\ntidy_seen()", "\nerror('broken off')")
     broken.sha = sha1(broken.source.encode()).hexdigest()
     assert broken.sha != whole.sha
@@ -322,8 +322,7 @@ def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None
     """Only one of another type is skipped: any other error does not count as a new request."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1))
-    base = source("sweep").partition("-- sweep:")[0]
-    text = f"{base} load_state() return seen().add('x') and 1 end)()"
+    text = source("sweep").replace(lua_files()["sweep"], "load_state() return seen().add('x') and 1")
     live.redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(ResponseError, match="maxmemory"):

@@ -86,6 +86,8 @@ redis = {{
 """
 FEW_TOKENS = ("local LOAD, MOST_SPLITS, PART = 200", "local LOAD, MOST_SPLITS, PART = 0.001")
 """With this, a compact `seen` splits its buckets at once."""
+FIRST = scripts.lua_files()["keys"]
+"""Each script begins with this file."""
 MOVED = b"token 1626"
 """That split moves it into another bucket."""
 HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another": (0.001, None)})
@@ -104,21 +106,20 @@ class Stopper:
             writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark,
             words=self._words, denied=str(self._words == DENIED).lower(),
         )  # fmt: skip
-        scopes = scripts._scopes
+        fill = scripts._fill
 
-        def stopped(name: str, seen: Seen) -> tuple[list[str], list[str]]:
-            outer, inner = scopes(name, seen)
-            inner = [text.replace(*FEW_TOKENS) for text in inner]
-            return ([shadow, *outer], inner) if name == transition else (outer, inner)
+        def stopped(template: str, of: str, **texts: str) -> str:
+            text = fill(template, of, **texts).replace(*FEW_TOKENS)
+            return text.replace(FIRST, shadow + FIRST, 1) if of == transition else text
 
         client, stored = self._live.redis, self._live.frontier._scripts
         before = stored.get(transition)
         with self._monkeypatch.context() as patch:
-            patch.setattr(scripts, "_scopes", stopped)
+            patch.setattr(scripts, "_fill", stopped)
             for built in ("source", "library"):
                 patch.setattr(scripts, built, getattr(scripts, built).__wrapped__)
             if before is not None:
-                stored[transition] = type(before)(transition, self._live.frontier._seen)
+                stored[transition] = type(before)(transition)
             try:
                 answer = call()
             except (FrontierError, redis.RedisError) as error:
@@ -126,6 +127,7 @@ class Stopper:
                     raise
                 answer = None
         self._live.frontier._denied = False
+        stored.pop(transition, None)
         if before is not None:
             stored[transition] = before
         return bool(client.delete(self._mark)), answer

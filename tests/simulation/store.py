@@ -16,7 +16,6 @@ import redis
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier import frontier, scripts
-from scrapy_dq.frontier.model import Seen
 from simulation.virtual import World
 
 SECONDS, MICROS = "clock:s", "clock:us"
@@ -40,8 +39,8 @@ _scripts: dict[str, str] = {}
 
 
 @cache
-def _timed_source(transition: str, seen: Seen = Seen.EXACT) -> str:
-    text = _certain(IN_ORDER + _originals(transition, seen))
+def _timed_source(transition: str) -> str:
+    text = _certain(IN_ORDER + _originals(transition))
     sha = digest(text)
     # To a schedule, a heartbeat that reports is one like any other.
     _names[sha], _sources[sha] = "beat" if transition == "report" else transition, text
@@ -49,11 +48,11 @@ def _timed_source(transition: str, seen: Seen = Seen.EXACT) -> str:
 
 
 @cache
-def _timed_library(transition: str, seen: Seen) -> tuple[str, str]:
-    name, text = _libraries(transition, seen)
+def _timed_library(transition: str) -> tuple[str, str]:
+    name, text = _libraries(transition)
     shebang, _, rest = _certain(text).partition("\n")
     _names[name], _sources[name] = transition, f"{shebang}\n{IN_ORDER}{rest}"
-    _scripts[name] = digest(_timed_source(transition, seen))
+    _scripts[name] = digest(_timed_source(transition))
     return name, _sources[name]
 
 

@@ -34,8 +34,11 @@ def names_of(text: str) -> tuple[set[str], set[str]]:
     def listed(at: int) -> tuple[list[str], int]:
         """Return the names of a list that begins at *at*, and where it ends."""
         found = []
-        while _is_name(tokens[at]) or tokens[at] in (",", "..."):
+        while _is_name(tokens[at]) or tokens[at] == "...":
             found += [tokens[at]] * _is_name(tokens[at])
+            at += 1
+            if tokens[at] != ",":
+                break
             at += 1
         return found, at
 

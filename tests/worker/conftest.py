@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import redis
 
-from scrapy_dq.frontier.scripts import TRANSITIONS, Function
+from scrapy_dq.frontier.scripts import Function, lua_files
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -35,7 +35,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     """Yield a blocking client of the shared server, past any proxy, that knows all scripts."""
     with redis_server.client() as client:
         # So that a fault which waits for an EVALSHA meets the call itself, not its NOSCRIPT.
-        for transition in TRANSITIONS:
+        for transition in lua_files("transitions"):
             client.script_load(script(transition).source)
         with suppress(redis.ResponseError):  # it has no functions, or this one
             client.function_load(Function("exchange").library)

@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import denies, describe
-from scrapy_dq.frontier.model import Seen, StartKeys
+from scrapy_dq.frontier.model import StartKeys
 from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Function, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
@@ -216,9 +216,7 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(
-    client: Any, shard: keys.Shard, seen: Seen, start_keys: StartKeys | None
-) -> tuple[str, str]:
+def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None) -> tuple[str, str]:
     """Return why scripts do not run (empty: they do), and in what form Redis has the exchange; blocking.
 
     Nothing of the crawl is changed.
@@ -232,7 +230,7 @@ def refused_scripts(
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""
         refused = refused_commands(Script("probe").call_blocking(client, keys.fixed(shard), kind))
-        exchange = Function("exchange", seen)
+        exchange = Function("exchange")
         (cached,) = client.script_exists(exchange.sha)
     except ResponseError as error:
         return describe(error), ""

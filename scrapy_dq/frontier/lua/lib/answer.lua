@@ -1,5 +1,6 @@
 -- answer: what the worker's record keeps of its last exchange, so that a repeat of it gets the same answer.
 -- Returns 'i' and the ids that were granted; or, if any has a time for sending, 't' and for each id(12) and time(8).
+-- @include grants
 local function remember_grants()
   if #grants.ids == 0 then return '' end
   if not grants.timed then return 'i' .. table.concat(grants.ids) end

@@ -1,5 +1,8 @@
 -- bands: the lists of each partition, one per rank, and which of them is served first (its best).
-local lists = {} -- EACH CALL. Rank -> partition -> name: a cache, as most moves of an exchange use a few lists
+-- @include entry
+local lists -- rank -> partition -> name: a cache, as most moves of an exchange use a few lists
+local granted_of -- set -> partition -> how many of its first members are granted, but not removed yet (grants.lua)
+each_call(function() lists, granted_of = {}, {} end)
 local function list_of(rank, partition)
   local of_rank = lists[rank]
   if not of_rank then
@@ -13,8 +16,6 @@ local function list_of(rank, partition)
   end
   return list
 end
--- Set -> partition -> how many of its first members are granted, but not removed yet (grants.lua).
-local granted_of = {} -- EACH CALL
 -- Returns the first member of a partition in a ZSET that is sorted by bytes, without the partition's name.
 local function first_of(set, partition)
   local granted = granted_of[set] and granted_of[set][partition] or 0

@@ -1,4 +1,5 @@
 -- beats: a worker increments its heartbeat and reads the heartbeats of all workers. No clock is involved.
+-- @include keys
 local PART = 1000
 -- Returns what beat.lua returns, and whether the worker is a member. *looks*: see there.
 local function beat(worker_id, epoch, looks)

@@ -1,7 +1,9 @@
 -- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
 --   spent     HASH  partition -> "<run or day> <requests that were sent, and are done or failed>"
 -- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
-local spent_change = {} -- EACH CALL. By partition; written once, by save_partitions()
+-- @include politeness
+local spent_change -- by partition; written once, by save_partitions()
+each_call(function() spent_change = {} end)
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
 local function spent_by(partition)
   local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')

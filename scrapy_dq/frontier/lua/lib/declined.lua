@@ -2,6 +2,7 @@
 -- every worker is offered each of them once: its record keeps the number up to which it was offered them (offer.lua).
 -- A record of `decliners` is kept until its entry is done, failed or buried, or, of a dead letter that no worker could
 -- serve, until the next run: a worker that gives the entry back must not send it to those workers.
+-- @include entry
 local declined = {}
 -- Returns what identifies a worker, whatever its id: the event of its joining, which a rejoin keeps (member.lua).
 function declined.lasting_id(worker_id)

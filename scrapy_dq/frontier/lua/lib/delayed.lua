@@ -1,5 +1,6 @@
 -- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
 -- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
+-- @include partition put
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
   repeat

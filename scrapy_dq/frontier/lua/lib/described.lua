@@ -3,6 +3,7 @@
 -- accept the stored value), spider_args, run_name, keep_seen (empty: keep the stored value), seen_ttl_ms (0: never
 -- expires), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty:
 -- unchanged), starts (the name of its start(): starts.lua), shards (how many the crawl has; stored if it is not 1)
+-- @include shared member limits
 local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
   'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'shards' }
 local function described(first)

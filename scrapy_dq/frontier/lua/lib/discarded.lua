@@ -1,5 +1,6 @@
 -- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis, so they
 -- are recorded here and unlinked in small steps: by exchanges, and by the client that has dropped them (sweep.lua).
+-- @include state
 local function discard(generation, buckets)
   redis.call('HSET', key.discarded, generation, buckets)
   now_there('discarded')

@@ -11,9 +11,12 @@
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
 --                                     +128 quarantine; DEFERRED before the partition: see defer.lua
+-- @include orders politeness
+local rank_texts
+local holds_suspect -- id of the lease from quarantine that this worker holds; false: none
+each_call(function() rank_texts, holds_suspect = {}, nil end)
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
-local rank_texts = {} -- EACH CALL
 local function rank_text(rank)
   local text = rank_texts[rank]
   if not text then
@@ -50,7 +53,6 @@ local function read_record(record)
   return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
     partition = partition, payload = string.sub(element, 21) }
 end
-local holds_suspect = nil -- EACH CALL. Id of the lease from quarantine that this worker holds; false: none
 -- Returns one lease of a worker; false if it does not hold it. A move first stores the entry in its next place, and
 -- then ends the lease: a script that is stopped in between has lost nothing.
 local function read_lease(worker_id, id)

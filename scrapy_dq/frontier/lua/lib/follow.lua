@@ -1,5 +1,6 @@
 -- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
 -- Whether a worker that joins begins a run here.
+-- @include member
 local function is_over(of_run)
   if of_run < 0 or not state.epoch then return state.phase == 'finished' end
   return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'

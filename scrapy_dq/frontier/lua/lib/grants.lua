@@ -1,8 +1,12 @@
 -- grants: the leases of an exchange: stored in in-flight in a few writes, and only then removed from where they waited.
+-- @include bands messages
 local CHUNK = 32 -- leases written at once, and entries read: bounds what is read past max_bytes
 -- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
 -- Granted, and not removed yet: of each list a number of elements (from its head; negative: from its end), and members.
-local grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} } -- EACH CALL
+local grants
+each_call(function()
+  grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} }
+end)
 local function begin_grants(worker_id, max_bytes)
   grants.worker_id, grants.max_bytes = worker_id, max_bytes
 end

@@ -1,5 +1,6 @@
 -- in turn: the partitions that are served next. Those of which this worker holds nothing come before the others.
 -- Returns the candidate partitions in the order of serving.
+-- @include entry
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}

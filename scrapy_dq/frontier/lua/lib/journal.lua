@@ -2,6 +2,7 @@
 -- written: its type is not checked, and an event that Redis refuses is dropped.
 -- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or who gave a command), count,
 -- about.
+-- @include state
 local MOST_EVENTS, MOST_WORDS, AGAIN_MS = 500, 80, 600000
 local function last_event()
   local packed = redis.pcall('LINDEX', key.journal, -1)

@@ -1,5 +1,7 @@
 -- key sizes: read before anything is written, so that a key of another type stops a script here.
-local polite = nil -- EACH CALL. Whether any key of politeness exists, as far as this script knows
+-- @include held state
+local polite -- whether any key of politeness exists, as far as this script knows
+each_call(function() polite = nil end)
 local function load_sizes(worker_id)
   if not state then load_state() end
   there = { members = redis.call('SCARD', key.members), rotation = redis.call('ZCARD', key.rotation) }

@@ -42,7 +42,8 @@ local function names()
   }
   return string.sub(KEYS[1], 1, -5), key, { unpack(KEYS, 35) }
 end
-local prefix, key, start_keys = names() -- EACH CALL
+local prefix, key, start_keys
+each_call(function() prefix, key, start_keys = names() end)
 local function backlog_key(rank, partition) return prefix .. 'backlog:' .. rank .. ':' .. partition end
 local function worker_key(id) return prefix .. 'worker:' .. id end
 local function in_flight_key(id) return prefix .. 'in-flight:' .. id end

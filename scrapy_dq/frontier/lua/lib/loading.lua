@@ -1,4 +1,5 @@
 -- loading: how load.lua stores many items, each of them once.
+-- @include bands shared
 local IN_ORDER = { failed = true, samples = true, minutes = true, journal = true } -- lists, beside those of the backlog
 local PART = 1000 -- even: pairs stay together
 -- Calls a command on a key with all *items* from position *from* on, and returns the sum of its answers.

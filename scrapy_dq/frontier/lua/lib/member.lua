@@ -4,6 +4,7 @@
 -- *came_from*: its last exchange under its old id.
 -- *registered*, which every exchange repeats: if a late copy of a join or rejoin arrives when its worker has left, it
 -- registers it once more, and a late copy of the first exchange would be applied once more.
+-- @include kinds entry starts
 local function register(id, identity, ours, old, suspect, came_from, seeding)
   if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- it seeds (exchange.lua)
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0,

@@ -1,6 +1,7 @@
 -- messages: start payloads from streams. Each stays pending in its consumer group until all made of it is done.
 --   messages  HASH  stream 0 id -> how many entries of it are not done
 -- The payload of such an entry begins with FROM_STREAM, the length of the field (2 bytes), and the field (messages.py).
+-- @include keys
 local count_message, of_message, group_of -- the rest is hidden: a script may have 200 locals
 do
   local FROM_STREAM, BYTE, GROUP = '\8', 8, 'scrapy_dq:'

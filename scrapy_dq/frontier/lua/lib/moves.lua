@@ -8,6 +8,7 @@
 --   defer    5, id
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 --   decline  7, id, reason, fingerprint
+-- @include orders
 local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
 -- Returns the fields of a put, as put.lua takes them. To make a table of them would take a tenth of an exchange.
 local function fields_of_put(move)

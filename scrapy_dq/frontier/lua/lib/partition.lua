@@ -3,6 +3,7 @@
 --   suspects   the same, but only entries in quarantine wait: a worker that holds one already skips it
 --   resting    must wait until the time in its score (ms)
 --   saturated  must wait until one of its leases is settled or sent
+-- @include budgets bands
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
   -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.
@@ -12,7 +13,8 @@ local function put_into(partition, where, score)
   end
   polite = polite or where and where ~= 'rotation'
 end
-local turn_checked = false -- EACH CALL
+local turn_checked
+each_call(function() turn_checked = false end)
 local function next_turn()
   if not turn_checked then -- after a roll-back or an eviction, a lower turn would starve waiting partitions
     local last = redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2]

@@ -4,6 +4,7 @@
 --   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no other worker leases
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
 --   blocked   ZSET  partition, score: the end of a block that its site or a person has asked for
+-- @include key_sizes
 local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: only a budget counts it
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
@@ -16,7 +17,8 @@ local function limits_of(partition)
   local delay, concurrency, budget = own_limits(partition)
   return delay or state.delay_ms, concurrency or state.concurrency, budget or state.budget
 end
-local busy_change = {} -- EACH CALL. By partition; written once, by save_partitions()
+local busy_change -- by partition; written once, by save_partitions()
+each_call(function() busy_change = {} end)
 local function count_busy(partition, change)
   if not state.limited then return end
   busy_change[partition] = (busy_change[partition] or 0) + change
@@ -24,7 +26,6 @@ end
 local function busy_of(partition)
   return tonumber(redis.call('HGET', key.busy, partition) or 0) + (busy_change[partition] or 0)
 end
-local DAY_MS = 86400000
 -- When the block of a partition ends.
 local function blocked_until(partition) return tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) end
 local function earliest_of(partition)

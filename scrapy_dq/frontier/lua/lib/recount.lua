@@ -2,6 +2,7 @@
 -- limits O(in flight).
 -- Counts the entries in lists, `returned`, `quarantine` and `declined`; adds their partitions to *found*. It also
 -- removes bands without a list: they would keep a run open. *looks*: writes nothing.
+-- @include partition limits
 local function recount_waiting(found, looks)
   local waiting = 0
   local function is_empty(partition, band)

@@ -1,5 +1,6 @@
 -- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the run's.
 -- Returns the old ones as they were packed; empty: nothing differs.
+-- @include limits journal
 local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })
 local function replace_limits(packed, worker_id)
   local were = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS

@@ -1,6 +1,7 @@
 -- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
 -- Whether an error means that a user is denied a command; Redis 6.2 words it differently from 7, and both from 8 and
 -- Valkey. The last one: rename-command.
+-- @include keys
 local function is_denied(text)
   for _, words in ipairs({ 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
     'nknown Redis command' }) do

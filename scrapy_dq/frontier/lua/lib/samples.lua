@@ -5,7 +5,8 @@
 -- delayed, in_flight, workers, seen, memory (KiB of this Redis; 0: unknown), and the sums of all workers since the run
 -- began: exchanges, their ms, errors, ms without Redis.
 -- `meta.sampled`: when the last sample was taken (ms), how many were, these sums, when the last outage was noted (ms).
-local EVERY_MS, DAY_MS, MOST_DROPPED = 9500, 86400000, 100
+-- @include journal
+local EVERY_MS, MOST_DROPPED = 9500, 100
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
 -- How many are kept, and of how many bytes: all that a crawl keeps takes less than 256 KiB, whatever it counts.
 local LISTS = { samples = { 1080, 50000 }, minutes = { 2880, 145000 } }
@@ -30,7 +31,7 @@ local function pack_numbers(...)
   end
   return table.concat(packed)
 end
-local function append(name, packed)
+local function add_sample(name, packed)
   local most, bytes = unpack(LISTS[name])
   redis.pcall('RPUSH', key[name], packed)
   redis.pcall('LTRIM', key[name], -math.min(most, math.floor(bytes / (#packed + OVERHEAD))), -1)
@@ -56,8 +57,8 @@ local function sample(found, last)
     state.in_flight, state.members, state.seen, math.floor(memory / 1024), unpack(found, 3, 6) }
   for i, count in ipairs(counts) do counts[i] = math.max(0, count) end
   local packed = pack_numbers(state.run, math.floor(at / 1000), math.floor(at % 1000 / 10), unpack(counts))
-  append('samples', packed)
-  if last or found[2] % 6 == 1 then append('minutes', packed) end
+  add_sample('samples', packed)
+  if last or found[2] % 6 == 1 then add_sample('minutes', packed) end
   if at - tonumber(redis.call('HGET', key.meta, 'began') or 0) < DAY_MS then return end
   for _, name in ipairs({ 'samples', 'minutes' }) do drop_earlier(name, pack_numbers(state.run)) end
   drop_earlier('journal', event_of_run())

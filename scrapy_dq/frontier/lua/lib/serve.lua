@@ -1,4 +1,5 @@
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
+-- @include damage grants
 local serve -- the rest is hidden: a script may have 200 locals
 do
   -- Returns up to *count* elements that are served next, behind the first *skipped*, in the order of the list.

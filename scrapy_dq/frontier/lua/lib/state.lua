@@ -1,13 +1,16 @@
 -- state: counts, phase and clock of the run; read once, and written once by save_state().
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
 -- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
-local state = nil -- EACH CALL
-local there = nil -- EACH CALL. The size of each key when this script started (key_sizes.lua); nil: not read
+-- @include keys
+local state, now
+local there -- the size of each key when this script started (key_sizes.lua); nil: not read
+local touched -- partitions that were changed: partition.lua then moves them to the right set
+each_call(function() state, now, there, touched = nil, nil, nil, {} end)
+local DAY_MS = 86400000
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
-local touched = {} -- EACH CALL. Partitions that were changed: partition.lua then moves them to the right set
 -- Each field of a hash costs as much as a call: everything that changes with every exchange is in one field.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
@@ -78,7 +81,6 @@ local function next_event() -- a later event has a larger number, even if Redis'
 end
 -- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
 -- from where it was. Else every waiting partition would wait longer by the size of the step.
-local now = nil -- EACH CALL
 local function now_ms()
   if not now then
     local wall = wall_ms()

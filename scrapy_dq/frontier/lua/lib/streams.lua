@@ -1,6 +1,7 @@
 -- streams: start payloads from a stream, by a consumer group. What is read is pending there until messages.lua
 -- acknowledges it. What was read for a crawl that has forgotten it (cleared, or its Redis rolled back), or by a
 -- consumer of the group that has died, is read once more.
+-- @include state messages
 local read_stream
 do
   -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many

@@ -1,5 +1,6 @@
 -- sums: the stats of all workers, added up.
 -- Adds *deltas* (flat: kind, stat, decimal number).
+-- @include rights
 local function add_up(deltas)
   for i = 1, #deltas, 3 do
     local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]

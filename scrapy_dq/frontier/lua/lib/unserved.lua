@@ -1,6 +1,7 @@
 -- unserved: what becomes of the pages that no worker of a run could serve, when the next run begins.
 -- A run that keeps the seen set finds pages again that no worker of the last run could serve: now there may be code.
 -- Returns how many.
+-- @include kinds
 local function unmark_unserved()
   local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
   for i = 1, #all, 2 do

@@ -1,5 +1,6 @@
 -- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
 -- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
+-- @include state
 local function words()
   if not state.told and state.hold == '' then return '' end
   return (state.told or '0 0 0 0') .. ' ' .. state.hold

@@ -5,6 +5,7 @@
 -- COST     O(500 * log declined + workers)
 -- CRASH    before: the next exchange of any worker does it; after: nothing to do
 -- Whether there are workers with a spider, and every one of them was offered everything that is declined.
+-- @include declined messages
 local function all_have_declined(members)
   local last = is_there('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
   local asked = not last

@@ -4,6 +4,7 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
+-- @include budgets declined messages
 local function ack(worker_id, ids, never_sent)
   if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
     for _, id in ipairs(ids) do

@@ -4,6 +4,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log delayed)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- @include budgets declined messages
 local function again(worker_id, ending)
   local lease = read_lease(worker_id, ending.id)
   if not lease then return false end

@@ -3,6 +3,7 @@
 -- RETURNS  nothing
 -- COST     O(log partitions)
 -- CRASH    before: the site will ask for it again; after: nothing to do
+-- @include politeness
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms
   if until_ms <= blocked_until(partition) then return end

@@ -3,6 +3,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- @include declined messages
 local function bury_lease(worker_id, id, lease, reason)
   now_there('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({

@@ -6,7 +6,9 @@
 -- RETURNS  nothing; adds to grants, like a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
-local wrong_key = {} -- EACH CALL. A start key of another type than the settings say: name, actual, expected
+-- @include grants streams
+local wrong_key -- a start key of another type than the settings say: name, actual, expected
+each_call(function() wrong_key = {} end)
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local READ = { list = { 'LINDEX', 0 }, set = { 'SRANDMEMBER' }, zset = { 'ZREVRANGE', 0, 0 } }
 local REMOVE = { set = 'SREM', zset = 'ZREM' }

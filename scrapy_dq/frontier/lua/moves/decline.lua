@@ -3,6 +3,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log declined + workers that have declined it)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- @include declined
 local function decline(worker_id, id, reason, fingerprint)
   local lease = read_lease(worker_id, id)
   if not lease then return false end

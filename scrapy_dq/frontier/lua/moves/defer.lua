@@ -4,6 +4,7 @@
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight as they are; after: they are reclaimed, and no attempt is charged
+-- @include entry
 local function defer(worker_id, ids)
   local changed = {}
   for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do

@@ -3,6 +3,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- @include budgets declined messages
 local function fail(worker_id, id, reason, label, never_sent, keep)
   local lease = read_lease(worker_id, id)
   if not lease then return false end

@@ -6,6 +6,7 @@
 --          nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold
 -- COST     O(1) while something waits that is not over its budget, O(workers) else
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
+-- @include starts damage abandon journal
 local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)

@@ -5,11 +5,13 @@
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local served = {} -- EACH CALL. Turn, partition, ...: those that stay in the rotation; written after each round
+-- @include partition serve in_turn
+local served -- turn, partition, ...: those that stay in the rotation; written after each round
+local fruitless
+each_call(function() served, fruitless = {}, 0 end)
 -- How many partitions in the rotation had nothing to lease: their lists were evicted or deleted, or they are
 -- saturated. Others are looked at instead: else, with many of them, each exchange would meet some and bring nothing.
 local LOOKS = 500
-local fruitless = 0 -- EACH CALL
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then
     local got, more = serve(partition, count)

@@ -6,6 +6,7 @@
 -- COST     O(notes * log partitions)
 -- CRASH    before: the worker sends them again; after: nothing to do
 -- `meta.gone_elsewhere` has "<shard>:<count> " of each shard that home was told of: many workers tell the same.
+-- @include journal sent block
 local function gone(shard, count)
   local known, others = 0, ''
   for of, was in string.gmatch(redis.call('HGET', key.meta, 'gone_elsewhere') or '', '(%d+):(%d+) ') do

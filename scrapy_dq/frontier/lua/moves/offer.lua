@@ -3,9 +3,9 @@
 -- RETURNS  how many were granted; adds them to grants, as lease.lua does
 -- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
---          politeness.count_busy, politeness.earliest_of, politeness.limits_of, politeness.set_earliest, state,
---          state.is_there, state.now_ms, types.polite
-local taken = {} -- EACH CALL. By partition, how many were granted
+-- @include partition declined grants
+local granted_here -- by partition, how many were granted
+each_call(function() granted_here = {} end)
 local function offer(worker_id, want, ahead, most, here)
   local was = want > 0 and is_there('declined') and redis.call('HGET', worker_key(worker_id), 'offered')
   if not was then return 0 end
@@ -24,10 +24,10 @@ local function offer(worker_id, want, ahead, most, here)
     elseif not declined.by(worker_id, id) then
       -- As in lease.lua, but without a turn in the rotation. An entry that cannot be leased now stays the next one.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
-      if start > now_ms() + ahead or room <= (taken[partition] or 0) or is_saturated(partition)
+      if start > now_ms() + ahead or room <= (granted_here[partition] or 0) or is_saturated(partition)
         or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end
       grant_member(key.declined, partition, member, suspect and 128 or 0)
-      got, taken[partition] = got + 1, (taken[partition] or 0) + 1
+      got, granted_here[partition] = got + 1, (granted_here[partition] or 0) + 1
       count_busy(partition, 1)
       if suspect then
         redis.call('HSET', worker_key(worker_id), 'quarantined', id)

@@ -5,6 +5,7 @@
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
+-- @include kinds bands messages
 local KNOWN, FULL = 1, 2
 local admit = {
   function(token) return seen().add(token) end,

@@ -4,6 +4,7 @@
 -- RETURNS  true | false (not held)
 -- COST     O(log returned)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+-- @include declined
 local function release(worker_id, id)
   local lease = read_lease(worker_id, id)
   if not lease then return false end

@@ -3,6 +3,7 @@
 -- RETURNS  nothing
 -- COST     O(moves)
 -- CRASH    as of each move
+-- @include release moves ack decline bury fail again defer
 local function settle(worker_id, endings, keep_failed)
   if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
   for _, ending in ipairs(endings) do

@@ -1,5 +1,5 @@
 -- kinds: the kinds of seen. The kind of a crawl is stored in meta, and only this file reads it.
--- A kind is the table that a function of KINDS returns (seen_*.lua; an exchange has only the kind of its worker):
+-- A kind is the table that a function of KINDS returns (seen_*.lua):
 --   add(token)        adds it; true if it was new
 --   size, remove      the commands for the size of key.seen, and to remove a token. A kind with more than one key has
 --                     functions instead; one that cannot forget would have no remove
@@ -7,12 +7,14 @@
 --   drop()            deletes the keys other than key.seen; bounded: if it takes long, they are discarded
 --   load(items)       adds what load.lua brings: tokens, each after what else is known of it
 -- The first three, and load, are required. key.seen exists if anything was seen; its type identifies the kind.
+-- @include discarded
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}
 local SWEPT_BESIDE = 100
 -- A token whose entry is not stored yet (put.lua), and its admission: after an error, stopped.lua takes it back.
-local adding, adding_to = nil -- EACH CALL
-local opened = nil -- EACH CALL. The kind
+local adding, adding_to
+local opened -- the kind
+each_call(function() adding, adding_to, opened = nil end)
 local function stored_kind()
   local stored = state.epoch and (state.seen_kind or '')
   if stored and stored ~= '' then return stored end

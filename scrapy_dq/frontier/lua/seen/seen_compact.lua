@@ -1,5 +1,6 @@
 -- seen, kind compact: part of the fingerprint's SHA-1, in many small SETs (buckets.lua). key.seen is their directory,
 -- a HASH: generation (part of their names), buckets, count. For the interface of a kind see kinds.lua.
+-- @include kinds buckets
 function KINDS.compact()
   local LOAD, MOST_SPLITS, PART = 200, 6, 1000 -- 1,000 puts of an exchange need 5 splits
   local kind = {}

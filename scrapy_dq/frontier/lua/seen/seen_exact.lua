@@ -1,4 +1,5 @@
 -- seen, kind exact: the whole fingerprint in a SET. For the interface of a kind see kinds.lua.
+-- @include kinds
 function KINDS.exact()
   return {
     size = 'SCARD',

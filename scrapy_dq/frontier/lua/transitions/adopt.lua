@@ -5,6 +5,7 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: repeating it changes nothing
+-- @include base
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end

@@ -7,6 +7,7 @@
 --          | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: repeating the audit finds what is left to repair
+-- @include base starts recount journal
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
 load_sizes()

@@ -4,5 +4,6 @@
 --          so many that all other scripts refuse the crawl), number of words that were sent to all workers | LOST
 -- COST     O(workers) if it looks, else O(1)
 -- CRASH    one beat more or less makes no difference
+-- @include beats
 local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
 return (beat(worker_id, epoch, looks))

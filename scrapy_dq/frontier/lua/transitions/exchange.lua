@@ -9,20 +9,18 @@
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
 --          damage (which keys contradict the counts; empty: none), ids of those leases that another worker has declined
 --          (joined) | LOST | RESYNC | FINISHED
---          | KIND, the stored kind of seen, which this script does not support
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes get the same answer;
 --          stopped by an error (stopped.lua): the repeat is answered with RESYNC if its leases have changed, else it
 --          applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the parents of the puts in
 --          it are still in flight
+-- @include base delayed notes settle answer lease offer claim finish stopped
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12]
 load_state()
 local answer = stale(epoch, run, worker_id)
 if answer then return { answer } end
--- This script was built for another kind of seen: the repeat comes with that for the stored one.
-if not KINDS[stored_kind()] then return { 'KIND', stored_kind() } end
 local me = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done', 'seeding',
   'registered')
 if registered ~= '0' and me[8] and me[8] ~= registered then return { 'RESYNC' } end -- see member.lua

@@ -5,6 +5,7 @@
 --          | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: the member is fenced, and any worker drains it
+-- @include base shared starts journal
 local worker_id, epoch, run, gone = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 load_state()
 local answer = stale(epoch, run)

@@ -6,6 +6,7 @@
 --          | LIVE, worker_id | CHANGED (this is another crawl: a late copy of this call)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
+-- @include base member
 local dead, force = {}, ARGV[2] == '1'
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do dead[id] = true end
 local epoch = redis.pcall('HGET', key.meta, 'epoch')

@@ -6,6 +6,7 @@
 --          number of shards) | WRONG_TYPE, key, actual, expected
 -- COST     O(messages)
 -- CRASH    before: nothing, or a part of the messages is still pending; after: repeating it changes nothing
+-- @include base shared messages
 local epoch, shards, plan, messages = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 load_sizes()
 local stored, frozen = stored_shards(), shards .. '>0'

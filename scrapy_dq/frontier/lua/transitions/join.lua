@@ -16,6 +16,7 @@
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
+-- @include base unserved described follow rights replace_limits stopped
 local MOST_MEMBERS = 10000
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)

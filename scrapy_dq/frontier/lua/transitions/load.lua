@@ -15,6 +15,7 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(items); begin: O(lists) if another load was begun here
 -- CRASH    before, after: repeating it changes nothing: elements of lists are counted, all else is a set
+-- @include base partition member limits messages loading stopped
 local epoch, shards, owner, label = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local first, items = tonumber(ARGV[5]), cmsgpack.unpack(ARGV[6])
 load_sizes()

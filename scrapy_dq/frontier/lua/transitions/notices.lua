@@ -4,6 +4,7 @@
 --          | ABSENT
 -- COST     O(events of the journal)
 -- CRASH    before: nothing; after, reply lost: nobody is told
+-- @include base journal
 local DEATHS, OUTAGE_MS = 3, 60000
 load_sizes()
 if not state.epoch then return { 'ABSENT' } end

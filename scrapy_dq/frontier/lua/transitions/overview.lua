@@ -5,6 +5,7 @@
 --          {run_name, began, ended (of the last run that finished; both in ms), schema}
 -- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
+-- @include base starts
 load_sizes()
 local most_members = tonumber(ARGV[1]) or math.huge
 local members, seeding = {}, 0

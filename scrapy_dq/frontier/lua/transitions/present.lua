@@ -4,6 +4,7 @@
 --          the last part), names: those of this part
 -- COST     O(look + in flight); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
+-- @include entry
 local partition, cursor, look = ARGV[1], ARGV[2], tonumber(ARGV[3])
 for _, set in ipairs({ 'rotation', 'suspects', 'resting', 'saturated', 'earliest', 'blocked' }) do
   if redis.call('ZSCORE', key[set], partition) then return { 1, '0', {} } end

@@ -3,6 +3,7 @@
 -- RETURNS  OK | DENIED, the error of Redis for the first, commands, ...
 -- COST     O(commands), 50
 -- CRASH    nothing to do
+-- @include rights
 local refused, words = refused_commands(ARGV[1])
 if not refused[1] then return { 'OK' } end
 return { 'DENIED', words, unpack(refused) }

@@ -5,6 +5,7 @@
 -- RETURNS  OK, how many were unlinked
 -- COST     O(keys that were found)
 -- CRASH    before, after: repeating it unlinks what is left
+-- @include base entry
 load_sizes()
 local unlinked = 0
 local function unlink(...) unlinked = unlinked + redis.call('UNLINK', ...) end

@@ -5,6 +5,7 @@
 -- RETURNS  as beat.lua
 -- COST     O(workers); 0.1 ms more for a sample, which all workers together take once in 10 s
 -- CRASH    before: it is reported later; after, reply lost: it is reported again, and counted twice
+-- @include samples beats
 local MOST_WHY = 250
 local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
 local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, tonumber(ARGV[8])

@@ -3,6 +3,7 @@
 -- RETURNS  OK | LOST | RESYNC | FINISHED
 -- COST     O(1)
 -- CRASH    before: the next worker that joins notes it; until then an absent shard is created; after: nothing to do
+-- @include state
 local epoch, run = ARGV[1], ARGV[2]
 load_state()
 local answer = stale(epoch, tonumber(run))

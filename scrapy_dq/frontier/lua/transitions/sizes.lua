@@ -5,6 +5,7 @@
 -- COST     O(look * log partitions); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
 -- Entries in `returned` and `quarantine` are not counted: they are few.
+-- @include entry
 local MOST_LISTS, MOST_LISTS_IN_ALL = 50, 10000 -- of one partition; of all partitions in one call
 local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load_state()

@@ -5,6 +5,7 @@
 -- COST     O(deltas)
 -- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once;
 --          worker dead: what it has not reported is not counted; stopped by an error: nor is the rest of this report
+-- @include base sums
 local source, number = ARGV[1], tonumber(ARGV[4])
 load_sizes()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))

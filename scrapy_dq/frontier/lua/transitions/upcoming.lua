@@ -4,6 +4,7 @@
 --          id, attempts, payload, ...
 -- COST     O(count * log partitions): some 10 commands for each entry, and for each partition that has none
 -- CRASH    nothing to do
+-- @include bands
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left, room = {}, count, 4 * max_bytes -- room: for what is read, and perhaps not reported
 local missing = 1000 -- lists of which only the band is left: this many are skipped, in all partitions
