@@ -376,9 +376,9 @@ class FrontierMachine(RuleBasedStateMachine):
     def finish(self) -> None:
         """The workers crawl on until nothing is left, and see that nobody else is there: nothing is stuck."""
         self.steer(Word.RESUME)
-        for slot in range(len(PARTITIONS)):
-            self.limit(slot, None, None, None, budget=0)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
+            for slot in range(len(PARTITIONS)):  # each time: a worker that rejoins sets the limits of its run
+                self.limit(slot, None, None, None, budget=0)
             for worker_id in set(self.reference.members) - {actor.worker_id for actor in self.actors}:
                 self.reclaim(worker_id, 20, 3)
             self.advance(4)
@@ -689,6 +689,28 @@ def test_dead_letters_that_come_back_are_served_as_the_reference_says(redis_serv
         machine.discover(who=0, moves=[("seen", 1, 0, False, 0, "never"), *[put] * 11], want=2, seeding=0,
                          terms=(0, 1000, {}, [], None))  # fmt: skip
         machine.retry(dead=1, failed=0)
+        machine.the_state_is_the_same()
+    finally:
+        machine.teardown()
+
+
+@pytest.mark.usefixtures("_no_time_passes_by_itself")
+def test_workers_of_a_later_run_bring_its_budgets_back_after_a_roll_back(redis_server: RedisServer) -> None:
+    """What a run has spent is kept with what a retry needs. (Hypothesis has found it.)"""
+    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
+    budgets = Limits(0.0, 0, {}, 6, False, {"a": 3, "b": 0})
+    try:
+        machine.begin(order=Order.PRIORITY_LIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}), partitions=1,
+                      named=False, moves=[put] * 6)  # fmt: skip
+        machine.take_snapshot()
+        machine.finish()
+        machine.join(keep_seen=False, limits=budgets, named=False)
+        machine.roll_back(which=0)
+        machine.finish()
+        assert machine.reference.spent
+        machine.fence(gone=False, who=0)
+        for _ in range(3):
+            machine.leave(keep_seen=False, who=0)
         machine.the_state_is_the_same()
     finally:
         machine.teardown()

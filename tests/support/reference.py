@@ -368,9 +368,9 @@ class ReferenceFrontier(Partitions):
         if not keep_admitted:
             self.absent: dict[str, int] = {}
             self.decliners: dict[bytes, Declined] = {}
-        clock = self.clock if keep_seen else 0
+        clock, spent = self.clock if keep_seen else 0, self.spent if keep_admitted else {}
         self.clear_partitions()
-        self.clock = clock
+        self.clock, self.spent = clock, spent
 
     def _next_run(self, keep_seen: bool) -> None:
         self._clear_run(keep_seen and not self.seen_for_retry)
