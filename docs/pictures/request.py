@@ -45,7 +45,7 @@ STEPS = {
     "script": Step(
         "redis", 315, "4  apply it in one script",
         ("lua/transitions/exchange.lua", "lua/moves/put.lua: seen, backlog", "lua/moves/lease.lua: in flight",
-         "lua/moves/ack.lua: gone"),
+         "lua/moves/endings.lua: gone"),
     ),
     "buffer": Step("worker", 465, "5  keep the leases in the buffer", ("frontier/worker/leases.py",)),
     "take": Step(

@@ -1,6 +1,6 @@
 """Loads the Lua: one script per file in lua/transitions/, built from the files that it includes.
 
-A line `-- @include A B` in a Lua file says that it uses what the top level of A.lua and B.lua defines. A
+A line `-- @include keys state` in a Lua file says that it uses what the top level of these files defines. A
 script contains each file once, after those that it includes. The name of a file is unique in all folders.
 
 The same text serves as a script and, where Redis has functions (since 7; Valkey), as a function. A function

@@ -84,7 +84,7 @@ class Supervisor:
 
 
 def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
-    """Return reason and page of each dead letter. Source: lua/moves/bury.lua"""
+    """Return reason and page of each dead letter. Source: lua/moves/endings.lua"""
     with connect_url(crawl.redis_url) as client:
         records = [msgpack.unpackb(r, raw=True) for r in client.hvals(prefix(crawl.project.name) + "dead")]
     pages = [PAGE.search(payload) for *_, payload, _ in records]

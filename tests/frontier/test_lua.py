@@ -68,11 +68,21 @@ SAID = "and those of described.lua"
 """In a header: what `described.lua` reads from ARGV[n] on, as `described(n)`."""
 
 
+def header_of(name: str) -> str:
+    """Return the comment that states the contract of a transition or a move."""
+    found = re.search(
+        rf"^-- {name}: (?:(?!-- [a-z]+: |-- @).*\n)*?-- ARGS .*(?:\n--.*)*",
+        "\n".join(LUA.values()),
+        re.MULTILINE,
+    )
+    assert found, f"{name} states no ARGS"
+    return found[0]
+
+
 def stated_args(name: str) -> list[str]:
-    """Return the names after ARGS in the header of a Lua file, without the remarks in brackets."""
-    header = re.search(r"^-- ARGS +(.*?)^-- RETURNS", LUA[name], re.MULTILINE | re.DOTALL)
-    assert header, f"{name}.lua states no ARGS and RETURNS"
-    text = re.sub(r"\n-- +", " ", header[1])
+    """Return the names after ARGS in the header of a transition or move, without remarks in brackets."""
+    _, _, rest = header_of(name).partition("\n-- ARGS")
+    text = re.sub(r"\n-- +", " ", rest.partition("\n-- RETURNS")[0])
     while "(" in text:
         text = re.sub(r"\([^()]*\)", "", text)
     if text.strip().endswith(SAID):
@@ -124,7 +134,7 @@ def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
 @pytest.mark.parametrize("name", MOVES)
 def test_a_move_takes_the_arguments_that_it_states(name: str) -> None:
     """ARGS names the parameters of the function that makes the move, in order."""
-    signature = re.search(rf"^local function {name}\((.*)\)", LUA[name], re.MULTILINE)
+    signature = re.search(rf"^local function {name}\((.*)\)", "\n".join(LUA.values()), re.MULTILINE)
     assert signature
     assert stated_args(name) == signature[1].split(", ")
 
@@ -237,9 +247,9 @@ def test_every_transition_has_a_typed_call() -> None:
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
-    """At most 105 lines of at most 120 characters; the first says what it is."""
+    """At most 240 lines of at most 120 characters; the first says what it is."""
     lines = LUA[name].splitlines()
-    assert len(lines) <= 105
+    assert len(lines) <= 240
     assert max(map(len, lines)) <= 120
     opening = name.replace("_", " ").replace("seen", "seen kind")
     assert re.sub(r"\W+", " ", lines[0]).startswith(f" {opening} ")
@@ -249,7 +259,7 @@ def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
 def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> None:
     """Each file that moves something states its promise."""
     for word in ("RETURNS", "COST", "CRASH"):
-        assert re.search(rf"^-- {word} +\S", LUA[name], re.MULTILINE), word
+        assert re.search(rf"^-- {word} +\S", header_of(name), re.MULTILINE), word
 
 
 @pytest.mark.parametrize("name", sorted(LUA))

@@ -229,7 +229,7 @@ def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, 
 
 
 def record(payload: bytes) -> bytes:
-    """Return a record of a request that failed, as lua/moves/fail.lua would write it."""
+    """Return a record of a request that failed, as lua/moves/endings.lua would write it."""
     fields = [entry_id(9), "label", "reason", 0, "worker", 0, b"p" * 16, payload, b""]
     return msgpack.packb(fields, use_bin_type=False)
 

@@ -104,7 +104,7 @@ MUTATIONS = (
         (LUA + "lib/member.lua", "if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end", ""),
     )),
     Mutation("11", "a worker gets several suspects", (
-        (LUA + "lib/serve.lua", "is_there('quarantine') and not holds_suspect", "is_there('quarantine')"),
+        (LUA + "moves/lease.lua", "is_there('quarantine') and not holds_suspect", "is_there('quarantine')"),
     )),
     Mutation("11", "each lease of a dead worker is charged", (
         (LUA + "transitions/drain.lua", "if lease and lease.quarantined then", "if lease then"),
@@ -153,7 +153,7 @@ MUTATIONS = (
         (LUA + "transitions/exchange.lua", "if state.hold ~= '' then want, claims = 0, false end", ""),
     )),
     Mutation(GUARD, "an entry is given up although a worker that is here may serve it", (
-        (LUA + "moves/abandon.lua", "  if not all_have_declined(members) then return false end\n", ""),
+        (LUA + "moves/finish.lua", "  if not all_have_declined(members) then return false end\n", ""),
     )),
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
@@ -171,7 +171,8 @@ MUTATIONS = (
         (LUA + "transitions/exchange.lua", " - state.failed - state.in_flight", " - state.failed"),
     )),
     Mutation(GUARD, "what is to be done again is done", (
-        (LUA + "moves/settle.lua", "again(worker_id, ending)", "ack(worker_id, { ending.id })"),
+        (LUA + "moves/endings.lua", "AGAIN then again(worker_id, ending)",
+         "AGAIN then ack(worker_id, { ending.id })"),
     )),
     Mutation(GUARD, "a late copy of its join takes a worker into the next run", (
         (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[8] and", "if false and"),
@@ -184,7 +185,7 @@ MUTATIONS = (
         (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
     Mutation(SHARDS, "what waits for a put in another shard is not in the budget", (
-        (LUA + "lib/budgets.lua", " + busy_of(DEFERRED .. partition)", ""),
+        (LUA + "lib/politeness.lua", " + busy_of(DEFERRED .. partition)", ""),
     )),
     Mutation(SHARDS, "an ack waits until its puts are confirmed", (
         (WORKER + "protocol.py",
@@ -228,10 +229,10 @@ MUTATIONS = (
         (WORKER + "protocol.py", "            if receipt.words is not None:\n", "            if False:\n"),
     )),
     Mutation(SHARDS, "a shard that is gone is made anew", (
-        (LUA + "lib/follow.lua", "  if exists then return 'LOST' end\n", ""),
+        (LUA + "transitions/join.lua", "  if exists then return 'LOST' end\n", ""),
     )),
     Mutation(SHARDS, "a shard stays in an older run", (
-        (LUA + "lib/follow.lua", "return state.run < of_run or", "return"),
+        (LUA + "transitions/join.lua", "return state.run < of_run or", "return"),
     )),
     Mutation(SHARDS, "a page that is done is charged with its worker's death", (
         (LUA + "transitions/drain.lua", "lease.deferred and 'returned' or 'quarantine'", "'quarantine'"),

@@ -1,4 +1,4 @@
-"""What lua/seen/buckets.lua computes from a token, computed again in Python."""
+"""What lua/seen/seen_compact.lua computes from a token, computed again in Python."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MOST_BYTES = 8 * len(LARGE)
 
 
 def of_failed(n: int) -> bytes:
-    """Return a record as lua/moves/fail.lua writes it."""
+    """Return a record as lua/moves/endings.lua writes it."""
     return msgpack.packb([b"%012d" % n, b"label", b"reason", 1, b"worker", 0, 0, LARGE, b""])
 
 

@@ -198,13 +198,13 @@ def ended_one(client: Any, crawl: str, where: str, entry_id: bytes) -> Entry | N
 
 
 def parse_failed(record: bytes) -> Entry:
-    """Decode a record of lua/moves/fail.lua."""
+    """Decode a record of lua/moves/endings.lua."""
     entry_id, label, *rest = msgpack.unpackb(record, raw=True)
     return _ended_entry(FAILED, entry_id, rest, label)
 
 
 def parse_dead(entry_id: bytes, record: bytes) -> Entry:
-    """Decode a record of lua/moves/bury.lua or lua/moves/put.lua."""
+    """Decode a record of lua/moves/endings.lua or lua/moves/put.lua."""
     return _ended_entry(DEAD, entry_id, msgpack.unpackb(record, raw=True))
 
 

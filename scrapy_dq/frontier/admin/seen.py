@@ -16,7 +16,7 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
 _FIRST = 1024
-"""Source of all about buckets: lua/seen/buckets.lua"""
+"""Source of all about buckets: lua/seen/seen_compact.lua"""
 
 
 def is_seen(client: Any, crawl: str, fingerprint: bytes, partition: bytes, known_as: bytes) -> bool:

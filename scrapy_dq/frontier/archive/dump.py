@@ -35,7 +35,7 @@ _PART, _PART_BYTES = 1_000, 1_048_576
 _HEAD = 8
 """Elements of a list that are read with those of others."""
 _FIRST_BUCKETS = 1024
-"""Source: lua/seen/buckets.lua"""
+"""Source: lua/seen/seen_compact.lua"""
 _HASHES = (parts.LIMITS, parts.SPENT, parts.DEAD, parts.STATS, "messages")
 
 

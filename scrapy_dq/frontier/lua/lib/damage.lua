@@ -1,6 +1,6 @@
 -- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
 -- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
--- @include budgets bands
+-- @include bands
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Run by each exchange: the number of members and the size of `seen` have been read by then.
 local function look_for_damage()

@@ -1,5 +1,5 @@
 -- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number, and
--- every worker is offered each of them once: its record keeps the number up to which it was offered them (offer.lua).
+-- every worker is offered each of them once: its record keeps the number up to which it was offered them (lease.lua).
 -- A record of `decliners` is kept until its entry is done, failed or buried, or, of a dead letter that no worker could
 -- serve, until the next run: a worker that gives the entry back must not send it to those workers.
 -- @include entry

@@ -10,7 +10,7 @@
 --   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, who declined it, ...
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
---                                     +128 quarantine; DEFERRED before the partition: see defer.lua
+--                                     +128 quarantine; DEFERRED before the partition: see endings.lua
 -- @include orders politeness
 local rank_texts
 local holds_suspect -- id of the lease from quarantine that this worker holds; false: none

@@ -1,5 +1,5 @@
 -- key sizes: read before anything is written, so that a key of another type stops a script here.
--- @include held state
+-- @include state
 local polite -- whether any key of politeness exists, as far as this script knows
 each_call(function() polite = nil end)
 local function load_sizes(worker_id)

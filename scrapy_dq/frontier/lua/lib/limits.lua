@@ -1,5 +1,5 @@
 -- limits: sets the limits of partitions, from settings or by hand. Those that wait may then be served again.
--- @include budgets entry
+-- @include entry
 local function free(waiting)
   if redis.call('EXISTS', waiting) == 0 then return end
   -- Each is checked at its turn: lease.lua puts back those that still have to wait.

@@ -1,6 +1,6 @@
 -- member: registers and removes workers; clears the keys of a run.
 -- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, what it was
--- offered (offer.lua; a program is offered nothing), and the event of its joining (0: lost). *ours*: see described.lua.
+-- offered (lease.lua; a program is offered nothing), and the event of its joining (0: lost). *ours*: see described.lua.
 -- *came_from*: its last exchange under its old id.
 -- *registered*, which every exchange repeats: if a late copy of a join or rejoin arrives when its worker has left, it
 -- registers it once more, and a late copy of the first exchange would be applied once more.

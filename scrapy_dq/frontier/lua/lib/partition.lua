@@ -3,7 +3,7 @@
 --   suspects   the same, but only entries in quarantine wait: a worker that holds one already skips it
 --   resting    must wait until the time in its score (ms)
 --   saturated  must wait until one of its leases is settled or sent
--- @include budgets bands
+-- @include bands
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
   -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.

@@ -1,6 +1,6 @@
 -- shared: whether workers with a start() on several hosts share this run. Programs, commands and rejoining workers do
 -- not count as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
--- @include held
+-- @include state
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end

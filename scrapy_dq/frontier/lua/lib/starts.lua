@@ -3,7 +3,7 @@
 -- to 'done' or { event (state.lua), worker_id, again (it has to run again), others (more workers than this one) }.
 -- A name contains the spider's arguments. With '*' in front it is not shared by workers (DQ_SEED_ONCE = False); an
 -- empty name: no start() (a program, a command); '?': a worker whose record is gone.
--- @include held state
+-- @include state
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
 local MOST_STORED = 256 * 1024 -- bytes: many starts with long arguments would make each script slow that reads all
 local function stored_starts()

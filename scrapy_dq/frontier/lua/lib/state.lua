@@ -28,7 +28,7 @@ local function load_state()
     -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
     seen = tonumber(seen or 0),
     gone = tonumber(s[9] or 0), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
-    unserved = tonumber(s[11] or 0), -- dead letters of this run that no worker could serve (abandon.lua)
+    unserved = tonumber(s[11] or 0), -- dead letters of this run that no worker could serve (finish.lua)
     damage = s[12] and 'torn' or '', torn = s[12], -- which keys contradict the counts (damage.lua, stopped.lua)
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
@@ -89,3 +89,7 @@ local function now_ms()
   end
   return now
 end
+-- What the records of members say.
+local function fields_of(id, ...) return redis.call('HMGET', worker_key(id), ...) end
+local function leases_of(id) return redis.call('HLEN', in_flight_key(id)) end
+local function lease_records_of(id) return redis.call('HVALS', in_flight_key(id)) end

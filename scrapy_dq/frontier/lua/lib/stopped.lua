@@ -2,7 +2,7 @@
 -- user may not call any more. Scripts have no roll-back: all writes stay. So each move stores an entry in its
 -- next place before it removes it from the last one, and this file stores the counts and the mark `meta.torn`. With it,
 -- each exchange asks for an audit, and the run cannot finish before that (audit.lua).
--- @include kinds budgets
+-- @include kinds politeness
 stopped = function(reply)
   local was = there and there.seen and redis.pcall('HMGET', key.meta, 'epoch', 'run') -- nothing is written before that
   -- Else there is no crawl, or its next run was about to begin: that is stored last, and a repeat begins it again.

@@ -1,6 +1,6 @@
 -- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
--- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
 -- @include state
+-- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
 local function words()
   if not state.told and state.hold == '' then return '' end
   return (state.told or '0 0 0 0') .. ' ' .. state.hold
@@ -16,4 +16,9 @@ local function tell(counter)
   end
   state.told = table.concat(told, ' ')
   redis.call('HSET', key.meta, 'told', state.told)
+end
+-- Whether a crawl is between two places: half imported (load.lua), or frozen while it moves (freeze.lua).
+local function half_moved()
+  local shards = redis.call('HGET', key.meta, 'shards') or ''
+  if string.find(shards, '>', 1, true) then return { 'MOVING', shards } end
 end

@@ -1,12 +1,83 @@
+-- claim: start payloads that are claimed from start keys, streams among them.
+-- @include grants
+-- streams: start payloads from a stream, by a consumer group. What is read is pending there until messages.lua
+-- acknowledges it. What was read for a crawl that has forgotten it (cleared, or its Redis rolled back), or by a
+-- consumer of the group that has died, is read once more.
+local read_stream
+do
+  -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many
+  -- an exchange looks at, and how many it takes of these, at most.
+  local IDLE_MS, PAUSE_MS, LOOKS, MOST = 60000, 10000, 100, 8
+  -- What a spider gets of a message: the value of its only field, or JSON of all, in which `meta` is JSON already. That
+  -- is only checked: decoded and encoded, it would have numbers of 14 digits, and {} for [].
+  local function data_of(fields)
+    if #fields == 2 then return fields[2] end
+    local all, head = {}, '{'
+    for i = 1, #fields, 2 do
+      local name, value = fields[i], fields[i + 1]
+      if name == 'meta' and pcall(cjson.decode, value) then head = '{"meta":' .. value .. ',' else all[name] = value end
+    end
+    return head .. string.sub(cjson.encode(all), 2)
+  end
+  -- Those that nobody works on. What is in progress stays pending for as long as that takes: it is passed over, and the
+  -- next look begins behind it. `meta` has when the last look was, and where the next one begins (nothing: anew).
+  local function abandoned(name)
+    local note, now = 'stream ' .. name, wall_ms()
+    local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
+    from = from or ''
+    if from == '' and math.abs(now - (tonumber(looked) or 0)) < PAUSE_MS then return {} end
+    local pending = redis.pcall('XPENDING', name, group_of(), from == '' and '-' or from, '+', LOOKS)
+    if pending.err then pending = {} end -- there is no group yet
+    local fields, ids = {}, {}
+    for i, each in ipairs(pending) do fields[i] = name .. '\0' .. each[1] end
+    local counted = fields[1] and redis.call('HMGET', key.messages, unpack(fields))
+    from = #pending == LOOKS and '(' .. pending[LOOKS][1] or ''
+    for i, each in ipairs(pending) do
+      if not counted[i] and each[3] >= IDLE_MS then ids[#ids + 1] = each[1] end
+      if #ids == MOST then
+        from = '(' .. each[1]
+        break
+      end
+    end
+    redis.call('HSET', key.meta, note, string.format('%.0f ', now) .. from)
+    if not ids[1] then return {} end
+    local claimed = redis.pcall('XCLAIM', name, group_of(), 'crawl', IDLE_MS, unpack(ids))
+    return claimed.err and {} or claimed
+  end
+  -- Returns payloads, each marked as of its message: of some that were abandoned, or of the next one; or an error.
+  -- *looks*: whether those that were abandoned are looked for, once in an exchange.
+  read_stream = function(name, mark, looks)
+    local messages, payloads = looks and abandoned(name) or {}, {}
+    local function read()
+      return redis.pcall('XREADGROUP', 'GROUP', group_of(), 'crawl', 'COUNT', 1, 'STREAMS', name, '>')
+    end
+    local reply = messages[1] == nil and read()
+    if type(reply) == 'table' and reply.err and string.find(reply.err, 'NOGROUP', 1, true) then
+      if redis.call('EXISTS', name) == 0 then return {} end
+      local made = redis.pcall('XGROUP', 'CREATE', name, group_of(), '0')
+      if made.err then return made end
+      reply = read()
+    end
+    if type(reply) == 'table' and reply.err then return reply end
+    messages = reply and reply[1] and reply[1][2] or messages
+    for _, message in ipairs(messages) do
+      -- No fields: it was deleted meanwhile. One that is counted is in progress here.
+      local field = message and message[2] and name .. '\0' .. message[1]
+      if field and redis.call('HEXISTS', key.messages, field) == 0 then
+        payloads[#payloads + 1] = of_message(field, mark .. data_of(message[2]))
+      end
+    end
+    return payloads
+  end
+end
 -- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each becomes an entry; if it is
 -- released or reclaimed, it waits in a separate partition. Its worker makes requests from it, puts them, and then acks
--- it. A message of a stream stays there, pending (streams.lua).
+-- it. A message of a stream stays there, pending (claim.lua).
 -- ARGS     want, kind (list: from its head; set; zset: highest score first; stream: oldest first), mark (first bytes of
 --          the entry's payload), id_stem (8 random bytes)
 -- RETURNS  nothing; adds to grants, like a lease
 -- COST     O(want), of a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
--- @include grants streams
 local wrong_key -- a start key of another type than the settings say: name, actual, expected
 each_call(function() wrong_key = {} end)
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'

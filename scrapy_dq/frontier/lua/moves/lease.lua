@@ -1,3 +1,108 @@
+-- lease: what waits -> in-flight: in turn from the backlog, and what other workers have declined.
+-- @include damage grants partition declined
+-- in turn: the partitions that are served next. Those of which this worker holds nothing come before the others.
+-- Returns the candidate partitions in the order of serving.
+local function in_turn(count, here)
+  local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
+  local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
+  local free, others = {}, {}
+  local function line_up(partition)
+    local mine = here[partition]
+    if not mine then free[#free + 1] = partition
+    elseif mine[2] > 0 then others[#others + 1] = { partition, mine[1], #others } end
+  end
+  for i = 1, #heads, 2 do
+    if suspect[1] and tonumber(suspect[2]) < tonumber(heads[i + 1]) then
+      line_up(suspect[1])
+      suspect = {}
+    end
+    line_up(heads[i])
+  end
+  if suspect[1] then line_up(suspect[1]) end
+  table.sort(others, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[3] < b[3] end)
+  for _, other in ipairs(others) do free[#free + 1] = other[1] end
+  return free
+end
+-- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
+local serve -- the rest is hidden: a script may have 200 locals
+do
+  -- Returns up to *count* elements that are served next, behind the first *skipped*, in the order of the list.
+  local function read_list(list, newest, skipped, count)
+    if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
+    -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
+    local length = redis.REDIS_VERSION_NUM and 0 or redis.call('LLEN', list)
+    if length <= 10000 then return redis.call('LRANGE', list, -skipped - count, -skipped - 1) end
+    local elements = {}
+    for i = math.min(count, length - skipped), 1, -1 do
+      elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i)
+    end
+    return elements
+  end
+  -- Returns how many were granted, and whether there are more; nothing if there is no list.
+  local function serve_list(partition, rank, count)
+    local list, newest = list_of(rank, partition), order_newest_first(rank)
+    count = math.min(count, CHUNK)
+    local elements = read_list(list, newest, math.abs(grants.elements[list] or 0), count + 1)
+    if not elements[1] then
+      damaged('backlog') -- the list was deleted or evicted
+      return remove_best_band(partition)
+    end
+    local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
+    local size, most, taken = #elements, math.min(#elements, count), 0
+    while taken < most and grants.bytes < grants.max_bytes do
+      taken = taken + 1
+      local element = elements[newest and size + 1 - taken or taken]
+      add_grant(string.sub(element, 9, 20), head .. element)
+    end
+    grants.elements[list] = (grants.elements[list] or 0) + (newest and -taken or taken)
+    write_many()
+    if size == taken then remove_best_band(partition) end
+    return taken, size > taken
+  end
+  -- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
+  serve = function(partition, count)
+    local left, more = count, false
+    while left > 0 and grants.bytes < grants.max_bytes do
+      local band = redis.call('HGET', key.bands, partition)
+      local rank = band and unpack_rank(band)
+      local back = is_there('returned') and first_of(key.returned, partition)
+      -- A worker leases one suspect at a time: if the worker dies, no other entry is charged an attempt.
+      local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
+      local place
+      if rank and (back or suspect) then
+        local list = list_of(rank, partition)
+        local skipped = grants.elements[list] or 0
+        local head = redis.call('LINDEX', list, order_newest_first(rank) and skipped - 1 or skipped)
+        if head then
+          place = rank_bytes(rank) .. string.sub(head, 1, 8)
+        else
+          damaged('backlog')
+          remove_best_band(partition)
+          rank = nil
+        end
+      end
+      if suspect and (not back or place_before(suspect, back)) and (not rank or place_before(suspect, place)) then
+        grant_member(key.quarantine, partition, suspect, 128)
+        redis.call('HSET', worker_key(grants.worker_id), 'quarantined', grants.ids[#grants.ids])
+        holds_suspect = grants.ids[#grants.ids]
+        left = left - 1
+      elseif back and (not rank or place_before(back, place)) then
+        grant_member(key.returned, partition, back, 0)
+        left = left - 1
+      elseif rank then
+        local taken
+        taken, more = serve_list(partition, rank, (back or suspect) and 1 or left)
+        if not taken then break end
+        left = left - taken
+      else
+        break
+      end
+    end
+    local got = count - left
+    count_busy(partition, got)
+    return got, more
+  end
+end
 -- lease: backlog -> in-flight. A few entries of each partition, the least recently served partition first; partitions
 -- of which this worker holds nothing come before the others. With a delay, each lease has a time for sending.
 -- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
@@ -5,7 +110,6 @@
 -- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
--- @include partition serve in_turn
 local served -- turn, partition, ...: those that stay in the rotation; written after each round
 local fruitless
 each_call(function() served, fruitless = {}, 0 end)
@@ -78,4 +182,52 @@ local function lease(want, ahead, most, here)
     want = lease_from(waiting, want, room, ahead)
     looked = looked + fruitless
   until want <= 0 or fruitless == 0 or looked >= LOOKS or grants.bytes >= grants.max_bytes
+end
+-- offer: declined -> in-flight. Entries that other workers have declined, each of them offered once to each worker.
+-- ARGS     worker_id, want, ahead, most, here (as of lease.lua)
+-- RETURNS  how many were granted; adds them to grants, as lease.lua does
+-- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
+-- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
+local granted_here -- by partition, how many were granted
+each_call(function() granted_here = {} end)
+local function offer(worker_id, want, ahead, most, here)
+  local was = want > 0 and is_there('declined') and redis.call('HGET', worker_key(worker_id), 'offered')
+  if not was then return 0 end
+  local got, offered = 0, was
+  local waiting = redis.call('ZRANGEBYSCORE', key.declined, '(' .. was, '+inf', 'WITHSCORES', 'LIMIT', 0, 500)
+  for i = 1, #waiting, 2 do
+    local partition, member = split(waiting[i], 1)
+    local id, suspect = string.sub(member, 17, 28), string.byte(member, 29) >= 128
+    if is_spent(partition) then
+      -- It waits with the others of its partition: no worker gets any of them in this run, or on this day.
+      come_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
+        place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
+      redis.call('ZREM', key.declined, waiting[i])
+      state.waiting = state.waiting - 1
+      classify(partition, ahead)
+    elseif not declined.by(worker_id, id) then
+      -- As in lease.lua, but without a turn in the rotation. An entry that cannot be leased now stays the next one.
+      local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
+      if start > now_ms() + ahead or room <= (granted_here[partition] or 0) or is_saturated(partition)
+        or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end
+      grant_member(key.declined, partition, member, suspect and 128 or 0)
+      got, granted_here[partition] = got + 1, (granted_here[partition] or 0) + 1
+      count_busy(partition, 1)
+      if suspect then
+        redis.call('HSET', worker_key(worker_id), 'quarantined', id)
+        holds_suspect = id
+      end
+      local delay = limits_of(partition)
+      if delay > 0 or start > now_ms() then grant_at(#grants.ids, start - now_ms()) end
+      if delay > 0 then
+        redis.call('HSET', key.unsent, partition, id)
+        set_earliest(partition, start + delay)
+      end
+      if state.limited or polite then classify(partition, ahead) end
+    end
+    offered = waiting[i + 1]
+  end
+  write_grants() -- before it counts as offered
+  if offered ~= was then redis.call('HSET', worker_key(worker_id), 'offered', offered) end
+  return got
 end

@@ -6,7 +6,7 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(most + members)
 -- CRASH    before, after: repeating the call goes on with what is left
--- @include base partition messages half_moved journal stopped
+-- @include base partition messages journal stopped
 local partition, most, apart, members, by = ARGV[1], tonumber(ARGV[2]), ARGV[3], cmsgpack.unpack(ARGV[4]), ARGV[5]
 load_sizes()
 local wrong = half_moved()

@@ -14,7 +14,7 @@
 --          stopped by an error (stopped.lua): the repeat is answered with RESYNC if its leases have changed, else it
 --          applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the parents of the puts in
 --          it are still in flight
--- @include base delayed notes settle answer lease offer claim finish stopped
+-- @include base delayed notes endings lease claim finish stopped
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local keep_failed, terms, moves, registered = tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[12]

@@ -5,7 +5,7 @@
 --          | MOVING, from>to
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat does not find them
--- @include base journal half_moved
+-- @include base journal
 local fingerprints, known_as, by = ARGV[1], ARGV[2], ARGV[3]
 load_sizes()
 local wrong = half_moved()

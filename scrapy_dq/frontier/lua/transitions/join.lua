@@ -2,7 +2,7 @@
 -- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run of several hosts, a
 --          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
 --          epoch is new_epoch; -1: this is home), exist (1: home says that this shard exists),
---          replaces (the epoch of what home goes on without; empty: none; see follow.lua), kind (of its start keys;
+--          replaces (the epoch of what home goes on without; empty: none; see join.lua), kind (of its start keys;
 --          empty: it has none), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_before, adopted (1: another scheduler's fingerprints are stored), words
@@ -10,13 +10,67 @@
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
 --          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
 --          exist (1: all other shards do), run_name (stored)
---          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow.lua)
+--          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see join.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected
 --          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
--- @include base unserved described follow rights replace_limits stopped
+-- @include base journal described rights stopped
+-- unserved: what becomes of the pages that no worker of a run could serve, when the next run begins.
+-- A run that keeps the seen set finds pages again that no worker of the last run could serve: now there may be code.
+-- Returns how many.
+local function unmark_unserved()
+  local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
+  for i = 1, #all, 2 do
+    local fingerprint = cmsgpack.unpack(all[i + 1])[3]
+    if fingerprint ~= '' and redis.call('HEXISTS', key.dead, all[i]) == 1 then
+      remove_seen(fingerprint)
+      count = count + 1
+    end
+  end
+  if count > 0 then tidy_seen() end
+  return count
+end
+-- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
+-- Whether a worker that joins begins a run here.
+local function is_over(of_run)
+  if of_run < 0 or not state.epoch then return state.phase == 'finished' end
+  return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'
+end
+-- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*exists*) and is gone,
+-- LATER if home's run is over here, OTHER if it has another crawl than *replaces*, or has been cleared at the end of
+-- home's run, else nothing. What *replaces* has is deleted.
+-- RACE: home was lost while a worker joined, and the other crawl is the new one; or the run has ended meanwhile, and
+-- this shard is cleared. So a worker asks home once more, and replaces only what it had found before that.
+local function follow_home(epoch, run, exists, replaces)
+  if run < 0 then return end
+  if state.epoch == epoch then
+    if state.run > run then return 'LATER' end
+    return state.run == run and is_over(run) and epoch ~= replaces and 'OTHER' or nil
+  end
+  if exists then return 'LOST' end
+  if not state.epoch then return end
+  if state.epoch ~= replaces then return 'OTHER' end
+  clear_run(false)
+  redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.spent)
+  load_state()
+end
+-- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the run's.
+-- Returns the old ones as they were packed; empty: nothing differs.
+local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })
+local function replace_limits(packed, worker_id)
+  local were = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS
+  if packed == '' or packed == were then return '' end
+  local old, about = { state.delay_ms / 1000, state.concurrency, state.budget }, {}
+  set_limits(packed)
+  local new = { state.delay_ms / 1000, state.concurrency, state.budget }
+  for i, name in ipairs({ 'delay', 'concurrency', 'budget' }) do
+    if old[i] ~= new[i] then about[#about + 1] = string.format('%s %g -> %g', name, old[i], new[i]) end
+  end
+  note_event('limits', worker_id, 1, about[1] and table.concat(about, ', ') or 'of single partitions')
+  return were
+end
 local MOST_MEMBERS = 10000
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)

@@ -5,7 +5,7 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do
--- @include base partition limits block half_moved journal
+-- @include base partition limits notes
 local partition, delay_ms, concurrency, block_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local by, budget = ARGV[5], tonumber(ARGV[6])
 load_sizes()

@@ -5,7 +5,7 @@
 --          | FINISHED, last_seq (2^52: the next run has begun) | LOST
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
--- @include base partition described release journal stopped
+-- @include base partition described endings journal stopped
 local new_id, identity, old_id, epoch, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
 load_sizes()

@@ -5,7 +5,7 @@
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
--- @include base partition messages half_moved journal stopped
+-- @include base partition messages journal stopped
 local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 load_state()
 local answer = stale(epoch, tonumber(run))

@@ -6,7 +6,7 @@
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
--- @include base finish half_moved stopped
+-- @include base finish stopped
 local word, by = ARGV[1], ARGV[2]
 load_sizes()
 local wrong = half_moved()

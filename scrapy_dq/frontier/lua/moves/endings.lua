@@ -1,0 +1,167 @@
+-- endings: the moves that end a lease, and settle(), which applies those of an exchange.
+-- @include declined messages moves
+-- release: in-flight -> its exact place in the backlog, no attempt charged; an entry that some worker has declined
+-- -> declined, so that this worker does not get it again.
+-- ARGS     worker_id, id
+-- RETURNS  true | false (not held)
+-- COST     O(log returned)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function release(worker_id, id)
+  local lease = read_lease(worker_id, id)
+  if not lease then return false end
+  if declined.of(id) then declined.wait(id, lease)
+  else come_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
+  end_lease(worker_id, id, lease)
+  return true
+end
+-- decline: in-flight -> declined. The code of this worker cannot serve the entry; the others are offered it.
+-- ARGS     worker_id, id, reason, fingerprint (of the request; empty: none)
+-- RETURNS  true | false (not held)
+-- COST     O(log declined + workers that have declined it)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function decline(worker_id, id, reason, fingerprint)
+  local lease = read_lease(worker_id, id)
+  if not lease then return false end
+  declined.note(worker_id, id, reason, fingerprint)
+  declined.wait(id, lease)
+  end_lease(worker_id, id, lease)
+  return true
+end
+-- ack: in-flight -> gone. Only the worker that holds the lease may ack; ids that it does not hold (reclaimed, or acked
+-- before) are ignored.
+-- ARGS     worker_id, ids, never_sent (see moves.lua)
+-- RETURNS  nothing
+-- COST     O(ids)
+-- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
+local function ack(worker_id, ids, never_sent)
+  if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
+    for _, id in ipairs(ids) do
+      local lease = read_lease(worker_id, id)
+      if lease then end_lease(worker_id, id, lease) end
+      -- A claimed start payload is not counted: the requests made from it are.
+      if lease and lease.partition ~= CLAIMED then
+        state.done = state.done + 1
+        count_spent(lease.partition, never_sent)
+      end
+      if lease then
+        count_message(lease.payload, -1)
+        declined.forget({ id })
+      end
+    end
+  elseif #ids > 0 then
+    -- No count depends on their contents, so they need not be read.
+    local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
+    state.in_flight, state.done = state.in_flight - acked, state.done + acked
+    if never_sent then state.never_sent = state.never_sent + acked end
+  end
+end
+-- bury: in-flight -> dead letter, kept with its reason for inspection.
+-- ARGS     worker_id, id, reason
+-- RETURNS  true | false (not held)
+-- COST     O(1)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function bury_lease(worker_id, id, lease, reason)
+  now_there('dead')
+  redis.call('HSET', key.dead, id, cmsgpack.pack({
+    reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
+  }))
+  end_lease(worker_id, id, lease)
+  declined.forget({ id })
+  count_message(lease.payload, -1)
+end
+local function bury(worker_id, id, reason)
+  local lease = read_lease(worker_id, id)
+  if not lease then return false end
+  bury_lease(worker_id, id, lease, reason)
+  return true
+end
+-- fail: in-flight -> failed. It is counted, and a copy is kept among the newest failed requests.
+-- ARGS     worker_id, id, reason, label, never_sent (see moves.lua), keep
+-- RETURNS  true | false (not held)
+-- COST     O(1)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function fail(worker_id, id, reason, label, never_sent, keep)
+  local lease = read_lease(worker_id, id)
+  if not lease then return false end
+  if keep > 0 then
+    redis.call('LPUSH', key.failed, cmsgpack.pack({
+      id, label, reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
+      lease.partition,
+    }))
+  end
+  end_lease(worker_id, id, lease)
+  declined.forget({ id })
+  state.failed = state.failed + 1
+  count_spent(lease.partition, never_sent)
+  count_message(lease.payload, -1)
+  if keep > 0 then redis.call('LTRIM', key.failed, 0, keep - 1) end
+  return true
+end
+-- again: in-flight -> delayed, under the next id: the work is done, and is to be done again. In one step, so that the
+-- crawl never has two entries of a page, nor none, whatever is killed or rolled back.
+-- ARGS     worker_id, ending (as moves.lua returns it: id, next_id, payload, rank, wait_ms, never_sent)
+-- RETURNS  true | false (not held)
+-- COST     O(log delayed)
+-- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
+local function again(worker_id, ending)
+  local lease = read_lease(worker_id, ending.id)
+  if not lease then return false end
+  local member = ending.next_id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
+  local added = redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
+  state.delayed = state.delayed + added
+  end_lease(worker_id, ending.id, lease)
+  declined.forget({ ending.id })
+  state.done = state.done + 1
+  state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
+  count_spent(lease.partition, ending.never_sent)
+  count_message(lease.payload, -1)
+  now_there('delayed')
+  return true
+end
+-- defer: in-flight -> in-flight, done: the end of its lease waits for its puts in other shards (deferred_ends.py).
+-- It counts against no limit any more but the budget, and if its worker dies, it is not a suspect.
+-- ARGS     worker_id, ids (at most 1,000)
+-- RETURNS  nothing
+-- COST     O(ids)
+-- CRASH    before: the entries stay in flight as they are; after: they are reclaimed, and no attempt is charged
+local function defer(worker_id, ids)
+  local changed = {}
+  for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do
+    -- Else it was reclaimed, or was deferred before.
+    if record and string.sub(record, 10, 10) ~= DEFERRED then
+      local flags = string.byte(record, 9)
+      if flags >= 128 or holds_suspect == ids[i] then
+        redis.call('HSET', worker_key(worker_id), 'quarantined', '')
+        holds_suspect = false
+      end
+      changed[#changed + 1] = ids[i]
+      changed[#changed + 1] = string.sub(record, 1, 8) .. string.char(flags % 128) .. DEFERRED .. string.sub(record, 10)
+      if state.limited then
+        local partition = partition_of(record)
+        lease_ended(partition, ids[i])
+        count_busy(DEFERRED .. partition, 1)
+      end
+    end
+  end
+  if changed[1] then redis.call('HSET', in_flight_key(worker_id), unpack(changed)) end
+end
+-- settle: apply the moves of an exchange that end leases, in order: of two moves for one lease, the first counts.
+-- ARGS     worker_id, endings (as moves.lua returns them), keep_failed
+-- RETURNS  nothing
+-- COST     O(moves)
+-- CRASH    as of each move
+local function settle(worker_id, endings, keep_failed)
+  if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
+  for _, ending in ipairs(endings) do
+    local kind = ending.kind
+    if kind == KIND.ACK then ack(worker_id, ending.ids, ending.never_sent)
+    elseif kind == KIND.RELEASE then release(worker_id, ending.id)
+    elseif kind == KIND.DECLINE then decline(worker_id, ending.id, ending.reason, ending.label)
+    elseif kind == KIND.BURY then bury(worker_id, ending.id, ending.reason)
+    elseif kind == KIND.DEFER then defer(worker_id, ending.ids)
+    elseif kind == KIND.AGAIN then again(worker_id, ending)
+    elseif kind == KIND.FAIL then
+      fail(worker_id, ending.id, ending.reason, ending.label, ending.never_sent, keep_failed)
+    end
+  end
+end
