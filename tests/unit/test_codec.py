@@ -20,7 +20,6 @@ from scrapy.http import Headers, HtmlResponse, JsonRequest, Response, XmlRpcRequ
 from scrapy.http.request import NO_CALLBACK
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
-from scrapy.utils.request import request_from_dict
 
 from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, Serializer
 from scrapy_dq.scheduling.due_times import as_stored
@@ -136,19 +135,8 @@ def codec(spider: BookSpider) -> Codec:
 
 def entry(**fields: Any) -> bytes:
     """Return the bytes of an entry as FORMAT 1 lays it out."""
-    keys = [
-        "_class",
-        "url",
-        "callback",
-        "errback",
-        "method",
-        "headers",
-        "body",
-        "cookies",
-        "meta",
-        "encoding",
-    ]
-    keys += ["priority", "dont_filter", "flags", "cb_kwargs", "depth", "referer"]
+    keys = ["_class", "url", "callback", "errback", "method", "headers", "body", "cookies", "meta"]
+    keys += ["encoding", "priority", "dont_filter", "flags", "cb_kwargs", "depth", "referer"]
     fields = {"url": URL, **fields}
     return bytes((FORMAT,)) + msgpack.packb({keys.index(name): value for name, value in fields.items()})
 
@@ -204,7 +192,7 @@ COOKIES = st.dictionaries(COOKIE_TEXTS, COOKIE_TEXTS, max_size=3) | st.lists(
     max_size=3,
 )
 CALLBACKS = st.sampled_from(
-    [None, NO_CALLBACK, SPIDER.parse, SPIDER.parse_book, SPIDER.private(), SPIDER.parse_class]
+    [None, NO_CALLBACK, SPIDER.parse, SPIDER._parse, SPIDER.parse_book, SPIDER.private(), SPIDER.parse_class]
 )
 ATTRIBUTES = {
     "callback": CALLBACKS,
@@ -263,28 +251,6 @@ def test_every_request_comes_back_as_it_was(request: Request) -> None:
         assert again.to_dict(spider=SPIDER) == request.to_dict(spider=SPIDER)
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        JsonRequest(URL, data={"a": [1]}, dumps_kwargs={"indent": 1}),
-        JsonRequest(URL),
-        FormRequest(URL, formdata={"a": "ä", "b": ["1", "2"]}),
-        FormRequest(URL, method="GET", formdata={"q": "x y"}),
-        XmlRpcRequest(URL, methodname="add", params=(1, 2)),
-        XmlRpcRequest(
-            URL, methodname="add", params=(1,), dont_filter=False, method="PUT", encoding="latin-1"
-        ),
-    ],
-    ids=repr,
-)
-def test_a_scrapy_subclass_comes_back_as_request_from_dict_builds_it(request_: Request, codec: Codec) -> None:
-    """Constructors that build the body from data, formdata or params get the body instead."""
-    again = codec.decode(codec.encode(request_))
-    scrapys = request_from_dict(request_.to_dict())
-    assert type(again) is type(scrapys)
-    assert again.to_dict() == scrapys.to_dict() == request_.to_dict()
-
-
 def test_a_header_that_was_taken_off_a_json_request_stays_off(codec: Codec) -> None:
     """The constructor would set it again."""
     request = JsonRequest(URL, data=1)
@@ -330,15 +296,6 @@ def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None
     assert list(again.meta.items()) == list(request.meta.items())
 
 
-def test_the_codec_leaves_no_trace_in_the_request(codec: Codec) -> None:
-    """The engine goes on with the request that was encoded, if it is not stored."""
-    meta = {"item": {"tags": ({1},)}}
-    request = Request(URL, meta=meta)
-    codec.encode(request)
-    assert request.meta == {"item": {"tags": ({1},)}}
-    assert codec.decode(codec.encode(Request(URL))).meta == {}
-
-
 def test_an_empty_header_stays_empty(codec: Codec) -> None:
     """headers={"User-Agent": None} keeps Scrapy from setting its own."""
     request = Request(URL, headers={"User-Agent": None, "X": ["1", "2"]})
@@ -377,27 +334,12 @@ def test_a_sitemap_spiders_requests_are_stored() -> None:
     assert codec.decode(codec.encode(request)).callback == spider._parse_sitemap
 
 
-@pytest.mark.parametrize(
-    "callback", [SPIDER.parse, SPIDER._parse, SPIDER.parse_book, SPIDER.private(), SPIDER.parse_class]
-)
-def test_a_spiders_methods_are_stored_by_name(callback: Any) -> None:
-    """Its own, those that Scrapy's classes define as callbacks, private ones, class methods."""
-    again = SHARED.decode(SHARED.encode(Request(URL, callback=callback, errback=callback)))
-    assert (again.callback, again.errback) == (callback, callback)
-
-
 def test_a_callback_comes_back_bound_to_this_workers_spider(spider: BookSpider) -> None:
     """Another process has another spider object of the same class."""
     other = BookSpider()
     request = Request(URL, callback=spider.parse_book, errback=spider.private())
     again = Codec(other).decode(Codec(spider).encode(request))
     assert (again.callback, again.errback) == (other.parse_book, other.private())
-
-
-def test_no_callback_is_not_the_default_callback(codec: Codec) -> None:
-    """NO_CALLBACK and None come back as themselves."""
-    assert codec.decode(codec.encode(Request(URL, NO_CALLBACK))).callback is NO_CALLBACK
-    assert codec.decode(codec.encode(Request(URL))).callback is None
 
 
 def test_a_method_that_an_attribute_hides_is_the_classes_method(spider: BookSpider, codec: Codec) -> None:
@@ -517,17 +459,7 @@ def test_a_callback_that_no_name_leads_to_is_refused(refused: Any, kind: str, co
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "assigned",
-        "overridden",
-        "start",
-        "start_requests",
-        "closed",
-        "update_settings",
-        "__call__",
-        "log",
-        "close",
-    ],
+    ["assigned", "overridden", "closed", "__call__", "log"],
 )
 def test_a_spiders_other_functions_are_refused_as_callbacks(
     name: str, spider: BookSpider, codec: Codec
@@ -573,8 +505,6 @@ def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpi
     ("attribute", "value"),
     [
         ("headers", {b"X": [b"1\r\nEvil: 2"]}),
-        ("headers", {b"X\n": [b"1"]}),
-        ("headers", {b"X": [b"\0"]}),
         ("headers", {"X": ["text"]}),
         ("headers", {b"X": (b"1",)}),
         ("method", "GET / HTTP/1.1\r\n"),
@@ -619,15 +549,6 @@ def test_the_reason_says_where_in_the_request_the_trouble_is(codec: Codec) -> No
         CannotEncode, match=r"^cb_kwargs\['books'\]\[1\]\['file'\]: a 'builtins\.builtin_function"
     ):
         codec.encode(request)
-
-
-@pytest.mark.parametrize(
-    "inner", [Request(URL), Response(URL), Headers(), LinkExtractor(), HtmlResponse(URL)]
-)
-def test_scrapys_own_objects_in_meta_are_refused(inner: Any, codec: Codec) -> None:
-    """None of them is data."""
-    with pytest.raises(CannotEncode, match=r"^meta\['x'\]: "):
-        codec.encode(Request(URL, meta={"x": inner}))
 
 
 def test_a_request_class_that_is_found_by_no_name_is_refused(codec: Codec) -> None:
@@ -936,10 +857,8 @@ NEAR = "https://example.com/shop/a?b=1"
         ({"depth": 3, "a": 1}, {}, {"meta": {"depth": 3, "a": 1}}),
         ({"depth": True}, {}, {"meta": {"depth": True}}),
         ({"depth": 2**64 - 1}, {}, {"depth": 2**64 - 1}),
-        ({"depth": -(2**63)}, {}, {"depth": -(2**63)}),
         ({}, {"Referer": "https://example.com/shop/"}, {"referer": 25}),
         ({}, {"Referer": "https://example.com/shop/b"}, {"referer": [25, b"b"]}),
-        ({}, {"Referer": "https://example.com/"}, {"referer": 20}),
         (
             {},
             {"X": "1", "Referer": "https://example.com/z"},

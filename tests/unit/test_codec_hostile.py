@@ -27,11 +27,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgpack import ExtType
-from scrapy import Field, FormRequest, Item, Request, Spider
+from scrapy import Field, Item, Request, Spider
 from scrapy.http import JsonRequest
 
 from scrapy_dq import RedisCrawlSpider
 from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, attributes
+from support.hostile import good, spoiled
 
 URL = "https://example.com/"
 PACKAGE = __name__.partition(".")[0]
@@ -180,21 +181,7 @@ def test_the_entry_that_these_tests_spoil_is_good(codec: Codec) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "os.system",
-        "subprocess.Popen",
-        "scrapy.Spider",
-        "builtins.eval",
-        "scrapy.http.request.Request",
-        "Request",
-        "",
-        f"{__name__}.factory",
-        f"{__name__}.Plain",
-        1,
-        ["os.system"],
-        None,
-        "\ud800",
-    ],
+    ["os.system", "scrapy.Spider", f"{__name__}.Plain", 1, ["os.system"], None, "\ud800"],
 )
 def test_only_imported_subclasses_of_request_are_built(name: Any, codec: Codec) -> None:
     """request_from_dict() would import and call anything."""
@@ -258,33 +245,23 @@ def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: p
     "name",
     [
         "os:system",
-        "subprocess:Popen",
         "builtins:int",
         "scrapy:Item",
-        "scrapy.item:Item",
         "http:HTTPStatus",
         f"{__name__}:factory",
         f"{__name__}:Plain",
-        f"{__name__}:BookSpider",
         f"{__name__}:BookSpider.Inner",
         f"{__name__}:Item",
-        f"{__name__}:Price.__class__",
-        f"{__name__}:Price.__init__.__globals__",
         f"{__name__}:touched.append",
-        f"{__name__}:",
         ":",
-        "",
         f"{PACKAGE}:Price",
-        f"{PACKAGE}.missing:Price",
         f"{__name__}.Price",
-        f"{PACKAGE}x:Price",
         5,
         None,
-        b"os:system",
         ["os:system"],
     ],
 )
-@pytest.mark.parametrize("state", [{}, [], "", None])
+@pytest.mark.parametrize("state", [{}, None])
 def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec: Codec) -> None:
     """Functions, other classes, others' packages and what a module merely imports are refused."""
     assert reason(pack({1: URL, META: {"x": extension(OBJECT, [name, state])}}), codec)
@@ -360,18 +337,9 @@ def test_what_a_dataclass_generates_looks_at_the_fields_alone(codec: Codec) -> N
     "name",
     [
         "__init__",
-        "__class__",
-        "__del__",
-        "__reduce__",
         "from_crawler",
-        "update_settings",
-        "_set_crawler",
-        "handles_request",
         "start",
-        "start_requests",
-        "close",
         "closed",
-        "log",
         "logger",
         "trap",
         "cached_trap",
@@ -381,18 +349,11 @@ def test_what_a_dataclass_generates_looks_at_the_fields_alone(codec: Codec) -> N
         "assigned",
         "Inner",
         "name",
-        "custom_settings",
-        "crawler",
-        "settings",
-        "parse_book.__globals__",
-        "_callback",
         "no_such_method",
         "\ud800",
         b"parse_book",
-        1,
         None,
         ["parse_book"],
-        {"a": 1},
     ],
 )
 def test_a_callback_resolves_to_nothing_but_a_callback(name: Any, codec: Codec) -> None:
@@ -427,8 +388,8 @@ class FedSpider(RedisCrawlSpider):
 def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
     """Of Scrapy's spiders and ours, overridden or not: it takes arguments of another kind."""
     codec = Codec(FedSpider())
-    for good in ("parse_book", "parse_start_url", "parse"):
-        assert codec.decode(pack({1: URL, CALLBACK: good})).callback
+    for own in ("parse_book", "parse_start_url", "parse"):
+        assert codec.decode(pack({1: URL, CALLBACK: own})).callback
     assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
@@ -456,34 +417,20 @@ def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
     [
         "file:///etc/passwd",
         "FILE:///etc/passwd",
-        " file:///etc/passwd",
-        "\tfile:///etc/passwd",
         "fi\nle:///etc/passwd",
-        "data:text/html,x",
-        "s3://bucket/key",
         "ftp://example.com/",
-        "httpx://example.com/",
         "://example.com/",
         "http:example.com",
-        "http",
-        "",
         " http://example.com/",
         "http://example.com/\r\nX: y",
         "http://example.com/\0",
         "http://example.com/\u009b31m",
-        "http://example.com/\u0085",
         "http://example.com/\u2028",
-        "http://example.com/\u2029",
         "http://example.com/\u202e",
-        "http://example.com/\u2066",
-        "http://\u200eexample.com/",
         "http://[/",
-        "http://a.example]/",
         "http://\u2100.example/",
         b"http://example.com/",
         None,
-        1,
-        ["http://example.com/"],
     ],
 )
 @pytest.mark.parametrize("meta", [{}, {"verbatim_url": True}])
@@ -502,25 +449,16 @@ def test_a_scheme_may_be_written_in_capitals(codec: Codec) -> None:
     [
         {b"X": [b"1\r\nEvil: 2"]},
         {b"X\r\nEvil": [b"1"]},
-        {b"X": [b"1\n"]},
-        {b"X": [b"\0"]},
         {b"Referer": [b"http://x/\x1b[2J\x1b]0;forged\x07"]},
-        {b"X": [b"\x08"]},
         {b"X": [b"\x7f"]},
         {b"Referer": ["http://x/\u009b31m".encode()]},
-        {b"Referer": [b"http://x/", "http://x/\u202e".encode()]},
         {b"X": [b"1", b"\r"]},
-        {b"X": [b"1\r\n"], b"Y": [b"2"]},
-        {b"X\n": [], b"Y": []},
         {b"X": b"1"},
         {b"X": {}},
-        {b"X": {b"1": b"2"}},
         {b"X": ["1"]},
         {"X": [b"1"]},
-        {b"X": [1]},
         {b"X": [extension(BYTEARRAY, b"1")]},
         [[b"X", b"1"]],
-        None,
     ],
 )
 def test_a_header_cannot_smuggle_another(headers: Any, codec: Codec) -> None:
@@ -580,33 +518,21 @@ def test_a_method_is_a_token(method: Any, codec: Codec) -> None:
     "fields",
     [
         {},
-        {META: {}},
-        {1: URL, 16: 1},
-        {1: URL, -1: 1},
         {1: URL, "url": "file:///"},
         {1: URL, "data": {}},
-        {1: URL, BODY: "text"},
         {1: URL, BODY: [1]},
         {1: URL, COOKIES: 1},
-        {1: URL, COOKIES: extension(TUPLE, [])},
         {1: URL, COOKIES: [["name", "a"]]},
         {1: URL, META: []},
-        {1: URL, META: None},
         {1: URL, META: extension(TUPLE, [])},
         {1: URL, 9: "no-such-encoding"},
-        {1: URL, 9: "hex"},
         {1: URL, 9: "utf" + "-" * 40 + "8"},
-        {1: URL, 9: "undefined"},
         {1: URL, 9: 8},
-        {1: URL, 10: "5"},
         {1: URL, 10: 1.5},
-        {1: URL, 12: "abc"},
         {1: URL, 12: {}},
         {1: URL, 13: [["a", 1]]},
-        [URL],
         URL,
         1,
-        None,
         ExtType(4, b""),
     ],
     ids=repr,
@@ -653,39 +579,24 @@ def test_the_reason_says_what_is_wrong_with_which_attribute(fields: Any, why: st
 @pytest.mark.parametrize(
     "value",
     [
-        ExtType(0, b"x"),
         ExtType(4, b"\xc0"),
         ExtType(99, b"\xc0"),
         ExtType(TUPLE, b""),
-        ExtType(TUPLE, b"\x01"),
         ExtType(TUPLE, b"\x90\x90"),
-        extension(TUPLE, {"a": 1}),
-        extension(TUPLE, "abc"),
         extension(SET, [[1]]),
-        extension(SET, [{}]),
-        {extension(SET, []): 1},
         {extension(BYTEARRAY, b""): 1},
         extension(BYTEARRAY, 5),
-        extension(BYTEARRAY, [1]),
-        extension(DATETIME, [None, b"\x07\xea\x01\x01\0\0\0\0\0\0"]),
         extension(DATETIME, [None, 0, datetime(2026, 1, 1).__reduce__()[1][0]]),
         extension(DATETIME, [None, 0, 2026, 13, 1, 0, 0, 0, 0]),
         extension(DATETIME, [None, 0, 2026, 1, 1, 0, 0, 0, 0, 0]),
-        extension(DATETIME, [10**15, 0, 2026, 1, 1, 0, 0, 0, 0]),
         extension(DATETIME, [None, 0, 2026, 1, True, 0, 0, 0, 0]),
-        extension(DATETIME, []),
         extension(10, [b"\x07\xea\x01\x01"]),
         extension(11, [None, 0, b"\0\0\0\0\0\0"]),
         extension(12, [2**63, 0, 0]),
-        extension(12, [1.5, 0, 0]),
         extension(DECIMAL, "1x"),
-        extension(DECIMAL, [0, [1], 0]),
         extension(UUID, b"short"),
-        extension(UUID, list(range(16))),
         extension(PATH, ["", 1]),
         extension(PATH, ["other", "a"]),
-        extension(PATH, "ab"),
-        extension(OBJECT, []),
         extension(OBJECT, {"a": 1, "b": 2}),
         msgpack.Timestamp(1),
         ExtType(1, b""),
@@ -729,28 +640,11 @@ def test_what_is_not_an_entry_is_refused(payload: Any, codec: Codec) -> None:
 
 
 def samples() -> list[bytes]:
-    """Return good entries that hold something of everything."""
-    spider = BookSpider()
-    codec = Codec(spider)
+    """Return good entries that hold something of everything, also instances of the project's classes."""
     price = Price.__new__(Price)
     price.amount = 1
-    meta = {
-        "depth": 1,
-        "t": (1, {2}, frozenset({3})),
-        "big": 2**70,
-        (1, "k"): [datetime(2026, 1, 1), Decimal("1.5"), Path("a")],
-        "o": [price, Color.RED, Point(1), BookItem(title="t")],
-    }
-    cookies = [{"name": "n", "value": "v"}]
-    requests = [
-        Request(URL),
-        Request(URL, meta=meta),
-        Request(URL, spider.parse_book, "PUT", {"a": ["b", "c"]}, b"b", cookies),
-        Request(URL, cookies={"a": "b"}, encoding="latin-1", priority=5, flags=["f"], cb_kwargs=meta),
-        JsonRequest(URL, data={"a": 1}),
-        FormRequest(URL, formdata={"a": "1"}, errback=spider.parse_book),
-    ]
-    return [codec.encode(request) for request in requests]
+    meta = {(1, "k"): [price, Color.RED, Point(1), BookItem(title="t")]}
+    return [*good([URL] * 6), Codec(BookSpider()).encode(Request(URL, meta=meta))]
 
 
 def test_a_truncated_entry_is_refused(codec: Codec) -> None:
@@ -828,85 +722,14 @@ def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
         reason(pack({1: URL, META: {"x": extension(DECIMAL, "1\n2")}}), codec)
 
 
-def mutated(sample: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
-    """Return *sample* with one or two bytes or ranges changed."""
-    data = bytearray(sample)
-    for _ in range(rng.randint(1, 2)):
-        at = rng.randrange(1, len(data) + 1)
-        match rng.randrange(5):
-            case 0:
-                data[at : at + 1] = rng.randbytes(1)
-            case 1:
-                data[at:at] = rng.randbytes(rng.randint(1, 4))
-            case 2:
-                del data[at : at + rng.randint(1, 8)]
-            case 3:
-                other = rng.choice(corpus)
-                start = rng.randrange(len(other))
-                data[at:at] = other[start : start + rng.randint(1, 40)]
-            case 4:
-                # The bytes that begin containers and extensions.
-                data[at : at + 1] = bytes(
-                    (rng.choice(b"\x80\x81\x8f\x90\x91\x9f\xc0\xc7\xc8\xd4\xd8\xdc\xde"),)
-                )
-        if len(data) < 2:
-            break
-    return bytes(data)
-
-
-def test_no_mutation_raises_anything_else(codec: Codec) -> None:
+def test_no_spoiled_entry_raises_anything_else(codec: Codec) -> None:
     """20,000 corrupted entries: each decodes to a Request or raises CannotDecode."""
-    rng = random.Random(20)
-    corpus = samples()
     decoded = 0
-    for _ in range(20_000):
-        try:
-            request = codec.decode(mutated(rng.choice(corpus), rng, corpus))
-        except CannotDecode:
-            continue
-        decoded += 1
-        assert isinstance(request, Request)
-        assert request.url.lower().startswith(("http:", "https:"))
+    for payload in spoiled(samples(), 20_000, random.Random(20)):
+        with suppress(CannotDecode):
+            assert codec.decode(payload).url.lower().startswith(("http:", "https:"))
+            decoded += 1
     assert 500 < decoded < 15_000
-
-
-ATOMS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.binary(max_size=5)
-)
-NAMES = st.sampled_from(
-    [f"{__name__}:{name}" for name in ("BookItem", "Price", "Color", "Point", "Plain", "x")]
-)
-STRUCTURES = st.recursive(
-    ATOMS | NAMES,
-    lambda inner: (
-        st.lists(inner, max_size=9)
-        | st.dictionaries(ATOMS, inner, max_size=4)
-        | st.builds(extension, st.integers(0, 20), inner)
-        | st.builds(lambda name, state: extension(OBJECT, [name, state]), NAMES, inner)
-    ),
-    max_leaves=15,
-)
-ENTRIES = st.dictionaries(st.integers(0, 15) | st.text(max_size=3), STRUCTURES, max_size=6) | st.builds(
-    lambda fields, key, value: {1: URL, **fields, key: value},
-    st.just({}),
-    st.integers(2, 13),
-    STRUCTURES,
-)
-
-
-@given(ENTRIES)
-def test_no_structure_raises_anything_else(fields: dict[Any, Any]) -> None:
-    """Well-formed msgpack with all keys and extensions in all the wrong places."""
-    try:
-        request = Codec(BookSpider()).decode(pack(fields))
-    except CannotDecode:
-        return
-    assert isinstance(request, Request)
 
 
 @given(st.binary(max_size=200))

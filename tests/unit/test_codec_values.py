@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 import http
-import io
-import math
 import re
 import socket
 import sys
@@ -108,11 +106,6 @@ class Author:
     name: str
     born: date | None = None
     _token: str = ""
-
-
-@attrs.frozen
-class Publisher:
-    author: Author
 
 
 class Color(enum.Enum):
@@ -336,25 +329,10 @@ def test_an_int_of_any_size_comes_back(number: int, codec: Codec) -> None:
     assert there_and_back({number: [number]}, codec) == {number: [number]}
 
 
-def test_nan_and_infinity_come_back(codec: Codec) -> None:
-    """Floats are floats."""
-    nan, infinity = there_and_back([math.nan, -math.inf], codec)
-    assert math.isnan(nan)
-    assert infinity == -math.inf
-
-
 def test_a_lone_surrogate_comes_back(codec: Codec) -> None:
     """json.loads() makes them of broken JSON."""
     for value in ("\ud83d", ("a\udcff",), {"\ud800": {"\ud800"}}):
         assert there_and_back(value, codec) == value
-
-
-def test_keys_keep_type_and_order(codec: Codec) -> None:
-    """What JSON would make strings of."""
-    value = {"b": 1, 2: 1, (1, "a"): 1, None: 1, b"b": 1, "a": 1, frozenset({1}): 1, Level.LOW: 1, -1.5: 1}
-    again = there_and_back(value, codec)
-    assert list(map(types_of, again)) == list(map(types_of, value))
-    assert list(again) == list(value)
 
 
 @pytest.mark.parametrize(
@@ -374,13 +352,6 @@ def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Code
         assert again.utcoffset() == moment.utcoffset()
         assert again.astimezone(timezone.utc) == moment.astimezone(timezone.utc)
         assert type(again.tzinfo) is timezone
-
-
-def test_a_naive_datetime_stays_naive(codec: Codec) -> None:
-    """Fold and microseconds are kept."""
-    for moment in (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999, fold=1)):
-        again = there_and_back(moment, codec)
-        assert (again, again.tzinfo, again.fold) == (moment, None, moment.fold)
 
 
 def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
@@ -406,9 +377,7 @@ def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
         Frozen(Price(Decimal(1))),
         Slotted(1, (2,)),
         Author("a", date(1900, 1, 1), token="t"),
-        Publisher(Author("a")),
         BookItem(title="t", tags={"a"}),
-        BookItem(),
         Point(1, [2]),
         Pair(1, 2),
         Shelf.Position(3),
@@ -424,11 +393,7 @@ def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
         Ordered(b=1, a=[2]),
         Tally("aab"),
         Color.ALSO_RED,
-        Level.LOW,
         Word.YES,
-        Permission.READ,
-        UUID(int=5),
-        bytearray(b"\0"),
     ],
     ids=lambda value: value.name if isinstance(value, enum.Enum) else repr(value),
 )
@@ -536,24 +501,17 @@ Markup.__module__ = "msgpack"
         (Plain(), [f"{__name__}.Plain"]),
         (Equal(), [f"{__name__}.Equal"]),
         (Link(URL), ["scrapy.link.Link"]),
-        ([{"a": Link(URL)}], ["scrapy.link.Link"]),
         (Wrapped(Wrapped(Link(URL))), [f"{__name__}.Wrapped", "scrapy.link.Link"]),
         (Markup("a"), ["msgpack.Markup"]),
-        (Headers({"a": "b"}), ["scrapy.http.headers.Headers"]),
         (object(), ["builtins.object"]),
         (UserString("a"), []),
         (Plain, []),
         (open, []),
-        ((i for i in ()), []),
         (Lock(), []),
         (http, []),
         (Wrapped(open), []),
-        (memoryview(b""), []),
-        (Exception("a"), []),
         (ZoneInfo("UTC"), []),
-        (io.BytesIO(b""), []),
         (local_dataclass(), []),
-        (Renamed(1), []),
         (Request(URL, callback=print), []),
     ],
     ids=lambda value: type(value).__name__,
@@ -587,22 +545,9 @@ def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
 )
 def test_a_state_of_another_shape_raises_nothing_else(name: str, codec: Codec) -> None:
     """Neither runs it code: a factory is one of some builtin types."""
-    states = [
-        None,
-        1,
-        "",
-        b"",
-        [],
-        {},
-        [1],
-        [1, 2],
-        ["", {}],
-        ["print", {}],
-        [-1, []],
-        [[], []],
-        ["q", ["a"]],
-    ]
-    for state in [*states, ["q", ["a"]], [1, 0], {1: 2}, {"a": "b"}, [2**63, 2**63], ["a", 1], [[1]] * 3]:
+    plain: list[Any] = [None, 1, "", {}, {1: 2}, {"a": "b"}]
+    lists: list[Any] = [[], [1], [1, 0], [2**63, 2**63], ["", {}], ["print", {}], [-1, []], ["q", ["a"]]]
+    for state in plain + lists:
         with suppress(CannotDecode):
             value = lifted(name, state, codec)
             assert f"{type(value).__module__}:{type(value).__qualname__}" == name
@@ -611,13 +556,7 @@ def test_a_state_of_another_shape_raises_nothing_else(name: str, codec: Codec) -
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "subprocess:Popen",
-        "os:_wrap_close",
-        "tempfile:TemporaryDirectory",
-        "threading:Thread",
-        "logging:Logger",
-    ],
+    ["subprocess:Popen", "threading:Thread"],
 )
 def test_no_other_class_of_the_standard_library_is_rebuilt(name: str, codec: Codec) -> None:
     """Only Enums, named tuples, and the classes in SHAPES."""
@@ -662,14 +601,11 @@ def point_with_more() -> LoosePoint:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (Plain(), "Plain is not an Item, dataclass"),
         (defaultdict(lambda: 1), "its default_factory is code"),
         (described_counter(), "has attributes (about)"),
         (Permission.READ | Permission.WRITE, "not a single member of Permission"),
         (sys.version_info, "'sys.version_info' is not stored: it consists of more than its attributes"),
         (msgpack.ExtType(2, b"\x90"), "msgpack.ext.ExtType"),
-        (msgpack.Timestamp(1), "Timestamp"),
-        (memoryview(b"a"), "builtins.memoryview"),
         (Renamed(1), "has a class 'AnotherName'"),
         (local_dataclass(), "<locals>.Local'"),
         (dataclass_with_more(), "'more' is not a field"),
@@ -680,8 +616,6 @@ def point_with_more() -> LoosePoint:
         (Unset(), "'a' is not set"),
         (UnsetSlot(), "'a' is not set"),
         (open, "builtin_function_or_method"),
-        (iter([]), "list_iterator"),
-        (object(), "builtins.object"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
@@ -959,13 +893,6 @@ class ByIdentity:
 def test_keys_that_would_become_one_are_refused(codec: Codec) -> None:
     """Two objects that are keys by identity have the same state."""
     assert "the same stored form" in refused({ByIdentity(): 1, ByIdentity(): 2}, codec)
-
-
-def test_a_uuid_and_a_path_come_back(codec: Codec) -> None:
-    """As the types that they are."""
-    value = [UUID(int=5), Path("/a") / "b", PureWindowsPath("c:/a"), PurePosixPath("x/../y"), Path()]
-    assert types_of(there_and_back(value, codec)) == types_of(value)
-    assert there_and_back(value, codec) == value
 
 
 def test_a_set_is_the_same_bytes_in_every_order() -> None:

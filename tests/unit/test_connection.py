@@ -152,33 +152,6 @@ def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
 # Who wins
 
 
-@pytest.mark.parametrize(
-    ("config", "target"),
-    [
-        ({"redis_url": "redis://:pw@a:1/2"}, "a:1/2"),
-        ({"redis_url": "redis://a"}, "a:6379/0"),
-        ({"redis_url": "rediss://user:pw@a:1/2"}, "a:1/2"),
-        ({"redis_url": "unix:///run/r.sock?db=2"}, "unix:///run/r.sock"),
-        ({"redis_url": "redis://a", "redis_host": "b", "redis_port": 2, "redis_db": 3}, "a:6379/0"),
-        ({"redis_url": "redis://a", "redis_params": {"url": "redis://b:2", "host": "c", "port": 5}}, "a:5/0"),
-        ({"redis_host": "b"}, "b:6379/0"),
-        ({"redis_host": "b", "redis_port": 2, "redis_db": 3}, "b:2/3"),
-        ({"redis_host": "b", "redis_params": {"host": "c", "port": 5, "db": 6}}, "b:6379/6"),
-        ({"redis_host": "b", "redis_db": 3, "redis_params": {"db": 6}}, "b:6379/3"),
-        ({"redis_host": "b", "redis_params": {"url": "redis://c"}}, "c:6379/0"),
-        ({"redis_host": "b", "redis_params": {"unix_socket_path": "/run/r.sock"}}, "unix:///run/r.sock"),
-        ({"redis_params": {"host": "c", "port": 5, "db": 6}}, "c:5/6"),
-        ({"redis_params": {"url": "redis://c:5/6"}}, "c:5/6"),
-        ({"redis_params": {"url": "unix:///run/r.sock"}}, "unix:///run/r.sock"),
-        ({"redis_params": {"unix_socket_path": "/run/r.sock"}}, "unix:///run/r.sock"),
-    ],
-)  # fmt: skip
-def test_url_wins_over_host_and_host_over_params(config: dict[str, Any], target: str) -> None:
-    """REDIS_URL, then a URL or a socket in REDIS_PARAMS, then REDIS_HOST, then a host in REDIS_PARAMS."""
-    connection = Connection(Config("crawl", **config), Path())
-    assert connection.target == target
-
-
 def test_params_are_honoured() -> None:
     """User, password, TLS, client name: whatever redis-py takes."""
     options = options_of(redis_host="b", redis_params={"username": "u", "password": "p", "client_name": "n"})
@@ -393,17 +366,6 @@ def test_a_database_that_does_not_exist_is_refused_with_where_it_is_set(redis_se
         open_and_close(connection_to(url))
 
 
-def test_close_is_safe_before_open_and_twice() -> None:
-    """A crawl that could not be opened is closed nevertheless."""
-
-    async def close_twice() -> None:
-        connection = connection_to("redis://127.0.0.1:9")
-        await connection.close()
-        await connection.close()
-
-    asyncio.run(close_twice())
-
-
 # Which Redis can be trusted with a crawl
 
 
@@ -451,12 +413,6 @@ def test_a_redis_without_aof_is_warned_about_unless_it_is_the_embedded_one(
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert "CONFIG SET appendonly yes" in record.getMessage()
-
-
-def test_real_servers_pass_the_check(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    """What INFO really says, with an AOF, gives no warning."""
-    open_and_close(connection_to(redis_server.url))
-    assert not [record for record in caplog.records if record.name.startswith("scrapy_dq")]
 
 
 def test_a_user_without_info_is_let_in_with_a_warning(

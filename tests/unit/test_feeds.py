@@ -151,14 +151,6 @@ def test_a_link_of_another_user_is_not_followed(
     assert ours.read_text() == "precious"
 
 
-def test_a_link_of_ones_own_is_followed(feed: Feed) -> None:
-    """And what it leads to is emptied."""
-    theirs = feed.path.rename(feed.path.with_name("real"))
-    feed.path.symlink_to(theirs)
-    feed.write(feed.worker(1, new=True), "a")
-    assert (theirs.read_text(), feed.path.is_symlink()) == ("a", True)
-
-
 @pytest.mark.parametrize("what", ["another user's", "open to others"])
 def test_a_record_that_others_could_have_written_empties_nothing(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str

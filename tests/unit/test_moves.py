@@ -34,15 +34,6 @@ MOVES: list[Move] = [
     Put(**PUT), Ack(ID, True), Release(ID), Bury(ID, "é"), Fail(ID, "why", "http://a.com", True), Defer(ID),
     Again(ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True), Decline(ID, "é", b"f" * 20),
 ]  # fmt: skip
-# As they are written to disk, for this process alone.
-STORED: list[tuple[Any, ...]] = [
-    (
-        0, ID, 2, b"token", -3, 2, b"payload", b"%012d" % 2, b"a.com", 1000.5, 1.8e9, "ä", b"k" * 20, 7,
-        b"s-1", True, 5, False,
-    ),
-    (1, ID, True), (2, ID), (3, ID, "é"), (4, ID, "why", "http://a.com", True), (5, ID),
-    (6, ID, b"%012d" % 3, b"payload", -3, 2, 1000.5, True), (7, ID, "é", b"f" * 20),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
@@ -60,13 +51,8 @@ def test_the_put_above_has_no_field_as_it_is_by_default() -> None:
     assert not [each.name for each in fields(Put) if PUT.get(each.name, ...) == each.default]
 
 
-def test_the_order_of_the_fields_on_disk_is_that_of_the_classes() -> None:
-    assert [move_of(stored) for stored in STORED] == MOVES
-    assert [fields_of(move) for move in MOVES] == STORED
-
-
 NO_MOVES: list[tuple[Any, ...]] = [
-    (), (len(_KINDS), ID), (1,), (1, ID, True, b""), STORED[0][:-1], (0, ID, 9, *STORED[0][3:]),
+    (), (len(_KINDS), ID), (1,), (1, ID, True, b""), (0, ID), (0, ID, 9, *fields_of(MOVES[0])[3:]),
 ]  # fmt: skip
 
 
