@@ -152,21 +152,17 @@ class WritesAtItsEnd(BaseItemExporter):
     ("feed", "options", "more", "named"),
     [
         ("items.jsonl", {}, OURS, ""),
-        ("file:///tmp/items.jsonl", {}, OURS, ""),
         ("items.jsonl", {"batch_item_count": 0}, OURS | {"FEED_EXPORT_BATCH_ITEM_COUNT": 5}, ""),
         ("items.jsonl", {}, {}, "items.jsonl"),
         ("items.jsonl", {"postprocessing": [GZIP]}, OURS, "items.jsonl"),
         ("%(batch_id)d.jsonl", {"batch_item_count": 5}, OURS, "%(batch_id)d.jsonl"),
-        ("%(batch_id)d.jsonl", {}, OURS | {"FEED_EXPORT_BATCH_ITEM_COUNT": 5}, "%(batch_id)d.jsonl"),
         ("items.jsonl", {}, {"FEED_STORAGES": {"": "no.such.Storage"}}, "items.jsonl"),
         ("items.ods", {"format": "ods"}, OURS | {"FEED_EXPORTERS": {"ods": WritesAtItsEnd}}, "items.ods"),
         ("items.csv", {"format": "csv"}, OURS | {"FEED_EXPORTERS": {"csv": PartCsvItemExporter}}, ""),
         ("stdout:", {}, OURS, "stdout:"),
-        ("-", {}, OURS, "-"),
         ("s3://key:s3cr3t@bucket/items.jsonl", {}, OURS, "s3://...@bucket/items.jsonl"),
         ("ftp://user:s3cr3t@host/items.csv", {}, OURS, "ftp://...@host/items.csv"),
         ("ftp://user:s3/cr3t@host/items.csv?x=s3cr3t", {}, OURS, "ftp://...@host/items.csv"),
-        ("ftp://user:s3[cr3t@host/items.csv", {}, OURS, "ftp://...@host/items.csv"),
     ],
 )
 def test_a_feed_that_a_kill_takes_items_from_is_named(

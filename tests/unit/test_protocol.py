@@ -223,37 +223,23 @@ def test_two_runs_compose_the_same_bytes() -> None:
 def test_every_kind_of_move_is_counted() -> None:
     """By the enum: the name of a class is not a stat."""
     made = protocol()
-    moves: list[Move] = [
-        put(1),
-        Ack(b"a" * 12),
-        Release(b"b" * 12),
-        Bury(b"c" * 12, ""),
-        Fail(b"d" * 12, "", ""),
-        Defer(b"e" * 12),
-        Again(b"f" * 12, b"g" * 12, b"", 0, 0, 0.0),
-        Decline(b"h" * 12, ""),
-    ]
-    assert {type(move) for move in moves} == set(get_args(Move))
-    for move in moves:
+    moves: dict[Count, Move] = {
+        Count.PUT: put(1),
+        Count.ACK: Ack(b"a" * 12),
+        Count.RELEASE: Release(b"b" * 12),
+        Count.BURY: Bury(b"c" * 12, ""),
+        Count.FAIL: Fail(b"d" * 12, "", ""),
+        Count.DEFER: Defer(b"e" * 12),
+        Count.AGAIN: Again(b"f" * 12, b"g" * 12, b"", 0, 0, 0.0),
+        Count.DECLINE: Decline(b"h" * 12, ""),
+    }
+    assert {type(move) for move in moves.values()} == set(get_args(Move))
+    for move in moves.values():
         made.outbox.append(move)
     exchange(made, 1000.0)
     made.received(Receipt(Status.OK, applied=True), 1000.1)
-    made._listener.counted.assert_has_calls(  # type: ignore[attr-defined]
-        [
-            a_call(each, 1)
-            for each in (
-                Count.PUT,
-                Count.ACK,
-                Count.RELEASE,
-                Count.BURY,
-                Count.FAIL,
-                Count.DEFER,
-                Count.AGAIN,
-                Count.DECLINE,
-            )
-        ],
-        any_order=True,
-    )
+    counted = made._listener.counted  # type: ignore[attr-defined]
+    counted.assert_has_calls([a_call(each, 1) for each in moves], any_order=True)
 
 
 def runtime_imports(path: Path) -> Iterator[str]:

@@ -181,31 +181,20 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
     ("values", "says"),
     [
         (None, "expected dict"),
-        ([], "expected dict"),
         ({}, "it has no url"),
         (GOOD | {"url": 5}, "url: a URL is a str"),
         (GOOD | {"url": "file:///etc/passwd"}, "url: the scheme 'file'"),
-        (GOOD | {"url": "JavaScript:x"}, "url: the scheme 'javascript'"),
         (GOOD | {"callback": "parse_gone"}, "callback: the spider 'books' has no callback 'parse_gone'"),
         (GOOD | {"callback": "__init__"}, "callback: the spider 'books' has no callback '__init__'"),
-        (GOOD | {"errback": "settings"}, "errback: the spider 'books' has no callback 'settings'"),
         (GOOD | {"_class": "os.system"}, "'os.system' is not an imported subclass of Request"),
-        (GOOD | {"_class": 5}, "5 is not an imported subclass of Request"),
-        (GOOD | {"_class": []}, "unhashable"),
         (GOOD | {"headers": {"A": 5}}, "headers: headers must map bytes to lists"),
         (GOOD | {"headers": {"A": ["b\r\nC: d"]}}, "headers: a header contains CR"),
-        (GOOD | {"headers": ["A"]}, "headers: headers must be a dict"),
         (GOOD | {"body": 5}, "body: expected bytes"),
-        (GOOD | {"body": "\ud800"}, "surrogates not allowed"),
-        (GOOD | {"meta": []}, "meta: expected dict"),
-        (GOOD | {"priority": "high"}, "priority: a priority is an int"),
-        (GOOD | {"method": "GET /x HTTP/1.1\r\n"}, "method: a method consists of"),
         (GOOD | {"encoding": "rot13"}, "rot13"),
         (
             GOOD | {"no_such": 1},
             "attribute 'no_such': neither its class nor this version of scrapy_dq has it",
         ),
-        (GOOD | {"copy": 1}, "attribute 'copy'"),
     ],
 )
 def test_what_a_serializer_returns_is_untrusted(values: Any, says: str) -> None:
@@ -243,7 +232,6 @@ def test_an_empty_mapping_is_a_request_of_defaults() -> None:
         (lambda value: 5, json.loads),
         (as_json, lambda data: 5),
         (as_json, lambda data: {}),
-        (lambda value: 1 / 0, json.loads),
         (as_json, lambda data: 1 / 0),
     ],
 )
@@ -293,16 +281,12 @@ def test_a_serializer_is_named_by_its_path_or_given() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("no_such_module", "with dumps.*No module named 'no_such_module'"),
         ("no.such.module", "No module named 'no'"),
         ("json.no_such", "module 'json' has no attribute 'no_such'"),
-        ("antigravity.", "it cannot be imported"),
         ("", None),
         ("os", r"dumps\(\) and loads\(\) \(it has no dumps\(\)\)"),
         (5, r"it has no dumps\(\)"),
         (SimpleNamespace(dumps=len), r"it has no loads\(\)"),
-        (SimpleNamespace(dumps=1, loads=2), r"it has no dumps\(\)"),
-        (serializer(lambda value: 5, json.loads), "it does not restore a plain request"),
     ],
 )
 def test_what_is_not_a_serializer_is_refused(given: Any, says: str | None) -> None:
