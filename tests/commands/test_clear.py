@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
 import threading
 import time
@@ -64,15 +63,6 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def test_an_untrusted_worker_name_does_not_control_the_terminal(dq: Any, live: LiveFrontier) -> None:
-    """It never beats, and is deleted with the rest."""
-    live.call("join", "\x1b[2J", {}, "epoch", IDENTITY)
-    dq.found("clear", "--all", "--yes", **TTL)
-    assert dq.said[0] == "Watching for up to 1 s whether ?[2J is alive"
-    assert "\x1b" not in "".join(dq.said)
-    assert live.dump() == {}
 
 
 def test_it_says_what_there_is_and_asks(
@@ -141,16 +131,6 @@ def test_a_worker_that_wakes_up_while_it_asks_is_seen(
     assert live.members() == {"worker"}
 
 
-def test_several_workers_are_named_in_the_plural(
-    dq: Any, live: LiveFrontier, worker: HandWorker, beaten: HandWorker
-) -> None:
-    """And one more in the singular."""
-    live.call("join", "silent", {}, "epoch", IDENTITY)
-    with pytest.raises(FrontierRefused, match=r"is alive \(and 1 more is registered\)"):
-        dq.text("clear", "--all", "--yes", **TTL)
-    assert re.search("whether (worker, silent|silent, worker) are alive", dq.said[0])
-
-
 def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
     """Its process is gone."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
@@ -195,14 +175,6 @@ def test_nobody_is_asked_under_force_either(
     with pytest.raises(CommandError, match="--yes"):
         dq.text("clear", "--all", "--force")
     assert live.members() == {"worker"}
-
-
-STRANGE_RECORDS = {
-    "deep": b"[" * 100_000,
-    "a huge pid": json.dumps(own_identity() | {"pid": 2**40}).encode(),
-    "a list": b'{"host": ["h"], "pid": 1}',
-    "no pid": b'{"pid": null}',
-}
 
 
 def finish(live: LiveFrontier, days_ago: float) -> None:

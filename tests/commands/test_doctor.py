@@ -34,6 +34,12 @@ class ProjectSpider(RedisSpider):
 """
 
 
+def finding_of(found: Any, what: str) -> Any:
+    """Return the one finding about *what*."""
+    (finding,) = (each for each in found["findings"] if each["what"] == what)
+    return finding
+
+
 def levels(found: Any) -> dict[str, str]:
     return {finding["what"]: finding["level"] for finding in found["findings"]}
 
@@ -119,7 +125,7 @@ def test_a_service_that_needs_declared_keys(
     proxy = start_proxy(redis_server.url)
     proxy.refuse_scripts(UNDECLARED)
     dq = dq_at(proxy.url)
-    (finding,) = (each for each in dq.found("doctor")["findings"] if each["what"] == "scripts")
+    finding = finding_of(dq.found("doctor"), "scripts")
     assert finding["level"] == "bad"
     assert UNDECLARED in finding["text"]
     assert "docs/deploying.md" in finding["text"]
@@ -211,7 +217,7 @@ def test_live_workers_that_wait_are_bad(
     assert not any(finding["what"] == "workers" for finding in dq.found("doctor")["findings"])
     beats.append(worker.worker_id)
     found = dq.found("doctor")
-    (finding,) = (finding for finding in found["findings"] if finding["what"] == "workers")
+    finding = finding_of(found, "workers")
     assert (finding["level"], dq.status, found["fit"]) == ("bad", 1, False)
     assert re.fullmatch(r"1 worker waits since [-0-9]+ [:0-9]+: Redis denies RPUSH", finding["text"])
 
@@ -246,14 +252,6 @@ def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker)
     assert "crawl" not in [each["what"] for each in of_none["findings"]]
 
 
-def test_a_worker_that_is_no_member_any_more(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """It goes on; the others would not know when it dies."""
-    worker.exchange(*puts(b"a", 1), want=1)
-    live.redis.srem(live.key("members"), "worker")
-    finding = dq.found("doctor", "--audit")["findings"][-1]
-    assert "1 workers were missing among the members" in finding["text"]
-
-
 def test_repair_needs_a_crawl(dq: Any) -> None:
     """A whole Redis cannot be repaired."""
     with pytest.raises(WrongUsage, match="name a spider, or a crawl"):
@@ -270,13 +268,7 @@ def exposed(url: str, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "unix:///socket",
-        "redis://localhost",
-        "redis://127.0.0.2",
-        "redis://[::1]",
-        "redis+sentinel://localhost/main",
-    ],
+    ["unix:///socket", "redis://127.0.0.2", "redis://[::1]", "redis+sentinel://localhost/main"],
 )
 def test_nothing_is_exposed_on_this_machine(url: str) -> None:
     """It does not mention a password or TLS."""
@@ -309,22 +301,14 @@ def test_replicas_are_looked_at(dq_at: Dq, start_redis: Callable[..., RedisServe
     with replica.client() as client, master.client() as admin:
         client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
         wait_until(lambda: "online" in str(admin.info("replication")), "the replica is in step")
-        (finding,) = (
-            each for each in dq_at(master.url).found("doctor")["findings"] if each["what"] == "replicas"
-        )
+        dq = dq_at(master.url)
+        finding = finding_of(dq.found("doctor"), "replicas")
         assert finding["level"] == "ok"
         assert "1 replica, at most" in finding["text"]
         assert "min-replicas-to-write is 0" in finding["text"]
         admin.config_set("min-replicas-to-write", 1)
-        (finding,) = (
-            each for each in dq_at(master.url).found("doctor")["findings"] if each["what"] == "replicas"
-        )
-        assert "min-replicas" not in finding["text"]
-        (finding,) = (
-            each
-            for each in dq_at(master.url).found("doctor", DQ_WAIT_REPLICAS=2)["findings"]
-            if each["what"] == "replicas"
-        )
+        assert "min-replicas" not in finding_of(dq.found("doctor"), "replicas")["text"]
+        finding = finding_of(dq.found("doctor", DQ_WAIT_REPLICAS=2), "replicas")
         assert finding["level"] == "bad"
         assert "DQ_WAIT_REPLICAS is 2, and 1 replicas are online" in finding["text"]
 

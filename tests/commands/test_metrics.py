@@ -29,7 +29,7 @@ from scrapy_dq.frontier.model import Figures, Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.crawls import CrawlList
-from scrapy_dq.inspection.metrics import Metrics, label_of
+from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.web import app
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, limited, put, puts
@@ -39,7 +39,7 @@ from support.redis_server import RedisServer
 from support.samples import packed
 from support.stored_requests import stored
 from support.waiting import free_port, wait_until
-from support.web_page import TOKEN, WebPage
+from support.web_page import TOKEN, WebPage, ask_app
 
 PASSWORD = "s3cr3t-w0rd"
 SPIDER = replace(IDENTITY, starts="{}")
@@ -216,33 +216,6 @@ def test_which_run_it_is_when_runs_began_and_finished_and_why_workers_left(
     assert series["dq_run_finished_timestamp_seconds"] == finished
 
 
-HOSTILE = (
-    'a"b\\n\n{x="1"} 7', "\x1b[31m\x00", "x" * 5000, "\u202egnp.exe", " blank ", "é\U0001f577",
-    "a\r\ndq_up 0",
-)  # fmt: skip
-
-
-def test_names_of_crawls_are_short_and_printable(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever they are; two never become one."""
-    monkeypatch.setattr(crawls, "EVERY_S", 0.0)
-    server = start_redis()
-    names = [*HOSTILE, "x" * 5001]
-    with ExitStack() as stack:
-        client = stack.enter_context(server.client())
-        for name in names:
-            HandWorker(stack.enter_context(closing(LiveFrontier(server.url, name, Order.FIFO))), "worker")
-        text = Metrics(CrawlList()).text(place_of(client, server.url)).decode()
-    found = Samples(text)
-    assert found.value("dq_up") == 1
-    assert found.value("dq_crawls") == len(names)
-    assert found.crawls == {label_of(name) for name in names}
-    for label in found.crawls:
-        assert label.isprintable()
-        assert len(label) <= 120
-
-
 def test_a_crawl_that_cannot_be_read_hides_no_other(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,18 +301,6 @@ def test_a_user_with_few_rights_reads_what_it_may(
     assert (found.value("dq_up"), found.value("dq_redis_memory_bytes")) == (1, None)
 
 
-def test_who_asks_at_once_gets_the_same(place: Place, live: LiveFrontier, worker: HandWorker) -> None:
-    """However many Prometheuses there are."""
-    metrics = Metrics(CrawlList(live.crawl))
-    first = metrics.samples(place)
-    worker.exchange(put(1))
-    assert metrics.samples(place)[:2] == first[:2]
-    names = {"dq_requests", "dq_requests_done_total"}
-    assert [s for s in metrics.samples(place) if s["name"] in names] == [
-        s for s in first if s["name"] in names
-    ]
-
-
 # ---- the command
 
 
@@ -423,32 +384,12 @@ def test_the_page_has_them_too(
         assert page.ask("/metrics", Host="rebound.example")[0] == 421
 
 
-def test_the_page_has_them_through_an_outage(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
-    server = start_redis(appendonly=True)
-    with WebPage(tmp_path, server.url) as page:
-        assert Samples(page.ask("/metrics")[2]).value("dq_up") == 1
-        server.stop()
-        wait_until(lambda: Samples(page.ask("/metrics")[2]).value("dq_up") == 0, "the outage is seen")
-        server.start()
-        wait_until(lambda: Samples(page.ask("/metrics")[2]).value("dq_up") == 1, "Redis is back")
-
-
 def test_an_app_that_is_mounted_says_that_there_is_no_redis_yet() -> None:
     """Whatever serves it may start before Redis."""
     mounted = app(Settings({"REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}))
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b""}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": [(b"host", b"localhost")],
-             "query_string": b"", "http_version": "1.1", "asgi": {"version": "3.0"}}  # fmt: skip
-    asyncio.run(mounted(scope, receive, send))
-    assert sent[0]["status"] == 200
-    assert Samples(sent[-1]["body"].decode()).value("dq_up") == 0
+    status, text = asyncio.run(ask_app(mounted, "/metrics"))
+    assert status == 200
+    assert Samples(text).value("dq_up") == 0
 
 
 def test_what_is_wrong_is_said_in_one_line(server: RedisServer, tmp_path: Path) -> None:

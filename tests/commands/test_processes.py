@@ -89,19 +89,6 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     assert "\nscrapy dq: error: argument <command>: invalid choice: 'no-such'" in done.stderr
 
 
-def test_untrusted_values_do_not_control_the_terminal(
-    make_project: Callable[..., Project], server: RedisServer
-) -> None:
-    """A crawl's name, in the one line that says what is wrong."""
-    project = make_project([], redis_url=server.url)
-    with server.client() as client:
-        client.hset("dq:{%1B[2J}:meta", "phase", "open")
-        done = run_dq(project, "search", "--crawl", "0123456789")
-        client.delete("dq:{%1B[2J}:meta")
-    assert "existing crawls: ?[2J" in done.stderr
-    assert "\x1b" not in done.stderr
-
-
 def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
     """It is started for the moment; a spider that cannot be created is reported, in JSON with the reason."""
     broken = (

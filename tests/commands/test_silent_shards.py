@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pytest
 import redis
 from scrapy.settings import Settings
@@ -21,7 +18,6 @@ from scrapy.settings import Settings
 from commands.conftest import PASSWORD, Dq, loader_of
 from scrapy_dq.backend import health_monitor
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.commands import events
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.crew import redis_access
 from scrapy_dq.factory import frontiers_of
@@ -30,7 +26,7 @@ from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.shards import Shards
 from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
 from scrapy_dq.frontier.rights import acl_of
-from scrapy_dq.inspection import crawls, history
+from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
@@ -86,13 +82,6 @@ class Spread:
             while taken := numbers(worker.exchange(want=9, terms=ends)):
                 worker.exchange(*map(fail, taken), terms=ends)
 
-    def note(self, shard: int, who: str, leases: int) -> None:
-        """Append to the journal of a shard that a worker has died."""
-        live = self.workers[shard].live
-        record = msgpack.packb([0, int(time.time() * 1000), "died", who, leases, ""])
-        live.redis.rpush(live.key("journal"), record)
-        live.redis.ltrim(live.key("journal"), -history.MOST_EVENTS, -1)
-
     def kept(self, shard: int) -> int:
         name = keys.prefix(keys.Shard(self.crawl, shard)) + "failed"
         return self.workers[shard].live.redis.llen(name)
@@ -139,44 +128,6 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
         assert any(UNANSWERED in line for line in dq.lines("report", **QUICK))
     assert len(dq.listed("failed", "-n", "100", **QUICK)) == len(HOSTS)
     assert dq.said == []
-
-
-def test_events_that_were_shown_are_not_shown_again(
-    dq: Dq, crawl: Spread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By `events --follow`, when a shard misses some looks and is back; each shard keeps 500."""
-    for n in range(history.MOST_EVENTS):
-        crawl.note(0, f"host-{n}-00000000000a", 2)
-        crawl.note(SILENT, f"host-{n}-00000000000b" if n % 2 else f"other-{n}-00000000000b", 3)
-    real, looks = history.read_events, list[set[int]]()
-
-    def read(shards: Shards, *args: Any) -> list[history.Event]:
-        found = real(shards, *args)
-        looks.append({*shards.unreachable})
-        return found
-
-    def follow() -> Iterator[None]:
-        yield from looked(set())
-        with crawl.silent():
-            yield from looked({SILENT})
-            crawl.note(0, "new-1-00000000000a", 2)
-            yield from looked({SILENT})
-        crawl.note(SILENT, "new-1-00000000000b", 2)
-        yield from looked(set())
-        raise KeyboardInterrupt
-
-    def looked(away: set[int]) -> Iterator[None]:
-        """A busy node may not answer within the short time-out."""
-        looks.clear()
-        while away not in looks:
-            yield
-
-    steps = follow()
-    own = SimpleNamespace(**vars(time) | {"sleep": lambda seconds: next(steps)})
-    monkeypatch.setattr(events, "time", own)
-    monkeypatch.setattr(history, "read_events", read)
-    _, *lines = dq.lines("events", "--follow", "-n", "1", "--json", **QUICK)
-    assert [json.loads(line)["who"] for line in lines] == ["new-1-00000000000a"]
 
 
 def test_a_retry_does_the_rest_and_fails(dq: Dq, crawl: Spread) -> None:

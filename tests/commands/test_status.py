@@ -17,12 +17,10 @@ from commands.conftest import LOOKS, loader_of
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
-from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.model import Figures, FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.model import Figures, FrontierUnavailable
 from scrapy_dq.frontier.rights import acl_of
-from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.words import when
@@ -202,15 +200,6 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
 
 
-def test_of_many_partitions_with_many_lists_some_lists_are_counted(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """One call looks at 10,000 of them: Redis serves nobody else meanwhile."""
-    for rank in range(30):
-        worker.exchange(*[put(1000 * rank + n, rank, partition=b"p%d" % n) for n in range(400)])
-    assert {each.waiting for each in sizes(live.redis, live.crawl, 400).largest} == {10_000 // 400}
-
-
 def test_of_many_partitions_a_part_is_looked_at(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,15 +261,6 @@ def test_the_slowest_of_a_great_many_are_found(dq: Any, live: LiveFrontier) -> N
     found = sizes(live.redis, live.crawl, 3, budget_s=0)
     assert found.looked_at < 3000
     assert [each.partition for each in found.slowest[:2]] == ["p1234", "p2345"]
-
-
-def test_no_more_partitions_are_reported_than_were_requested(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of those that are looked at in one part; the reply is short."""
-    for n in range(40):
-        worker.exchange(*puts(b"p%d" % n, n + 1, 100 * n))
-    *_, flat = Script("sizes").call_blocking(live.redis, keys.fixed(live.crawl), 0, 500, 3)
-    assert {b"p39", b"p38", b"p37"} <= set(flat[::6])
-    assert len(flat[::6]) <= 2 * 3
 
 
 def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
@@ -396,15 +376,6 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
         dq.text("status", "--crawl", "ü/{%s}:*")
 
 
-def test_names_of_crawls_are_read_from_their_keys(live: LiveFrontier, server: RedisServer) -> None:
-    """As they were given, whatever is in them; bounds are kept."""
-    odd = LiveFrontier(server.url, f"{live.crawl} ü/{{%s}}:*")
-    HandWorker(odd, "worker")
-    assert odd.crawl in CrawlSearch().go_on(lambda: [live.redis])
-    assert CrawlSearch().go_on(lambda: [live.redis], most_keys=0) == []
-    odd.close()
-
-
 def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServer]) -> None:
     """However many keys of others there are."""
     with start_redis().client() as client:
@@ -432,18 +403,3 @@ def test_a_redis_that_becomes_unavailable_meanwhile_is_reported(
 
     with pytest.raises(FrontierUnavailable, match=r"127\.0\.0\.1:.* Redis does not answer"):
         look()
-
-
-def test_without_redis_one_line_tells_it(dq_at: Callable[[str], Any]) -> None:
-    """With what to do, without the password."""
-    with pytest.raises(FrontierRefused, match="cannot be reached") as told:
-        dq_at(f"redis://:s3cr3t-w0rd@127.0.0.1:{free_port()}/0").text("status")
-    assert "s3cr3t" not in str(told.value)
-    assert "\n" not in str(told.value)
-
-
-def test_a_wrong_password_is_reported_without_it(dq_at: Callable[[str], Any], server: RedisServer) -> None:
-    """As a worker tells it."""
-    with pytest.raises(FrontierRefused, match="denies access") as told:
-        dq_at(server.url.replace("s3cr3t-w0rd", "wr0ng-w0rd")).text("status")
-    assert "w0rd" not in str(told.value)

@@ -45,15 +45,6 @@ def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWo
     assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 16
 
 
-def test_no_more_is_read_of_a_partition_than_is_reported(live: LiveFrontier, worker: HandWorker) -> None:
-    """However many are asked for."""
-    for n in range(0, 20, 2):
-        worker.exchange(*[put(n + i, payload=b"x" * 600_000) for i in range(2)])
-    live.redis.config_resetstat()
-    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
-    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 7
-
-
 def commands_of(live: LiveFrontier, count: int) -> tuple[int, int]:
     """Return how many entries are shown of *count* that are asked for, and how many commands that takes."""
     live.redis.config_resetstat()
@@ -70,18 +61,6 @@ def test_each_entry_is_read_once_however_many_are_asked_for(live: LiveFrontier, 
     assert commands < 499 * 10
     live.redis.delete(live.key("backlog:0:long"))
     assert commands_of(live, 300)[0] == 199
-
-
-def test_names_without_entries_cost_little(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of partitions and of lists: somebody else wrote them, or the lists were deleted."""
-    worker.exchange(put(1, partition=b"a"))
-    live.redis.zadd(live.key("rotation"), {b"p%d" % n: -n for n in range(999)})
-    shown_, commands = commands_of(live, 1000)
-    assert (shown_, commands < 999 * 10) == (1, True)
-    for p in range(20):
-        live.redis.zadd(live.key("more_bands"), {b"p%d\0%08d" % (p, n): 0 for n in range(1000)})
-    shown_, commands = commands_of(live, 1000)
-    assert (shown_, commands < 999 * 10) == (1, True)
 
 
 def test_no_more_is_read_ahead_than_a_few_times_what_is_shown(live: LiveFrontier, worker: HandWorker) -> None:

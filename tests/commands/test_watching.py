@@ -20,7 +20,7 @@ from rich.console import Console
 from scrapy_dq.commands import watching
 from scrapy_dq.commands.output.status_text import one_line
 from scrapy_dq.commands.output.status_view import view
-from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, Member
 from scrapy_dq.inspection import snapshot
@@ -105,11 +105,6 @@ def test_an_invalid_interval_is_refused(dq: Any, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         dq.text("status", "--watch", "--every", seconds)
     assert f"seconds, not '{seconds}'" in capsys.readouterr().err
-
-
-def test_an_interval_without_watch_is_refused(dq: Any) -> None:
-    with pytest.raises(WrongUsage, match="only with --watch"):
-        dq.text("status", "--every", "5")
 
 
 def test_what_cannot_succeed_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:

@@ -28,7 +28,7 @@ from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from support.failed_records import add_hostile
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.samples import add_samples
@@ -283,17 +283,6 @@ def test_what_is_hostile_stays_text(browse: Any, server: RedisServer, live: Live
             tab.evaluate("document.body.innerHTML = '<b>x</b>'")
         hostile.redis.delete(*hostile.redis.keys(f"{hostile.key('')}*"))
     browser.complaints.clear()  # of Trusted Types
-
-
-def test_ten_thousand_partitions(browse: Any, live: LiveFrontier) -> None:
-    """The page shows the largest and slowest of them."""
-    worker = HandWorker(live, "worker", limited(1.0))
-    for begin in range(0, 10_000, 500):
-        worker.exchange(*[put(n, partition=b"host-%d.example" % n) for n in range(begin, begin + 500)])
-    browser = browse()
-    tab = browser.open(where(live))
-    browser.see("of 10,000")
-    assert tab.locator("tbody tr").count() <= 31
 
 
 def test_every_action(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:

@@ -128,6 +128,23 @@ class Feed:
         self._connection.close()
 
 
+async def ask_app(app: Any, path: str, query: str = "", token: str = "", root: str = "") -> tuple[int, str]:
+    """Return status and text of what an app that is mounted below *root* answers."""
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": root + path, "root_path": root, "headers": headers,
+             "query_string": query.encode(), "http_version": "1.1", "asgi": {"version": "3.0"}}  # fmt: skip
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(each.get("body", b"") for each in sent).decode()
+
+
 def texts_of(found: Any) -> Sequence[str]:
     """Return all texts in a JSON value, names included."""
     if isinstance(found, str):
