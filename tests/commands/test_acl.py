@@ -14,17 +14,10 @@ from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq, run_dq_each
 from support.tree_site import TreeSite
+from support.tree_spider import FED
 
 PASSWORD = "least"
-FED = """\
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
-    redis_key = "%(name)s:[start] *"
-"""
+FED_BY_KEY = FED + '    redis_key = "%(name)s:[start] *"\n'
 SETTINGS = {
     "MAX_IDLE_TIME_BEFORE_CLOSE": 0.3,
     "ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 1},
@@ -40,7 +33,7 @@ def url(start_redis: Callable[..., RedisServer]) -> str:
 
 @pytest.fixture
 def project(make_project: Callable[..., Project], url: str) -> Project:
-    return make_project([], redis_url=url, spider=FED, settings=SETTINGS)
+    return make_project([], redis_url=url, spider=FED_BY_KEY, settings=SETTINGS)
 
 
 @pytest.fixture

@@ -16,54 +16,24 @@ from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq, run_dq_each
 from support.tree_site import TreeSite
+from support.tree_spider import FED, spider_of
 from support.waiting import free_port, wait_until
 
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 PASSWORD = "s3cr3t-w0rd"
-FED = """\
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
-"""
-FAILS = """\
-from pathlib import Path
-
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+FAILS = spider_of("""
     def parse(self, response):
         if not Path("mended").exists() and page_path(response) != "/p/0":
             raise ValueError("not mended")
         return super().parse(response)
-"""
-ASKS = """\
-import asyncio
-import os
-from pathlib import Path
-
-from scrapy import Request
-
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME, START_URLS
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+""")
+ASKS = spider_of("""
     async def start(self):
         while not Path("enough").exists():
             yield Request(f"{START_URLS[0]}?by={os.getpid()}")
             await asyncio.sleep(0.02)
-"""
+""")
 
 
 @pytest.fixture

@@ -21,17 +21,11 @@ from support.project import Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
+from support.tree_spider import FED
 from support.waiting import wait_until
 
 Dq = Callable[[str], Any]
-FED = """\
-from scrapy_dq import RedisSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(RedisSpider):
-    name = SPIDER_NAME
-    redis_key = ["yes", "no"]
-"""
+FED_BY_TWO = FED + '    redis_key = ["yes", "no"]\n'
 
 
 def finding_of(found: Any, what: str) -> Any:
@@ -142,7 +136,7 @@ def test_a_user_who_may_not_use_a_start_key(
     """Its spider would be fed nothing. With all rights all is ok."""
     server = start_redis(appendonly=True)
     url = server.url.replace("redis://", "redis://poor:pw@")
-    project = make_project([], redis_url=url, spider=FED)
+    project = make_project([], redis_url=url, spider=FED_BY_TWO)
     for rights, status, text in (("~yes", 1, "bad start keys .* Add ~no to its ACL"), ("~no", 0, "yes, no")):
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~dq:*", "+@all", rights)
@@ -156,7 +150,7 @@ def test_a_start_key_of_another_type_is_bad(
 ) -> None:
     """Nothing is served from it; with the settings that decide, and an empty one has no type."""
     server = start_redis(appendonly=True)
-    project = make_project([], redis_url=server.url, spider=FED)
+    project = make_project([], redis_url=server.url, spider=FED_BY_TWO)
     with server.client() as client:
         client.sadd("no", "http://127.0.0.1/")
     for words, status, text in (

@@ -29,18 +29,11 @@ from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq_each
 from support.sentinels import Sentinels
 from support.tree_site import TreeSite
+from support.tree_spider import FED
 from support.waiting import wait_until
 from support.web_page import TOKEN, WebPage
 
-FED = """\
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
-    redis_key = "{%(name)s}:start_urls"
-"""
+FED_BY_SLOT = FED + '    redis_key = "{%(name)s}:start_urls"\n'
 SETTINGS = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3, "ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 1}}
 
 
@@ -76,7 +69,7 @@ def test_a_fed_crawl_and_its_items(
 ) -> None:
     """Two workers crawl what is fed, and store their items."""
     site = start_site(pages=60)
-    project = make_project([], redis_url=place.url, spider=FED, settings=SETTINGS)
+    project = make_project([], redis_url=place.url, spider=FED_BY_SLOT, settings=SETTINGS)
     name = project.name
     with place.client(f"{{{name}}}") as client:
         client.rpush(f"{{{name}}}:start_urls", site.start_url)

@@ -18,6 +18,7 @@ from support.domain_site import DomainSite
 from support.odd_site import OddSite, write_certificate
 from support.project import Project
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.2.1 is an address on Linux only")
 
@@ -27,15 +28,8 @@ TICK_S = 0.002
 """What the clocks may be apart that measure a delay and the arrivals."""
 
 # Gives no sign but its answer; every other request waits before it goes out.
-SILENT = """\
-import asyncio
-from itertools import count
-from urllib.request import urlopen
-import scrapy
-from scrapy.http import HtmlResponse
-from scrapy.utils.defer import deferred_from_coro
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
+SILENT = spider_of(
+    """
 
 class Silent:
     lazy = False
@@ -54,10 +48,9 @@ if scrapy.version_info < (2, 14):
     class Silent(Silent):
         def download_request(self, request, spider):
             return deferred_from_coro(super().download_request(request))
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-"""
+""",
+    before="from urllib.request import urlopen\nfrom scrapy.utils.defer import deferred_from_coro\n",
+)
 
 
 @pytest.fixture

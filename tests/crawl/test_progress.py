@@ -8,6 +8,7 @@ from collections.abc import Callable
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 
@@ -39,16 +40,7 @@ def test_the_progress_of_all_workers_is_logged(
     assert max(last) > min(worker.stats["dq/acked"] for worker in (first, second))
 
 
-WAITING = """\
-import asyncio
-from pathlib import Path
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+WAITING = spider_of("""
     async def start(self):
         yield scrapy.Request(self.start_urls[0], self.leaf, dont_filter=True)
         while not Path("go").exists():
@@ -56,7 +48,7 @@ class ProjectSpider(TreeSpider):
 
     def leaf(self, response):
         pass
-"""
+""")
 
 
 def test_a_start_that_continues_is_named(

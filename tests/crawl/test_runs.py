@@ -21,6 +21,7 @@ from support import stored
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 NEW_LINK = """\
@@ -83,14 +84,7 @@ def test_a_crawl_after_a_finished_one_is_a_new_run(
     assert key_names(redis, project.name) == {"meta"}
 
 
-STARTING = """\
-from scrapy import signals
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+STARTING = spider_of("""
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         spider = super().from_crawler(crawler, *args, **kwargs)
@@ -104,7 +98,7 @@ class ProjectSpider(TreeSpider):
         self.record("began", "start()")
         async for request in super().start():
             yield request
-"""
+""")
 
 
 def test_a_run_whose_start_requests_were_all_seen_says_so(

@@ -13,6 +13,7 @@ from scrapy_dq.frontier import Overview, peek
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import wait_all
 
@@ -36,23 +37,14 @@ class GatheredSpider(TreeSpider):
 """
 
 # The callback of /work is at work until the other pages are there.
-WORKS = """\
-import asyncio
-
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+WORKS = spider_of("""
     async def parse(self, response):
         self.record("start", page_path(response))
         if "work" in response.url:
             await asyncio.sleep(6)
         self.record("done", page_path(response))
         yield {"path": page_path(response)}
-"""
+""")
 
 
 def let_go(project: Project) -> None:

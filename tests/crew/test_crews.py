@@ -33,53 +33,26 @@ from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
 from support.small_disk import FILLER, small_disk
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch, free_port, wait_until
 
 LONGEST_LINE = 80
-FAILS = """
-import os
-
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+FAILS = spider_of("""
     def parse(self, response):
         if page_path(response) != "/p/0" and not os.path.exists("mended"):
             raise ValueError("not mended")
         yield from super().parse(response)
-"""
+""")
+OWN_EXTENSIONS = spider_of("""
+    class Own:
+        pass
 
-OWN_EXTENSIONS = """
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class Own:
-    pass
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
     custom_settings = {"EXTENSIONS": {Own: 500, "scrapy.extensions.telnet.TelnetConsole": None}}
-"""
-
-
-TELLS_COLLECTOR = """
-import gc
-
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+""")
+TELLS_COLLECTOR = spider_of("""
     def parse(self, response):
         self.logger.info("The collector: %s, %s", gc.get_threshold(), gc.get_freeze_count() > 10_000)
-"""
+""")
 
 
 def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
@@ -618,18 +591,16 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
 
 def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: Callable[..., Scene]) -> None:
     """It cannot be stored. A later request of a worker that cannot be stored either is in its log alone."""
-    spider = (
-        "import asyncio\nfrom pathlib import Path\n\nimport scrapy\n"
-        "from support.tree_spider import TreeSpider\n"
-        "from tree_project.settings import RECORD_PATH, SPIDER_NAME, START_URLS\n\n\n"
-        "class Lambda(TreeSpider):\n    name = SPIDER_NAME\n\n    async def start(self):\n"
-        "        self.record('joined', '/')\n"
-        "        while Path(RECORD_PATH).read_text().count('joined ') < 2:\n"  # the run would be over for one
-        "            await asyncio.sleep(0.02)\n"
-        "        yield scrapy.Request(START_URLS[0], lambda response: self.then(response))\n\n"
-        "    def then(self, response):\n"
-        "        yield scrapy.Request(response.url + '?2', lambda response: None)\n"
-    )
+    spider = spider_of("""
+    async def start(self):
+        self.record("joined", "/")
+        while Path(RECORD_PATH).read_text().count("joined ") < 2:  # the run would be over for one
+            await asyncio.sleep(0.02)
+        yield scrapy.Request(START_URLS[0], lambda response: self.then(response))
+
+    def then(self, response):
+        yield scrapy.Request(response.url + "?2", lambda response: None)
+""")
     here = scene(pages=1)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
     crew = here.crew("-w", "2", "--logfile", "crawl.log")
@@ -700,18 +671,11 @@ def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
     assert not any("columns" in own.read_text() for own in here.project.folder.glob("*.own.csv"))
 
 
-LONG_ITEMS = """\
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+LONG_ITEMS = spider_of("""
     def parse(self, response):
         yield from response.follow_all(css="a", callback=self.parse)
         yield {"path": response.url, "text": "x" * 1000}
-"""
+""")
 
 
 def test_items_for_which_the_disk_has_no_room_are_counted(

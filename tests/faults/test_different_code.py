@@ -14,32 +14,12 @@ from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 PAGES = 120
-SPIDER = """\
-import os
-from dataclasses import dataclass
-
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import CAUSE, SPIDER_NAME
-
-NEW = os.path.exists("new_code")
-
-
-@dataclass
-class Found:
-    path: str
-
-
-if NEW and CAUSE == "class":
-    Found.__qualname__ = Found.__name__ = "Moved"
-    Moved = Found
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of(
+    """
     def parse(self, response):
         path = page_path(response)
         self.record("start", path)
@@ -56,7 +36,18 @@ class ProjectSpider(TreeSpider):
     else:
         def parse_old(self, response):
             yield from self.parse(response)
-"""
+
+@dataclass
+class Found:
+    path: str
+
+
+if NEW and CAUSE == "class":
+    Found.__qualname__ = Found.__name__ = "Moved"
+    Moved = Found
+""",
+    before="from dataclasses import dataclass\nNEW = os.path.exists('new_code')\n",
+)
 Made = tuple[TreeSite, Project]
 
 

@@ -13,21 +13,16 @@ import redis
 from scrapy_dq.backend.connection import connect_url
 from support.fault_crawl import FaultCrawl
 from support.redis_server import RedisServer
+from support.tree_spider import FED
 from support.waiting import wait_until
 
-FED = """\
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
+QUICK = (
+    FED
+    + """
     custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 3}
-
-    def parse(self, response):
-        self.record("done", page_path(response))
+    parse = TreeSpider.leaf
 """
+)
 BATCH = 500
 
 
@@ -73,7 +68,7 @@ def test_each_url_that_was_fed_is_crawled(
     if kind != "list":
         settings[f"REDIS_START_URLS_AS_{kind}"] = True
     crawl = fault_crawl(
-        fault_redis, start_urls=[], site={"pages": count, "latency_s": 0.0}, settings=settings, spider=FED
+        fault_redis, start_urls=[], site={"pages": count, "latency_s": 0.0}, settings=settings, spider=QUICK
     )
     began = time.monotonic()
     victim, _ = crawl.start(2)
@@ -109,7 +104,7 @@ def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(
         start_urls=[],
         site={"pages": count, "latency_s": 0.03},
         settings=settings,
-        spider=FED.replace("= {", "= {'DOWNLOAD_DELAY': 0.02, "),
+        spider=QUICK.replace("= {", "= {'DOWNLOAD_DELAY': 0.02, "),
     )
     crawl.start(2)
     with connect_url(fault_redis.url, 5.0) as client:

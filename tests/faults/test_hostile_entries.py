@@ -29,6 +29,7 @@ from support.hostile import (
     store,
 )
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 from support.worker import Worker
 
 CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
@@ -36,21 +37,14 @@ CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass T
 PATIENT = "\nfrom scrapy_dq.scheduling import declined\n\ndeclined.IN_A_ROW = 10**9\n"
 """It does not leave the crawl because of many entries in a row that name what it does not have."""
 
-RENAMED = """\
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+RENAMED = spider_of("""
     def parse(self, response):
         for result in super().parse(response):
             yield result if isinstance(result, dict) else result.replace(callback=self.parse_page)
 
     def parse_page(self, response):
         yield from self.parse(response)
-"""
+""")
 
 
 @pytest.fixture

@@ -14,18 +14,12 @@ from support.fault_crawl import FaultCrawl
 from support.outages import assert_told
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 MIB = 2**20
 
-BROAD = """\
-import asyncio, os, time
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+BROAD = spider_of("""
     async def parse(self, response):
         path = page_path(response)
         if path == "/p/0":
@@ -39,17 +33,10 @@ class ProjectSpider(TreeSpider):
             self.record("yielded", f"{time.monotonic() - began:.1f}")
         yield {"path": path}
         self.record("done", path)
-"""
+""")
 
 # While the downloader is busy, Scrapy takes from start() without a pause: one that never waits blocks it.
-MANY_STARTS = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
+MANY_STARTS = spider_of("""
     custom_settings = {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 5, "RETRY_ENABLED": False}
 
     async def start(self):
@@ -59,7 +46,7 @@ class ProjectSpider(TreeSpider):
             if number % 50 == 0:
                 await asyncio.sleep(0)
         self.record("exhausted", "-")
-"""
+""")
 
 
 @pytest.mark.parametrize("links", [1500, pytest.param(60_000, marks=pytest.mark.soak)])

@@ -15,6 +15,7 @@ from support.fault_crawl import FaultCrawl, Verdict
 from support.fault_spiders import EXHAUSTED, GATHERED, GO, SLOW_START, start_together
 from support.redis_server import Kind, RedisServer
 from support.stored import stored_state
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
@@ -205,14 +206,7 @@ def test_a_run_whose_start_redis_forgot_is_started_again(
 
 
 # Its page goes on for as long as the test wants, after its item is stored.
-ITEMS = """\
-import asyncio, os
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+ITEMS = spider_of("""
     async def parse(self, response):
         self.record("start", page_path(response))
         while not os.path.exists("item"):
@@ -221,7 +215,7 @@ class ProjectSpider(TreeSpider):
         while not os.path.exists("end"):
             await asyncio.sleep(0.01)
         self.record("done", page_path(response))
-"""
+""")
 
 
 def test_an_item_that_redis_forgot_is_written_again(

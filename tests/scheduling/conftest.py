@@ -12,7 +12,7 @@ import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys, peek
-from support.project import Project
+from support.project import SPIDER, Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
 from support.worker import Worker
@@ -34,6 +34,21 @@ def begin(
     def make(spider: str, settings: dict[str, Any] | None = None, **tree: Any) -> tuple[TreeSite, Project]:
         site = start_site(pages=1, **tree)
         return site, make_project([site.url("")], redis_url=redis_url, spider=spider, settings=settings)
+
+    return make
+
+
+@pytest.fixture
+def tree(
+    redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
+) -> Callable[..., tuple[TreeSite, Project]]:
+    """Return a function that starts a tree, and makes a project that crawls it from its root."""
+
+    def make(
+        spider: str = SPIDER, settings: dict[str, Any] | None = None, **tree: Any
+    ) -> tuple[TreeSite, Project]:
+        site = start_site(**tree)
+        return site, make_project([site.start_url], redis_url=redis_url, spider=spider, settings=settings)
 
     return make
 

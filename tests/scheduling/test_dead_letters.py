@@ -15,10 +15,10 @@ from scrapy_dq.frontier.frontier import Identity
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.worker import Worker
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
+Tree = Callable[..., tuple[TreeSite, Project]]
 Look = Callable[[Project], Overview]
 Reasons = Callable[[Project], list[str]]
 
@@ -66,16 +66,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    look: Look,
-    reasons: Reasons,
-    errors: Callable[[Worker], list[str]],
+    redis_url: str, tree: Tree, look: Look, reasons: Reasons, errors: Callable[[Worker], list[str]]
 ) -> None:
     """Each is buried with its reason, said in a warning, counted; nothing is raised, all else is crawled."""
-    site = start_site(pages=9)
-    project = make_project([site.start_url], redis_url=redis_url)
+    site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)
         payloads = [payload for payload, _ in HOSTILE.values()]
@@ -113,11 +107,10 @@ TROUBLE: dict[str, dict[int, Any]] = {
 
 
 def test_requests_that_trouble_scrapy_do_not_keep_the_crawl_from_its_end(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+    redis_url: str, tree: Tree, look: Look
 ) -> None:
     """Meta that makes a middleware or the downloader raise costs its own request only."""
-    site = start_site(pages=9)
-    project = make_project([site.start_url], redis_url=redis_url)
+    site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)
         payloads = [
@@ -131,28 +124,23 @@ def test_requests_that_trouble_scrapy_do_not_keep_the_crawl_from_its_end(
         assert look(project).census.in_flight == 0
 
 
-NOWHERE = """\
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+NOWHERE = spider_of("""
     def parse(self, response):
         for host in ("a" * 600, ".".join(["a" * 60] * 9)):
             for number in range(5):
                 yield response.follow(f"http://{host}/{number}")
-"""
+""")
 
 
 def test_links_to_hosts_that_cannot_exist_fail_and_leave_no_dead_letters(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
+    redis_url: str, tree: Tree, look: Look
 ) -> None:
     """A page can have 20,000. Of what has failed, the newest stay; dead letters all do."""
-    project = make_project(
-        [start_site(pages=1).start_url], redis_url=redis_url, spider=NOWHERE,
+    _, project = tree(
+        spider=NOWHERE,
         settings={"RETRY_TIMES": 1, "CONSTANTS": {"scrapy_dq.frontier.frontier.Frontier.keep_failed": 3}},
-    )  # fmt: skip
+        pages=1,
+    )
     worker = project.run_to_end(timeout_s=60)
     assert worker.stats["retry/count"] == 10
     assert look(project).census.dead == 0

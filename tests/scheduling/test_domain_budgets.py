@@ -13,6 +13,8 @@ from scrapy_dq.frontier import Overview, limit
 from support.project import Project
 from support.tree_site import TreeSite
 
+Tree = Callable[..., tuple[TreeSite, Project]]
+
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
@@ -22,18 +24,13 @@ def of_hosts(site: TreeSite) -> Counter[str]:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_no_host_gets_more_than_its_budget(
-    redis_url: str,
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
-    look: Callable[[Project], Overview],
-    shards: int,
+    redis_url: str, tree: Tree, look: Callable[[Project], Overview], shards: int
 ) -> None:
     """Nor one of its own; the workers close when nothing else is left; more is let through by hand."""
-    site = start_site(pages=90, fan_out=5, hosts=HOSTS)
     limits = {"127.0.0.2": {"budget": 20}}
     settings: dict[str, Any] = {"DQ_DOMAIN_BUDGET": 10, "DQ_DOMAIN_LIMITS": limits, "DQ_WORKER_TTL": 2}
     settings |= {"DQ_SHARDS": shards, "DQ_ROLLBACK_HORIZON": 1}
-    project = make_project([site.start_url], redis_url=redis_url, settings=settings)
+    site, project = tree(settings=settings, pages=90, fan_out=5, hosts=HOSTS)
     workers = project.start_workers(3)
     project.wait()
     assert {worker.close_reason for worker in workers} == {"domain_budget"}

@@ -12,6 +12,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 
 Begin = Callable[..., tuple[TreeSite, Project]]
@@ -34,16 +35,7 @@ def prompt_s() -> Prompt:
 
 
 # A spider that goes to /root, whose callback yields what a test says; all other pages are recorded.
-SPIDER = """\
-import math
-import time
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of("""
     async def start(self):
         yield scrapy.Request(self.start_urls[0] + "/root?s=0", self.root, dont_filter=True)
 
@@ -54,10 +46,7 @@ class ProjectSpider(TreeSpider):
         yield from (
 %s
         )
-
-    def leaf(self, response):
-        self.record("done", page_path(response))
-"""
+""")
 
 
 def spider(*requests: str) -> str:
@@ -159,17 +148,10 @@ def test_a_local_request_waits_in_its_worker(begin: Begin, prompt_s: Prompt) -> 
     assert worker.stats["dq/acked"] == 1
 
 
-LOCAL_START = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+LOCAL_START = spider_of("""
     async def start(self):
         yield scrapy.Request(self.start_urls[0] + "/later?s=0", meta={"dq_local": True, "dq_delay": 1})
-"""
+""")
 
 
 def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Begin) -> None:

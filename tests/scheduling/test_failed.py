@@ -14,57 +14,14 @@ from scrapy_dq.frontier import Overview, dead, failed
 from support.project import Project
 from support.scrapy_redis_crawl import run_dq_each
 from support.tree_site import TreeSite
+from support.tree_spider import FED, spider_of
 from support.waiting import free_port
 
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
 
-SPIDER = """\
-import scrapy
-from scrapy.exceptions import DropItem, IgnoreRequest
-from support.tree_spider import TreeSpider
-from tree_project.settings import DOWN, SITE, SPIDER_NAME
-
-
-class Drop:
-    def process_request(self, request, spider=None):
-        if "dropped" in request.url:
-            raise IgnoreRequest("not wanted")
-
-    def process_response(self, request, response, spider=None):
-        if "of-a-copy" in request.url:
-            response.request = request.copy()
-        return response
-
-
-class Rescue:
-    def process_spider_input(self, response, spider=None):
-        if "refused" in response.url:
-            raise ValueError("this page is not for us")
-
-    def process_spider_exception(self, response, exception, spider=None):
-        if "rescued" in response.url:
-            return []
-
-
-class Pipeline:
-    def process_item(self, item, spider=None):
-        if "item-fails" in item.get("of", ""):
-            raise ConnectionError("the database is away")
-        if "item-is-dropped" in item.get("of", ""):
-            raise DropItem("not wanted")
-        return item
-
-
-class Odd(Exception):
-    def __str__(self):
-        raise ValueError("I have no text")
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of("""
     async def start(self):
         def page(path, callback=None, **more):
             return scrapy.Request(SITE + path, callback, **more)
@@ -121,7 +78,42 @@ class ProjectSpider(TreeSpider):
 
     def raise_another(self, failure):
         raise LookupError("in the errback")
-"""
+
+
+class Drop:
+    def process_request(self, request, spider=None):
+        if "dropped" in request.url:
+            raise IgnoreRequest("not wanted")
+
+    def process_response(self, request, response, spider=None):
+        if "of-a-copy" in request.url:
+            response.request = request.copy()
+        return response
+
+
+class Rescue:
+    def process_spider_input(self, response, spider=None):
+        if "refused" in response.url:
+            raise ValueError("this page is not for us")
+
+    def process_spider_exception(self, response, exception, spider=None):
+        if "rescued" in response.url:
+            return []
+
+
+class Pipeline:
+    def process_item(self, item, spider=None):
+        if "item-fails" in item.get("of", ""):
+            raise ConnectionError("the database is away")
+        if "item-is-dropped" in item.get("of", ""):
+            raise DropItem("not wanted")
+        return item
+
+
+class Odd(Exception):
+    def __str__(self):
+        raise ValueError("I have no text")
+""")
 
 
 def at(line: str, function: str) -> str:
@@ -183,30 +175,7 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     assert project.count() == {"/fine?s=0": 1, "/child?s=0": 1, "/handled": 1}
 
 
-CANCELLED = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SITE, SPIDER_NAME
-
-
-async def cancelled():
-    future = asyncio.get_running_loop().create_future()
-    future.cancel()
-    await future
-
-
-class Pipeline:
-    async def process_item(self, item, spider=None):
-        await cancelled()
-
-    async def close_spider(self, spider=None):
-        await cancelled()
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+CANCELLED = spider_of("""
     async def start(self):
         yield scrapy.Request(SITE + "/item?s=0", self.parse_item)
         yield scrapy.Request(SITE + "/coroutine?s=0", self.parse_coroutine)
@@ -223,7 +192,21 @@ class ProjectSpider(TreeSpider):
     async def parse_generator(self, response):
         await cancelled()
         yield {"path": "/no-item"}
-"""
+
+
+async def cancelled():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+class Pipeline:
+    async def process_item(self, item, spider=None):
+        await cancelled()
+
+    async def close_spider(self, spider=None):
+        await cancelled()
+""")
 
 
 def test_what_awaits_something_cancelled_has_failed(
@@ -258,15 +241,7 @@ def test_a_start_that_awaits_something_cancelled_has_failed(
     assert "AwaitedCancelled: what it awaited was cancelled" in worker.text
 
 
-LOGINS = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import DOWN, SITE, SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+LOGINS = spider_of("""
     async def start(self):
         down = DOWN.replace("//", "//user:S3%20kr@")
         yield scrapy.Request(down + "/down", self.parse)
@@ -277,7 +252,7 @@ class ProjectSpider(TreeSpider):
 
     def parse_raising(self, response):
         raise ValueError("bad login in http://user:S3%20kr@x.example")
-"""
+""")
 
 
 def test_no_login_is_stored_with_a_reason_or_logged(
@@ -331,22 +306,8 @@ def test_the_next_run_starts_without_failures(project: Project, redis_url: str, 
         assert failed(client, project.name) == []
 
 
-STATUSES = """\
-import scrapy
-from scrapy.spidermiddlewares.httperror import HttpError
-from support.tree_spider import TreeSpider
-from tree_project.settings import SITE, SPIDER_NAME
-
-
-class Rescue:
-    def process_spider_exception(self, response, exception, spider=None):
-        if "rescued" in response.url:
-            return [{"path": "/an-item"}]
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+STATUSES = spider_of(
+    """
     async def start(self):
         def page(path, errback=None, **meta):
             return scrapy.Request(SITE + path, self.parse, errback=errback, meta=meta)
@@ -386,7 +347,15 @@ class ProjectSpider(TreeSpider):
 
     def raise_another(self, failure):
         raise LookupError("no such page")
-"""
+
+
+class Rescue:
+    def process_spider_exception(self, response, exception, spider=None):
+        if "rescued" in response.url:
+            return [{"path": "/an-item"}]
+""",
+    before="from scrapy.spidermiddlewares.httperror import HttpError\n",
+)
 
 
 def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
@@ -423,19 +392,11 @@ def test_a_page_that_ends_with_an_error_status_has_failed(
     assert project.count("handled") == {"/by-errback?status=500": 1}
 
 
-ONE_ERROR = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SITE, SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+ONE_ERROR = spider_of("""
     async def start(self):
         yield scrapy.Request(SITE + "/error?status=500", self.parse)
         yield scrapy.Request(SITE + "/not-found?status=404", self.parse)
-"""
+""")
 NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
 
 
@@ -464,17 +425,6 @@ def test_settings_decide_which_statuses_have_failed(
     project = make_project([], redis_url=redis_url, spider=ONE_ERROR, settings=settings)
     project.run_to_end()
     assert reasons_of(project, redis_url) == expected
-
-
-FED = """\
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
-"""
 
 
 @pytest.mark.parametrize("kind", ["start()", "SCHEDULER_PERSIST", "RedisSpider"])

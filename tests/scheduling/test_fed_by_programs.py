@@ -14,6 +14,7 @@ from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
@@ -59,12 +60,9 @@ def test_a_spider_waits_for_what_an_open_queue_may_put(
     assert project.wait() == ["finished"]
 
 
-def test_a_program_works_off_what_a_spider_found(
-    make_project: MakeProject, start_site: StartSite, redis_url: str
-) -> None:
+def test_a_program_works_off_what_a_spider_found(tree: Tree, redis_url: str) -> None:
     """A stopped crawl's requests come out as dicts; what the program has done is done."""
-    site = start_site(pages=200, latency_s=0.02)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"CLOSESPIDER_PAGECOUNT": 20})
+    site, project = tree(settings={"CLOSESPIDER_PAGECOUNT": 20}, pages=200, latency_s=0.02)
     worker = project.run_worker()
     assert worker.close_reason == "closespider_pagecount"
     with Queue(project.name, url=redis_url) as q:

@@ -18,23 +18,15 @@ from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import Config
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 Begin = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
 
 # Four children of one URL. The first time the callback breaks off after two; then it yields them the other
 # way round. With TWO_PARENTS, two pages have the very same children: nothing in them tells whose they are.
-CHILDREN = """\
-import scrapy
-from scrapy.exceptions import CloseSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+CHILDREN = spider_of("""
     async def start(self):
         for name in "ab" if self.settings.getbool("TWO_PARENTS") else "a":
             yield scrapy.Request(self.start_urls[0] + f"/{name}?s=0")
@@ -51,7 +43,7 @@ class ProjectSpider(TreeSpider):
 
     def child(self, response, number):
         self.record("done", f"child-{number}")
-"""
+""")
 CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
 
 
@@ -135,15 +127,7 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
     assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 
-TOO_LATE = """\
-import scrapy
-from scrapy import signals
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+TOO_LATE = spider_of("""
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         spider = super().from_crawler(crawler, *args, **kwargs)
@@ -155,7 +139,7 @@ class ProjectSpider(TreeSpider):
         for meta in ({}, {"dq_local": True}):
             late = scrapy.Request(self.start_urls[0] + "/late", meta=meta)
             self.record("accepted", str(self.scheduler().enqueue_request(late)))
-"""
+""")
 
 
 def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Begin) -> None:
@@ -167,14 +151,7 @@ def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Beg
 
 
 # The child is not yielded: nothing tells who its parent is.
-HANDED_TO_THE_ENGINE = """\
-import asyncio
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+HANDED_TO_THE_ENGINE = spider_of("""
     async def parse(self, response):
         self.crawler.engine.crawl(response.follow("/child?s=0", self.child, meta={"dq_local": True}))
         self.record("page", "page")
@@ -187,15 +164,12 @@ class ProjectSpider(TreeSpider):
 
     def later(self, response):
         self.record("later", "later")
-"""
+""")
 
 
-def test_a_page_waits_for_a_local_request_that_may_be_its_child(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_page_waits_for_a_local_request_that_may_be_its_child(tree: Tree) -> None:
     """Whose child it is is not known, so every page at work waits: killed, it runs again."""
-    site = start_site(pages=1)
-    project = make_project([site.start_url], redis_url=redis_url, spider=HANDED_TO_THE_ENGINE)
+    _, project = tree(spider=HANDED_TO_THE_ENGINE, pages=1)
     first = project.start_worker(settings={"HOLD": 1})
     wait_until(lambda: project.count("later"), "there was an exchange since the page's callback ended", 20)
     first.kill()

@@ -9,17 +9,26 @@ import pytest
 from scrapy_dq.frontier import Overview
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 
 Begin = Callable[..., tuple[TreeSite, Project]]
 Look = Callable[[Project], Overview]
 
-SPIDER = """\
-import scrapy
-from scrapy.core.scheduler import BaseScheduler
-from scrapy_dq import Scheduler
-from scrapy_dq.scheduling import handed_out
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
+SPIDER = spider_of(
+    """
+    async def start(self):
+        for n in range(8):
+            meta = {"dq_local": n % 2 == 0}
+            yield scrapy.Request(f"{self.start_urls[0]}/seed?s=0&n={n}", self.first, meta=meta)
+
+    def first(self, response):
+        self.record("done", response.url[-len("n=0"):] if "&replaced" not in response.url else "replaced")
+        assert "dq_handed_out" not in response.meta
+        yield response.follow(response.url + "&child=1", self.second, dont_filter=True, meta=response.meta)
+
+    def second(self, response):
+        self.record("child", "-")
+
 
 handed_out.PATIENCE_S = 0.1
 
@@ -89,23 +98,13 @@ class DropsOne(Scheduler):
     def next_request(self):
         request = super().next_request()
         return None if request is not None and "n=3" in request.url else request
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    async def start(self):
-        for n in range(8):
-            meta = {"dq_local": n % 2 == 0}
-            yield scrapy.Request(f"{self.start_urls[0]}/seed?s=0&n={n}", self.first, meta=meta)
-
-    def first(self, response):
-        self.record("done", response.url[-len("n=0"):] if "&replaced" not in response.url else "replaced")
-        assert "dq_handed_out" not in response.meta
-        yield response.follow(response.url + "&child=1", self.second, dont_filter=True, meta=response.meta)
-
-    def second(self, response):
-        self.record("child", "-")
-"""
+""",
+    before="""
+from scrapy.core.scheduler import BaseScheduler
+from scrapy_dq import Scheduler
+from scrapy_dq.scheduling import handed_out
+""",
+)
 
 
 @pytest.mark.parametrize("name", ["Copies", "Replaces", "ReplacesMeta", "Buffers", "Wraps"])

@@ -15,16 +15,18 @@ from scrapy_dq.scheduling.downloads import HeldDownloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
+Tree = Callable[..., tuple[TreeSite, Project]]
 
 # Each session is good for 20 pages. The login waits in Redis with the pages, and comes before them.
-LOGIN = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
+LOGIN = spider_of("""
+    def log_in(self, response):
+        middleware = self.crawler.login_middleware
+        middleware.left, middleware.login = 20, middleware.login.set_result(None)
+        middleware.logged_in.append(response.url)
+        self.record("login", "-")
+
 
 class LoginMiddleware:
     def __init__(self, crawler):
@@ -53,30 +55,18 @@ class LoginMiddleware:
             await asyncio.shield(self.login)
         self.left -= 1
         return None
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    def log_in(self, response):
-        middleware = self.crawler.login_middleware
-        middleware.left, middleware.login = 20, middleware.login.set_result(None)
-        middleware.logged_in.append(response.url)
-        self.record("login", "-")
-"""
+""")
 
 
 @pytest.mark.parametrize("slots", [1, 8])
-def test_a_login_that_its_pages_wait_for_is_handed_out(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, slots: int
-) -> None:
+def test_a_login_that_its_pages_wait_for_is_handed_out(tree: Tree, slots: int) -> None:
     """They are in the downloader, and not at their site: it has room for the login."""
-    site = start_site(pages=60, fan_out=20)
     middlewares = {"tree_project.spiders.spider.LoginMiddleware": 1}
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         spider=LOGIN,
         settings={"DOWNLOADER_MIDDLEWARES": middlewares, "CONCURRENT_REQUESTS_PER_DOMAIN": slots},
+        pages=60,
+        fan_out=20,
     )
     project.run_to_end(timeout_s=60)
     assert project.count() == dict.fromkeys(site.paths, 1)

@@ -11,26 +11,17 @@ import pytest
 from scrapy_dq.frontier import Overview
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
 Begin = Callable[..., tuple[TreeSite, Project]]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
-LOGIN = """\
-import asyncio
-from pathlib import Path
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-LOCAL = {"dq_local": True}
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+LOGIN = spider_of("""
     async def start(self):
         url = self.start_urls[0].replace("/p/0", "/login?s=0.2")
         yield scrapy.Request(url, self.signed_in, meta=LOCAL, dont_filter=True)
@@ -50,17 +41,15 @@ class ProjectSpider(TreeSpider):
 
     def leaf(self, response, parent):
         self.record("local", parent)
-"""
 
 
-def test_a_dq_local_request_stays_in_its_worker(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+LOCAL = {"dq_local": True}
+""")
+
+
+def test_a_dq_local_request_stays_in_its_worker(tree: Tree) -> None:
     """Two workers: each logs in for itself, and a page's local child is crawled by the page's own worker."""
-    site = start_site(pages=60, latency_s=0.05)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=LOGIN, settings={"CONCURRENT_REQUESTS": 4}
-    )
+    site, project = tree(spider=LOGIN, settings={"CONCURRENT_REQUESTS": 4}, pages=60, latency_s=0.05)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
     pids = sorted(worker.pid for worker in workers)
@@ -76,9 +65,7 @@ def test_a_dq_local_request_stays_in_its_worker(
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_login_that_only_one_worker_has_is_reported_once(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, local: bool
-) -> None:
+def test_a_login_that_only_one_worker_has_is_reported_once(tree: Tree, local: bool) -> None:
     """An ordinary login is sent once per run: the other worker fetches its pages without the cookie."""
     login = """\
 import asyncio
@@ -102,23 +89,14 @@ class ProjectSpider(TreeSpider):
     def signed_in(self, response):
         yield scrapy.Request(self.start_urls[0], self.parse)
 """
-    project = make_project(
-        [start_site(pages=30).start_url], redis_url=redis_url, spider=login.replace("LOCAL", str(local))
-    )
+    _, project = tree(spider=login.replace("LOCAL", str(local)), pages=30)
     workers = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
     said = [line for worker in workers for line in worker.text.splitlines() if "docs/logins.md" in line]
     assert len(said) == (not local), said
 
 
-UNSTORABLE = """\
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+UNSTORABLE = spider_of("""
     def parse(self, response):
         def request(path, callback=self.leaf, **kwargs):
             return scrapy.Request(response.urljoin(path + "?s=0"), callback, **kwargs)
@@ -136,18 +114,10 @@ class ProjectSpider(TreeSpider):
         if page_path(response) == "/lambda?s=0":
             yield response.follow("/child-of-local?s=0", self.leaf)
             yield response.follow("/local-of-local?s=0", lambda response: self.leaf(response))
-"""
+""")
 
 
-CHAIN = """\
-import gc
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+CHAIN = spider_of("""
     def parse(self, response, n=0):
         if n < 100:
             here, more = {"dq_local": True}, {"n": n + 1}
@@ -156,32 +126,17 @@ class ProjectSpider(TreeSpider):
             gc.collect()
             alive = sum(isinstance(each, scrapy.Request) for each in gc.get_objects())
             self.record("alive", "few" if alive < 20 else str(alive))
-"""
+""")
 
 
-def test_a_chain_of_local_requests_does_not_stay_in_memory(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_chain_of_local_requests_does_not_stay_in_memory(tree: Tree) -> None:
     """Each was the parent of the next; with the cookies of a site, one took 300 kB."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=CHAIN)
+    _, project = tree(spider=CHAIN, pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("alive") == {"few": 1}
 
 
-PICKY = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class Picky:
-    def fingerprint(self, request):
-        if "bad" in request.url:
-            raise ValueError("on purpose")
-        return request.url.encode()
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
+PICKY = spider_of("""
     at_work = yielded = False
 
     async def start(self):
@@ -198,7 +153,14 @@ class ProjectSpider(TreeSpider):
         self.at_work = True
         while not self.yielded:
             await asyncio.sleep(0.02)
-"""
+
+
+class Picky:
+    def fingerprint(self, request):
+        if "bad" in request.url:
+            raise ValueError("on purpose")
+        return request.url.encode()
+""")
 
 
 def test_only_its_own_page_waits_for_a_request_that_cannot_be_classified(begin: Begin, look: Look) -> None:
@@ -212,23 +174,7 @@ def test_only_its_own_page_waits_for_a_request_that_cannot_be_classified(begin: 
     worker.kill()
 
 
-AGAIN = """\
-import gc
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME, THROUGH
-
-class Middleware:
-    count = 0
-
-    def process_response(self, request, response, spider=None):
-        if THROUGH == "middleware" and self.count < 100:
-            self.count += 1
-            return request
-        return response
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
+AGAIN = spider_of("""
     count = 0
 
     def parse(self, response):
@@ -239,38 +185,38 @@ class ProjectSpider(TreeSpider):
             gc.collect()
             alive = sum(isinstance(each, scrapy.Request) for each in gc.get_objects())
             self.record("alive", "few" if alive < 20 else str(alive))
-"""
+
+
+class Middleware:
+    count = 0
+
+    def process_response(self, request, response, spider=None):
+        if THROUGH == "middleware" and self.count < 100:
+            self.count += 1
+            return request
+        return response
+""")
 
 
 @pytest.mark.parametrize("through", ["callback", "middleware"])
-def test_a_request_that_comes_of_itself_does_not_stay_in_memory(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, through: str
-) -> None:
+def test_a_request_that_comes_of_itself_does_not_stay_in_memory(tree: Tree, through: str) -> None:
     """`yield response.request`, or a middleware that returns the request: it was its own parent, for ever."""
-    project = make_project(
-        [start_site(pages=1).start_url],
-        redis_url=redis_url,
+    _, project = tree(
         spider=AGAIN,
         settings={
             "THROUGH": through,
             "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Middleware": 500},
         },
+        pages=1,
     )
     worker = project.run_to_end(timeout_s=30)
     assert project.count("alive") == {"few": 1}
     assert worker.stats["dq/acked"] == 101
 
 
-def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(tree: Tree) -> None:
     """A lambda, an open file, too large: crawled by this worker, counted; one warning for each reason."""
-    project = make_project(
-        [start_site(pages=1).start_url],
-        redis_url=redis_url,
-        spider=UNSTORABLE,
-        settings={"DQ_MAX_ENTRY_BYTES": 1024},
-    )
+    _, project = tree(spider=UNSTORABLE, settings={"DQ_MAX_ENTRY_BYTES": 1024}, pages=1)
     worker = project.run_to_end(timeout_s=20)
     local = {"/lambda", "/open-file", "/large", "/large-meta", "/local-of-local"}
     assert project.count() == {f"{path}?s=0": 1 for path in local | {"/in-time", "/child-of-local"}}
@@ -284,15 +230,10 @@ def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(
     assert "spider_exceptions/count" not in stats
 
 
-def test_scheduler_debug_names_each_request_that_cannot_be_stored(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_scheduler_debug_names_each_request_that_cannot_be_stored(tree: Tree) -> None:
     """With SCHEDULER_DEBUG each of them has its warning, with its reason."""
-    project = make_project(
-        [start_site(pages=1).start_url],
-        redis_url=redis_url,
-        spider=UNSTORABLE,
-        settings={"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": True},
+    _, project = tree(
+        spider=UNSTORABLE, settings={"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": True}, pages=1
     )
     worker = project.run_worker(timeout_s=20)
     warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
@@ -303,18 +244,7 @@ def test_scheduler_debug_names_each_request_that_cannot_be_stored(
 # Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after
 # a retry, and one that is local because it cannot be stored. Meanwhile another page's callback goes on, its
 # children are crawled.
-MORTAL = """\
-import asyncio
-import scrapy
-from scrapy.exceptions import CloseSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-LOCAL = {"dq_local": True}
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+MORTAL = spider_of("""
     async def start(self):
         site = self.start_urls[0]
         for kind in ("busy", "direct", "passed_on", "moved", "flaky", "unstorable"):
@@ -364,17 +294,16 @@ class ProjectSpider(TreeSpider):
 
     def leaf(self, response, kind="other"):
         self.record("leaf", kind)
-"""
+
+
+LOCAL = {"dq_local": True}
+""")
 KINDS = ("direct", "passed_on", "moved", "flaky", "unstorable")
 
 
-def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Begin, look: Look) -> None:
     """A worker is killed in the callbacks of local children: their pages are in flight, and run again."""
-    project = make_project(
-        [start_site(pages=1).url("")], redis_url=redis_url, spider=MORTAL, settings={"MODE": "go"}
-    )
+    _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.start_worker(settings={"MODE": "hold"})
     wait_until(lambda: set(project.count("child")) == {*KINDS}, "all local children are under way", 20)
     wait_until(lambda: set(project.count("leaf")) >= {*KINDS}, "their first children are done", 20)
@@ -391,13 +320,9 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(
     assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # first and last, each once
 
 
-def test_a_page_whose_local_child_is_interrupted_runs_again(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_page_whose_local_child_is_interrupted_runs_again(begin: Begin) -> None:
     """CloseSpider in the callback of a local child: its page is released, and run by the next worker."""
-    project = make_project(
-        [start_site(pages=1).url("")], redis_url=redis_url, spider=MORTAL, settings={"MODE": "go"}
-    )
+    _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
     assert first.close_reason == "stopped"
     project.run_to_end(timeout_s=20)
@@ -405,15 +330,7 @@ def test_a_page_whose_local_child_is_interrupted_runs_again(
     assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)
 
 
-UNFILTERED = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+UNFILTERED = spider_of("""
     def parse(self, response):
         local = {"dq_local": True} if self.settings["KIND"] == "local" else {}
         yield response.follow("/p/1", self.listing, dont_filter=True, meta=local)
@@ -428,7 +345,7 @@ class ProjectSpider(TreeSpider):
 
     def leaf(self, response):
         self.record("leaf", page_path(response))
-"""
+""")
 
 
 @pytest.mark.parametrize("kind", ["local", "meta", "plain"])
@@ -451,24 +368,14 @@ def test_what_runs_again_does_not_double_its_unfiltered_children(
 
 
 # Its callbacks cannot be stored, as a site may bring about; "quick" pages and "stored" ones are.
-MANY_LOCAL = """\
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+MANY_LOCAL = spider_of("""
     def parse(self, response):
         for host, count, target, local in self.settings.getlist("LINKS"):
             for number in range(count):
                 url = response.urljoin(target % number).replace("127.0.0.1", host)
                 callback = (lambda response: self.leaf(response)) if local else self.leaf
                 yield scrapy.Request(url, callback)
-
-    def leaf(self, response):
-        self.record("done", page_path(response))
-"""
+""")
 
 
 def local_project(
@@ -538,17 +445,8 @@ def test_local_requests_keep_the_limits_of_their_site(
     assert min(b - a for a, b in pairwise(asked)) >= 0.9 * 0.2
 
 
-STATUS = """\
-import asyncio
-import scrapy
-from scrapy.exceptions import CloseSpider
-from scrapy.utils.engine import get_engine_status
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+STATUS = spider_of(
+    """
     async def start(self):
         for number in range(100):
             yield scrapy.Request(f"{self.start_urls[0]}/seed?s=0&n={number}")
@@ -562,7 +460,9 @@ class ProjectSpider(TreeSpider):
             self.record(look.replace(" ", ""), str(result).replace(" ", ""))
         assert len(scheduler) == len(scheduler.dqs) + 1
         raise CloseSpider("looked")
-"""
+""",
+    before="from scrapy.utils.engine import get_engine_status\n",
+)
 
 
 def test_tools_that_read_the_queues_of_scrapys_scheduler_find_both(begin: Begin) -> None:

@@ -10,16 +10,22 @@ import pytest
 
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 
 Begin = Callable[..., tuple[TreeSite, Project]]
 
-ENDED_EARLY = """\
-import scrapy
-from scrapy.exceptions import IgnoreRequest
-from scrapy.http import TextResponse
-from scrapy.robotstxt import RobotParser
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
+ENDED_EARLY = spider_of(
+    """
+    async def start(self):
+        for path in self.settings["PATHS"].split():
+            request = scrapy.Request(self.start_urls[0] + path, self.leaf, dont_filter=True)
+            request.priority = -("last" in path)
+            request.meta["dq_local"] = self.settings.getbool("LOCAL")
+            yield request
+
+    def leaf(self, response):
+        self.record("done", response.url.partition("?")[0].rpartition("/")[2])
+
 
 class Parser(RobotParser):
     @classmethod
@@ -35,20 +41,9 @@ class EndingMiddleware:
             raise IgnoreRequest("on purpose")
         if "/own" in request.url:
             return TextResponse(request.url, body=b"from the middleware", request=request)
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    async def start(self):
-        for path in self.settings["PATHS"].split():
-            request = scrapy.Request(self.start_urls[0] + path, self.leaf, dont_filter=True)
-            request.priority = -("last" in path)
-            request.meta["dq_local"] = self.settings.getbool("LOCAL")
-            yield request
-
-    def leaf(self, response):
-        self.record("done", response.url.partition("?")[0].rpartition("/")[2])
-"""
+""",
+    before="from scrapy.robotstxt import RobotParser\n",
+)
 SETTINGS = {
     "ROBOTSTXT_OBEY": True,
     "ROBOTSTXT_PARSER": "tree_project.spiders.spider.Parser",

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from support.project import Project
 from support.proxy import RedisProxy
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch
 
 ROUND_TRIP_S = 1.0
 LONGEST_MS = 200
 
 # Records the longest call of each method in milliseconds, and the longest time between two turns of the loop.
-SPIDER = """\
-import asyncio
-import time
-from functools import wraps
-from scrapy_dq import Scheduler
-from support.tree_spider import Record, TreeSpider
-from tree_project.settings import SPIDER_NAME
+SPIDER = spider_of(
+    """
+    def parse(self, response):
+        yield from super().parse(response)
+        len(self.crawler.engine._slot.scheduler)
+
 
 def timed(name):
     original = getattr(Scheduler, name)
@@ -65,14 +65,9 @@ class TimedScheduler(Scheduler):
         for name, calls in self.calls.items():
             self.record("calls-" + name, str(calls))
         return super().close(reason)
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    def parse(self, response):
-        yield from super().parse(response)
-        len(self.crawler.engine._slot.scheduler)
-"""
+""",
+    before="from functools import wraps\nfrom scrapy_dq import Scheduler\n",
+)
 
 
 def test_no_call_of_the_engine_waits_for_a_slow_redis(

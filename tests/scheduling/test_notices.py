@@ -13,21 +13,16 @@ import pytest
 
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import free_port
 
-SPIDER = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
+Tree = Callable[..., tuple[TreeSite, Project]]
 
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of("""
     def parse(self, response):
         yield from super().parse(response)
         yield response.follow("/never?s=0", self.parse, meta={"dq_delay": "soon"})
-"""
+""")
 
 
 class Webhook:
@@ -84,21 +79,15 @@ def webhook() -> Iterator[Webhook]:
     hook.server.server_close()
 
 
-def test_each_event_is_told_once_and_the_address_is_in_no_log(
-    redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    webhook: Webhook,
-) -> None:
+def test_each_event_is_told_once_and_the_address_is_in_no_log(tree: Tree, webhook: Webhook) -> None:
     """Two workers crawl; the webhook refuses once."""
-    project = make_project(
-        [start_site(pages=30).start_url],
-        redis_url=redis_url,
+    _, project = tree(
         spider=SPIDER,
         settings={
             "DQ_NOTIFY_URL": f"http://127.0.0.1:{webhook.server.server_port}/hook/s3cret",
             "DQ_RUN_NAME": "once",  # else a worker that starts when the other is done begins another run
         },
+        pages=30,
     )
     workers = project.start_workers(2)
     assert set(project.wait(60)) <= {"finished", "run_over"}
@@ -115,20 +104,11 @@ def test_each_event_is_told_once_and_the_address_is_in_no_log(
     [("/drip", "no answer yet"), ("/moved", "status 302"), ("", "Connection refused")],
 )
 def test_a_webhook_that_does_not_take_it_delays_nothing_but_the_end(
-    redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    webhook: Webhook,
-    path: str,
-    why: str,
+    tree: Tree, webhook: Webhook, path: str, why: str
 ) -> None:
     """Not even the end of the process, if it answers for ever. It is named, without what may be a secret."""
     port = webhook.server.server_port if path else free_port()
-    project = make_project(
-        [start_site(pages=5).start_url],
-        redis_url=redis_url,
-        settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{port}{path}/hook/s3cret"},
-    )
+    _, project = tree(settings={"DQ_NOTIFY_URL": f"http://127.0.0.1:{port}{path}/hook/s3cret"}, pages=5)
     worker = project.run_to_end(timeout_s=60)
     assert len(project.count()) == 5
     told = "WARNING: DQ_NOTIFY_URL: 127.0.0.1 was not told of 1 event before the end of the crawl"

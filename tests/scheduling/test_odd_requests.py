@@ -8,27 +8,12 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import free_port
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
+Tree = Callable[..., tuple[TreeSite, Project]]
 
-HEAD = """\
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    def leaf(self, response):
-        self.record("done", page_path(response))
-
-"""
-
-PRIORITIES = (
-    HEAD
-    + """\
+PRIORITIES = spider_of("""
     def parse(self, response):
         yield scrapy.Request(response.urljoin("/true?s=0"), self.leaf, priority=True)
         none = scrapy.Request(response.urljoin("/none?s=0"), self.leaf)
@@ -36,12 +21,9 @@ PRIORITIES = (
         yield none
         yield scrapy.Request(response.urljoin("/huge?s=0"), self.leaf, priority=2**70)
         yield scrapy.Request(response.urljoin("/plain?s=0"), self.leaf)
-"""
-)
+""")
 
-POLLING = (
-    HEAD
-    + """\
+POLLING = spider_of("""
     class Demanding(scrapy.Request):
         def __init__(self, url, token, **more):
             super().__init__(url, **more)
@@ -58,12 +40,9 @@ POLLING = (
         setattr(self, path, polls)
         if polls < 4:
             yield response.request
-"""
-)
+""")
 
-SIGNED = (
-    HEAD
-    + """\
+SIGNED = spider_of("""
     class Signed(scrapy.Request):
         def __init__(self, url, headers=None, priority=0, **more):
             headers = {} if headers is None else headers
@@ -75,12 +54,9 @@ SIGNED = (
 
     def signed(self, response):
         self.record("done", f"{response.request.priority} {response.request.headers['X-Signature'].decode()}")
-"""
-)
+""")
 
-JARS = (
-    HEAD
-    + """\
+JARS = spider_of("""
     async def start(self):
         yield scrapy.Request(self.start_urls[0], dont_filter=True)
 
@@ -92,59 +68,46 @@ JARS = (
 
     def same(self, response, jar):
         self.record("done", f"jar-{jar}")
-"""
-)
+""")
 
 
-LONG_HOST = (
-    HEAD
-    + """\
+LONG_HOST = spider_of("""
     def parse(self, response):
         letters = "".join(map(chr, range(0x4E00, 0x4E00 + 1_100)))
         yield scrapy.Request(f"http://{letters}/", self.leaf)
         yield scrapy.Request(response.urljoin("/plain?s=0"), self.leaf)
-"""
-)
+""")
 
 
-def test_a_constructor_that_modifies_its_headers_runs_again_in_the_worker(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_constructor_that_modifies_its_headers_runs_again_in_the_worker(tree: Tree) -> None:
     """The request is stored and sent as the callback yielded it."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SIGNED)
+    _, project = tree(spider=SIGNED, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count("done") == {"10 text": 1}
     assert worker.stats.get("dq/unencodable", 0) == 0
 
 
-def test_a_host_that_is_longer_than_any_is_dropped(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_host_that_is_longer_than_any_is_dropped(tree: Tree) -> None:
     """Before its fingerprint, which would take seconds of the worker; nobody could send it."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=LONG_HOST)
+    _, project = tree(spider=LONG_HOST, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
     assert "is dropped: its host has more than 1,000 characters" in worker.text
     assert worker.stats.get("dq/failed", 0) == 0
 
 
-TIMELESS = (
-    HEAD
-    + """\
+TIMELESS = spider_of("""
     def parse(self, response):
         letters = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
         yield scrapy.Request(f"http://{letters}/", self.leaf)
         for query in ("far=5000", "charset=punycode", "charset=idna", "s=0"):
             yield scrapy.Request(response.urljoin(f"/odd?{query}"), self.leaf)
-"""
-)
+""")
 
 
-def test_what_python_would_encode_for_hours_costs_a_worker_nothing(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_what_python_would_encode_for_hours_costs_a_worker_nothing(tree: Tree) -> None:
     """Hosts of 20,000 letters in links and redirects, pages that claim to be written as host names are."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=TIMELESS)
+    _, project = tree(spider=TIMELESS, pages=1)
     worker = project.run_to_end(timeout_s=60)
     assert project.count() == {"/odd?s=0": 1}
     assert worker.text.count("is dropped: its host has more than 1,000 characters") == 1
@@ -152,63 +115,50 @@ def test_what_python_would_encode_for_hours_costs_a_worker_nothing(
     assert worker.stats["dq/failed"] == 2
 
 
-BRACKETS = (
-    HEAD
-    + """\
+BRACKETS = spider_of("""
     def parse(self, response):
         for link in ("//\uff3b", "//a.example\uff3d/", "/plain?s=0", "/plain?s=0&in=[query]"):
             yield response.follow(link, self.leaf)
             yield response.follow(link, self.leaf, dont_filter=True)
-"""
-)
+""")
 
 
-def test_a_link_that_nobody_can_parse_is_dropped(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_link_that_nobody_can_parse_is_dropped(tree: Tree) -> None:
     """Of a wide bracket Scrapy makes one that has a meaning; its fingerprint, or its slot, would raise."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=BRACKETS)
+    _, project = tree(spider=BRACKETS, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/plain?s=0", "/plain?s=0&in=%5Bquery%5D"], 2)
     assert worker.text.count("is dropped: its URL cannot be parsed (Invalid IPv6 URL)") == 4
     assert "Unexpected error" not in worker.text
 
 
-def test_a_priority_of_another_type_loses_nothing(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_priority_of_another_type_loses_nothing(tree: Tree) -> None:
     """True counts as 1; None cannot be stored and stays in the worker; what is too large is clamped."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=PRIORITIES)
+    _, project = tree(spider=PRIORITIES, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/true?s=0", "/none?s=0", "/huge?s=0", "/plain?s=0"], 1)
     assert "Redis does not answer" not in worker.text
 
 
-def test_a_local_request_may_yield_itself_again(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_local_request_may_yield_itself_again(tree: Tree) -> None:
     """Polling with `yield response.request`: each time is crawled, and the parent is acked at the end.
 
     Also one of a class that Scrapy cannot copy.
     """
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=POLLING)
+    _, project = tree(spider=POLLING, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count("poll") == {"/poll?s=0": 4, "/poll?s=0&other": 4}
     assert worker.stats["dq/acked"] == 1
 
 
-def test_unfiltered_children_that_differ_in_more_than_the_page_stay_separate(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_unfiltered_children_that_differ_in_more_than_the_page_stay_separate(tree: Tree) -> None:
     """Three requests for one URL, distinguished by their arguments: all three are crawled."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=JARS)
+    _, project = tree(spider=JARS, pages=1)
     assert project.run_worker(timeout_s=30).close_reason == "finished"
     assert project.count() == dict.fromkeys(["jar-0", "jar-1", "jar-2"], 1)
 
 
-REFERERS = (
-    HEAD
-    + """\
+REFERERS = spider_of("""
     def parse(self, response):
         for path in ("/p/0?s=0&x=" + "x" * 1000, "/p/0?s=0&x=" + "x" * 3000):
             yield response.follow(path, self.page)
@@ -218,25 +168,17 @@ REFERERS = (
 
     def leaf(self, response):
         self.record("referer", response.request.headers["Referer"].decode())
-"""
-)
+""")
 
 
-def test_a_long_referer_is_stored_as_its_origin(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_long_referer_is_stored_as_its_origin(tree: Tree) -> None:
     """As browsers send it: else each of 20,000 links of a page would carry the 16 kB of its URL."""
-    site = start_site(pages=1)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=REFERERS, settings={"URLLENGTH_LIMIT": 5000}
-    )
+    site, project = tree(spider=REFERERS, settings={"URLLENGTH_LIMIT": 5000}, pages=1)
     project.run_to_end(timeout_s=20)
     assert set(project.count("referer")) == {site.url("/p/0?s=0&x=" + "x" * 1000), site.url("/")}
 
 
-COOKIES = (
-    HEAD
-    + """\
+COOKIES = spider_of("""
     custom_settings = {"RETRY_TIMES": 1, "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Baker": 750}}
 
     def parse(self, response):
@@ -253,15 +195,12 @@ class Baker:
             large = [f"c{n}=" + "x" * 15_000 + "; Path=/gone" for n in range(60)]
             response.headers["Set-Cookie"] = ["small=1; Path=/again", *large]
         return response
-"""
-)
+""")
 
 
-def test_the_cookies_of_a_site_are_not_stored_with_each_retry(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_the_cookies_of_a_site_are_not_stored_with_each_retry(redis_url: str, tree: Tree) -> None:
     """Nor with each failure: 900 kB, if the site likes. The worker that sends it writes them again."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=COOKIES % free_port())
+    _, project = tree(spider=COOKIES % free_port(), pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("cookies") == {"small=1": 1}
     client = connect_url(redis_url)
@@ -270,14 +209,8 @@ def test_the_cookies_of_a_site_are_not_stored_with_each_retry(
     assert [(len(record) < 2_000, b"retry_times" in record) for record in records] == [(True, True)]
 
 
-LINK_TEXTS = """\
-from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(CrawlSpider, TreeSpider):
-    name = SPIDER_NAME
+LINK_TEXTS = spider_of(
+    """
     rules = [Rule(LinkExtractor(), "leaf", process_links="lengthen")]
 
     def lengthen(self, links):
@@ -287,22 +220,23 @@ class ProjectSpider(CrawlSpider, TreeSpider):
 
     def leaf(self, response):
         self.record("done", response.meta["link_text"])
-"""
+""",
+    bases="CrawlSpider, TreeSpider",
+    before="""
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+""",
+)
 
 
-def test_a_long_text_of_a_link_is_cut(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_long_text_of_a_link_is_cut(tree: Tree) -> None:
     """Links within each other would store the same text once for each, as long as a page may be."""
-    site = start_site(pages=5, fan_out=4)
-    project = make_project([site.start_url], redis_url=redis_url, spider=LINK_TEXTS)
+    _, project = tree(spider=LINK_TEXTS, pages=5, fan_out=4)
     project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(["0" * 998, "1" * 999, "2" * 1000, "3" * 1000], 1)
 
 
-SCHEMES = (
-    HEAD
-    + """\
+SCHEMES = spider_of("""
     async def start(self):
         yield scrapy.Request("file://" + __file__ + "?start", self.file)
         yield scrapy.Request(self.start_urls[0])
@@ -336,18 +270,15 @@ SCHEMES = (
 
     def of_the_page(self, response, meta=None):
         yield scrapy.Request(f"file://{__file__}?of-{response.url[:4]}", self.file, meta=meta)
-"""
-)
+""")
 
 
-def test_a_page_leads_to_no_file_of_this_host(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_page_leads_to_no_file_of_this_host(tree: Tree) -> None:
     """Unless the spider says so; what start() yields is crawled, and so are its links.
 
     A page is one of the web, or of an FTP server; the spider may have kept the link until it is idle.
     """
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
+    _, project = tree(spider=SCHEMES, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == {"/plain?s=0": 1}
     assert project.count("file") == dict.fromkeys(["start", "child", "local", "data"], 1)
@@ -374,10 +305,8 @@ FILES = [
 ]
 
 
-def test_a_scheme_that_is_listed_is_stored(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=SCHEMES)
+def test_a_scheme_that_is_listed_is_stored(tree: Tree) -> None:
+    _, project = tree(spider=SCHEMES, pages=1)
     worker = project.run_to_end(timeout_s=30, settings={"DQ_URL_SCHEMES": "http,file"})
     assert project.count("file") == dict.fromkeys(FILES, 1)
     assert worker.stats["dq/scheme_dropped"] == 1
@@ -385,9 +314,7 @@ def test_a_scheme_that_is_listed_is_stored(
     assert "s3cret" not in worker.text
 
 
-REDIRECTED = (
-    HEAD
-    + """\
+REDIRECTED = spider_of("""
     def parse(self, response):
         yield response.follow("/from?to=/p/3", self.redirected)
 
@@ -398,16 +325,12 @@ REDIRECTED = (
 
     def leaf(self, response):
         self.record("leaf", str(len(response.meta.get("redirect_urls", ()))))
-"""
-)
+""")
 
 
-def test_the_redirects_to_a_page_are_not_stored_with_each_of_its_links(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_the_redirects_to_a_page_are_not_stored_with_each_of_its_links(tree: Tree) -> None:
     """Though its spider passes on `response.meta`; their own are."""
-    site = start_site(pages=5)
-    project = make_project([site.start_url], redis_url=redis_url, spider=REDIRECTED)
+    _, project = tree(spider=REDIRECTED, pages=5)
     project.run_to_end(timeout_s=30)
     assert project.count("page") == {"1": 1}
     assert project.count("leaf") == {"0": 1, "1": 1}

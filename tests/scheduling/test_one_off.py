@@ -13,19 +13,14 @@ from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
 from support.proxy import RedisProxy
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import free_port
 
 START = "/start?s=0"
 WAITING = 50
 IN_FLIGHT = 3
 SHELL = "print('status', response.status, crawler.spidercls.name)"
-SPIDER = """\
-from support.tree_spider import TreeSpider
-from tree_project.settings import PAGE, SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of("""
     def parse(self, response):
         yield from super().parse(response)
     parse.__doc__ = f'''Follow the tree.
@@ -34,7 +29,7 @@ class ProjectSpider(TreeSpider):
     @returns items 1 1
     @returns requests 4 4
     '''
-"""
+""")
 
 
 @pytest.fixture

@@ -14,9 +14,11 @@ from scrapy_dq.frontier import Overview
 from scrapy_dq.inspection.history import read_events
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 Begin = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
@@ -27,14 +29,7 @@ Errors = Callable[[Worker], list[str]]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 # A spider that starts with what a test says, and follows no link.
-SPIDER = """\
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of("""
     async def start(self):
         def request(host, target, **meta):
             url = self.start_urls[0].replace("127.0.0.1", host) + target
@@ -44,7 +39,7 @@ class ProjectSpider(TreeSpider):
 
     def parse(self, response):
         self.record("done", page_path(response))
-"""
+""")
 
 
 def spider(*lines: str) -> str:
@@ -112,12 +107,9 @@ def test_each_domain_is_asked_as_often_as_its_delay_says_by_all_workers_together
         assert sum(between) < 9 * delay_s + 1.5 + clock.stalled_s
 
 
-def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together(tree: Tree) -> None:
     """Two workers with 16 slots each: a page takes 0.1 s, and the site is asked for two in that time."""
-    site = start_site(pages=25, fan_out=24, latency_s=0.1)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"DQ_DOMAIN_CONCURRENCY": 2})
+    site, project = tree(settings={"DQ_DOMAIN_CONCURRENCY": 2}, pages=25, fan_out=24, latency_s=0.1)
     project.start_workers(2)
     assert project.wait(40) == ["finished", "finished"]
     assert project.count() == dict.fromkeys(site.paths, 1)
@@ -254,12 +246,9 @@ def test_without_partitions_any_slot_will_do(begin: Begin) -> None:
     assert project.count() == dict.fromkeys(["/long?s=0", "/good?s=0"], 1)
 
 
-def test_a_worker_with_other_partitions_is_refused(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors
-) -> None:
+def test_a_worker_with_other_partitions_is_refused(tree: Tree, errors: Errors) -> None:
     """One line that says what differs; the crawl of the others goes on untouched."""
-    site = start_site(pages=80, fan_out=79, latency_s=0.1)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"CONCURRENT_REQUESTS": 2})
+    site, project = tree(settings={"CONCURRENT_REQUESTS": 2}, pages=80, fan_out=79, latency_s=0.1)
     first = project.start_worker()
     wait_until(lambda: project.count().total() > 2, "the first one is under way", 20)
     other = project.run_worker(settings={"DQ_PARTITION_BY": "none"}, timeout_s=20)
@@ -355,14 +344,7 @@ def test_retry_after_of_a_redirected_file_blocks_the_host_that_has_sent_it(begin
 
 # Incremental crawls
 
-TWICE = """\
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+TWICE = spider_of("""
     def parse(self, response):
         yield from super().parse(response)
         if page_path(response) == "/p/0":
@@ -373,17 +355,12 @@ class ProjectSpider(TreeSpider):
         self.record("again", "-")
         for number in range(1, 5):
             yield response.follow(f"/p/{number}")
-"""
+""")
 
 
-def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_this_one(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_this_one(tree: Tree) -> None:
     """With SCHEDULER_PERSIST; each run looks back from its own start."""
-    site = start_site(pages=5)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         spider=TWICE,
         # Else the worker's own memory would drop what comes again.
         settings={
@@ -391,6 +368,7 @@ def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_t
             "DQ_SEEN_TTL": 3600,
             "CONSTANTS": {"scrapy_dq.scheduling.admission.LOCAL_SEEN": 0},
         },
+        pages=5,
     )
 
     def crawled(**settings: Any) -> dict[str, int]:
@@ -409,12 +387,9 @@ def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_t
 
 
 @pytest.mark.parametrize("kept", ["without", "with"])
-def test_seen_that_was_kept_otherwise_is_refused(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors, kept: str
-) -> None:
+def test_seen_that_was_kept_otherwise_is_refused(tree: Tree, errors: Errors, kept: str) -> None:
     """It holds no times, or holds some that this worker cannot read: the message says what it is about."""
-    site = start_site(pages=3)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"SCHEDULER_PERSIST": True})
+    site, project = tree(settings={"SCHEDULER_PERSIST": True}, pages=3)
     ttl = {"DQ_SEEN_TTL": 60}
     first, second, kinds = (ttl, {}, "'expiring', this worker has 'exact'")
     if kept == "without":
@@ -430,10 +405,8 @@ def test_seen_that_was_kept_otherwise_is_refused(
     assert site.hits() - hits == dict.fromkeys(site.paths, 1)
 
 
-def test_a_ttl_without_persist_is_refused(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors
-) -> None:
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url)
+def test_a_ttl_without_persist_is_refused(tree: Tree, errors: Errors) -> None:
+    _, project = tree(pages=1)
     worker = project.run_worker(settings={"DQ_SEEN_TTL": random.randint(1, 9)}, timeout_s=20)
     assert "SCHEDULER_PERSIST = True" in errors(worker)[0]
     assert project.count() == {}

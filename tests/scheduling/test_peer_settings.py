@@ -11,10 +11,11 @@ import pytest
 from scrapy_dq.frontier import Overview
 from support.project import PLAIN, SPIDER, Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.worker import Worker
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
 Look = Callable[[Project | str], Overview]
 Errors = Callable[[Worker], list[str]]
 
@@ -34,16 +35,9 @@ def lines(worker: Worker, level: str) -> list[str]:
     return re.findall(rf"^\S+ \S+ \[scrapy_dq\S*\] {level}: (.*)$", worker.text, re.M)
 
 
-def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(tree: Tree, look: Look) -> None:
     """One INFO line; the order is that of its queue class; duplicates are logged; `seen` stays."""
-    site = start_site(pages=20, fan_out=3)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
-        settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"},
-    )
+    _, project = tree(settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"}, pages=20, fan_out=3)
     worker = project.run_to_end(timeout_s=20)
     assert [event.path for event in project.events() if event.event == "done"] == [
         f"/p/{k}" for k in range(20)
@@ -61,22 +55,18 @@ def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(
 
 @pytest.mark.parametrize("installed", [True, False], ids=["installed", "not installed"])
 def test_a_dupefilter_of_scrapy_redis_is_replaced_with_a_warning(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, installed: bool
+    tree: Tree, look: Look, installed: bool
 ) -> None:
     """It would ask Redis about each request while the event loop waits; so would one that derives from it."""
-    site = start_site(pages=20)
     named = "scrapy_redis.dupefilter.RFPDupeFilter"
-    spider = "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n"
+    own = ""
     if installed:
         pytest.importorskip("scrapy_redis")
-        spider += f"from {named.rpartition('.')[0]} import RFPDupeFilter\nclass Own(RFPDupeFilter): pass\n"
+        own = f"from {named.rpartition('.')[0]} import RFPDupeFilter\nclass Own(RFPDupeFilter): pass\n"
         named = "tree_project.spiders.spider.Own"
     else:
         named = "scrapy_redis.dupefilter.NoSuchFilter"
-    spider += "class ProjectSpider(TreeSpider):\n    name = SPIDER_NAME\n"
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=spider, settings={"DUPEFILTER_CLASS": named}
-    )
+    site, project = tree(spider=spider_of(own), settings={"DUPEFILTER_CLASS": named}, pages=20)
     worker = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(site.paths, 1)
     [said] = lines(worker, "WARNING")
@@ -97,17 +87,14 @@ def test_a_scheduler_that_is_still_theirs_is_warned_about(make_project: MakeProj
 
 
 @pytest.mark.parametrize("kind", ["Scrapy's", "derived from ours", "DQ_ENABLED = False"])
-def test_another_scheduler_than_that_of_the_addon_is_warned_about(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, kind: str
-) -> None:
+def test_another_scheduler_than_that_of_the_addon_is_warned_about(tree: Tree, kind: str) -> None:
     """Every worker would crawl all of the site; that is what DQ_ENABLED = False says."""
     spider = "from scrapy_dq import Scheduler\nclass Own(Scheduler): ...\n" + SPIDER
     more = {"SCHEDULER": "tree_project.spiders.spider.Own"} if kind == "derived from ours" else PLAIN
-    project = make_project(
-        [start_site(pages=2).start_url],
-        redis_url=redis_url,
+    _, project = tree(
         spider=spider,
         settings=more | {"ADDONS": {"scrapy_dq.Addon": 500}, "DQ_ENABLED": kind != "DQ_ENABLED = False"},
+        pages=2,
     )
     said = lines(project.run_to_end(timeout_s=20), "WARNING")
     assert len(said) == (kind == "Scrapy's")

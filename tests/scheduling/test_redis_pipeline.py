@@ -16,9 +16,11 @@ from scrapy_dq.frontier import Overview
 from support.project import PLAIN, Project
 from support.proxy import RedisProxy
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project | str], Overview]
@@ -61,18 +63,10 @@ def warnings_of(worker: Worker) -> list[str]:
     ids=["list", "stream", "Scrapy's scheduler", "not enabled", "add-on not enabled", "as in scrapy-redis"],
 )
 def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    client: redis.Redis,
-    look: Look,
-    settings: dict[str, Any],
+    tree: Tree, client: redis.Redis, look: Look, settings: dict[str, Any]
 ) -> None:
     """Whichever scheduler there is; without a word of warning, from Scrapy neither."""
-    site = start_site(pages=60)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, settings={"ITEM_PIPELINES": PIPELINES} | settings
-    )
+    site, project = tree(settings={"ITEM_PIPELINES": PIPELINES} | settings, pages=60)
     worker = project.run_to_end(timeout_s=20)
     key = "stream of " + project.name if "REDIS_ITEMS_KEY" in settings else project.name + ":items"
     assert stored(client, key) == dict.fromkeys(site.paths, 1)
@@ -88,17 +82,8 @@ def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
 
 
 # A pipeline whose items go another way than the requests of the crawl: through ITEMS_URL.
-OWN_REDIS = """\
-from pathlib import Path
-from scrapy_dq import RedisPipeline
-from scrapy_dq.backend.connection import Connection
-from scrapy_dq.settings import Config
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+OWN_REDIS = spider_of(
+    """
 class OwnPipeline(RedisPipeline):
     def open_spider(self, spider=None):
         super().open_spider(spider)
@@ -106,26 +91,26 @@ class OwnPipeline(RedisPipeline):
         if url:
             config = Config("", redis_url=url, redis_params={"socket_timeout": 0.3})
             self._writer._connection = Connection(config, Path())
-"""
+""",
+    before="""
+from scrapy_dq import RedisPipeline
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.settings import Config
+""",
+)
 OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_spider.ItemRecord": 500}
 
 
 def test_what_a_killed_worker_had_not_stored_is_scraped_again(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    start_proxy: Callable[[str], RedisProxy],
-    client: redis.Redis,
-    look: Look,
+    redis_url: str, tree: Tree, start_proxy: Callable[[str], RedisProxy], client: redis.Redis, look: Look
 ) -> None:
     """The requests of items that wait are not acknowledged; kill -9 in that moment loses none of them."""
-    site = start_site(pages=80, latency_s=0.02)
     proxy = start_proxy(redis_url)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         settings={"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8},
         spider=OWN_REDIS,
+        pages=80,
+        latency_s=0.02,
     )
     key = project.name + ":items"
     worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
@@ -145,21 +130,19 @@ def test_what_a_killed_worker_had_not_stored_is_scraped_again(
 
 def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
+    tree: Tree,
     start_proxy: Callable[[str], RedisProxy],
     client: redis.Redis,
     look: Look,
     errors: Errors,
 ) -> None:
     """SIGTERM: after the grace one ERROR line, and Scrapy's for each item; the next crawl has them all."""
-    site = start_site(pages=60, latency_s=0.02)
     proxy = start_proxy(redis_url)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         settings={"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8, "DQ_SHUTDOWN_GRACE": 1},
         spider=OWN_REDIS,
+        pages=60,
+        latency_s=0.02,
     )
     key = project.name + ":items"
     worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
@@ -181,15 +164,8 @@ def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     client.delete(key)
 
 
-OWN_ITEMS = """\
-import scrapy
-from scrapy_dq import RedisPipeline
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+OWN_ITEMS = spider_of(
+    """
     def parse(self, response):
         path = page_path(response)
         yield from response.follow_all(css="a", callback=self.parse)
@@ -207,19 +183,19 @@ def tagged(item):
 
 def number(item):
     return 5
-"""
+""",
+    before="from scrapy_dq import RedisPipeline\n",
+)
 
 
 def test_a_pipeline_of_ones_own_chooses_the_key_and_a_bad_item_fails_alone(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis, errors: Errors
+    tree: Tree, client: redis.Redis, errors: Errors
 ) -> None:
     """`item_key`; of 30 items one cannot be serialized, and one of three keys is somebody else's."""
-    site = start_site(pages=30)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    _, project = tree(
         spider=OWN_ITEMS,
         settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.OwnPipeline": 300}},
+        pages=30,
     )
     keys = [f"{project.name}:items:{kind}" for kind in range(3)]
     client.set(keys[2], "mine")
@@ -236,32 +212,22 @@ def test_a_pipeline_of_ones_own_chooses_the_key_and_a_bad_item_fails_alone(
     client.delete(*keys)
 
 
-HUGE_ITEM = """\
-import json
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
+HUGE_ITEM = spider_of("""
 
 def padded(item):
     return json.dumps(item) + " " * (2**21 if item["path"] == "/p/3" else 0)
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-"""
+""")
 
 
-def test_an_item_that_redis_never_takes_fails_alone(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_an_item_that_redis_never_takes_fails_alone(tree: Tree, client: redis.Redis) -> None:
     """Redis closes the connection at an item that is too large for it; no other waits for ever behind it."""
-    site = start_site(pages=30)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         spider=HUGE_ITEM,
         settings={
             "ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300},
             "REDIS_ITEMS_SERIALIZER": "tree_project.spiders.spider.padded",
         },
+        pages=30,
     )
     before = client.config_get("proto-max-bulk-len")
     client.config_set("proto-max-bulk-len", 2**20)
@@ -275,21 +241,12 @@ def test_an_item_that_redis_never_takes_fails_alone(
 
 @pytest.mark.parametrize(("name", "fails"), [("tagged", 0), ("number", 5)])
 def test_a_serializer_of_ones_own_makes_text_or_bytes(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    client: redis.Redis,
-    name: str,
-    fails: int,
+    tree: Tree, client: redis.Redis, name: str, fails: int
 ) -> None:
     """By its dotted path; anything else that it makes is refused, item by item."""
-    site = start_site(pages=5)
     path = f"tree_project.spiders.spider.{name}"
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
-        spider=OWN_ITEMS,
-        settings={"ITEM_PIPELINES": PIPELINES, "REDIS_ITEMS_SERIALIZER": path},
+    _, project = tree(
+        spider=OWN_ITEMS, settings={"ITEM_PIPELINES": PIPELINES, "REDIS_ITEMS_SERIALIZER": path}, pages=5
     )
     worker = project.run_to_end(timeout_s=20)
     assert len(stored(client, project.name + ":items")) == 5 - fails

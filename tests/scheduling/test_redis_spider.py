@@ -18,31 +18,22 @@ from scrapy_dq.frontier import Overview, keys
 from scrapy_dq.scheduling.intake import MOST_REASONS
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import FED
 from support.waiting import wait_until
 from support.worker import Worker
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 Look = Callable[[Project], Overview]
 Reasons = Callable[[Project], list[str]]
 Errors = Callable[[Worker], list[str]]
 
-SPIDER = """\
-import scrapy
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
-%s
-"""
 QUICK = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}
 
 
 def spider(*lines: str) -> str:
-    return SPIDER % "\n".join(f"    {line}" for line in lines)
+    return FED + "".join(f"    {line}\n" for line in lines)
 
 
 @pytest.fixture
@@ -396,13 +387,10 @@ def test_a_payload_whose_request_cannot_be_classified_stays_in_flight(
     worker.kill()
 
 
-def test_a_plain_spider_waits_for_the_idle_time(
-    make_project: MakeProject, start_site: StartSite, redis_url: str, look: Look
-) -> None:
+def test_a_plain_spider_waits_for_the_idle_time(tree: Tree, look: Look) -> None:
     """SCHEDULER_IDLE_BEFORE_CLOSE, for any spider; the event loop is never blocked."""
-    site = start_site(pages=3)
     settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
-    project = make_project([site.start_url], redis_url=redis_url, settings=settings)
+    _, project = tree(settings=settings, pages=3)
     worker = project.run_to_end()
     assert "Nothing was fed for 1 s" in worker.text
     assert worker.stats["elapsed_time_seconds"] >= 1

@@ -13,20 +13,14 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
 from support.changing_site import Answer, ChangingSite
 from support.project import Project
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
 Look = Callable[[Project], Overview]
 
-SPIDER = """\
-import scrapy, scrapy_dq
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of(
+    """
     def parse(self, response):
         self.record("done", response.url.rpartition("/")[2])
         if "dq_visit" in response.meta:
@@ -43,7 +37,9 @@ class ProjectSpider(TreeSpider):
 
     def errback(self, failure):
         self.record("errback", failure.request.url.rpartition("/")[2])
-"""
+""",
+    before="import scrapy_dq\n",
+)
 FED_SPIDER = SPIDER.replace("(TreeSpider)", "(scrapy_dq.RedisSpider, TreeSpider)")
 SETTINGS = {
     "DQ_REVISIT": "fixed:1s", "LOGSTATS_INTERVAL": 0, "RETRY_TIMES": 3, "DQ_WORKER_TTL": 3,

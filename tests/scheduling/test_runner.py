@@ -14,21 +14,15 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
 from support.project import SPIDER, Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.worker import Worker
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
+Tree = Callable[..., tuple[TreeSite, Project]]
 StartScript = Callable[[Project, str], Worker]
 Look = Callable[[str], Overview]
 
 # Two spiders; the second one brings settings of its own, and is recorded as "other".
-SPIDERS = """\
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDERS = spider_of("""
 class OtherSpider(TreeSpider):
     name = SPIDER_NAME + "-other"
     custom_settings = {"DQ_CRAWL": "custom-%(spider)s", "DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 1}
@@ -36,7 +30,7 @@ class OtherSpider(TreeSpider):
     def parse(self, response):
         self.record("other", page_path(response))
         yield from response.follow_all(css="a", callback=self.parse)
-"""
+""")
 AT_ONCE = """\
 from scrapy import crawler
 from scrapy.utils.project import get_project_settings
@@ -74,18 +68,12 @@ reactor.run()
 
 @pytest.mark.parametrize("process", ["CrawlerProcess", "AsyncCrawlerProcess"])
 def test_one_spider_twice_and_another_one_share_a_process(
-    process: str,
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    start_script: StartScript,
-    look: Look,
+    process: str, redis_url: str, tree: Tree, start_script: StartScript, look: Look
 ) -> None:
     """Two crawlers of a spider share its crawl; a spider's custom_settings give the other its own."""
     if not hasattr(scrapy.crawler, process):
         pytest.skip(f"this Scrapy has no {process}")
-    site = start_site(pages=60, latency_s=0.01)
-    project = make_project([site.start_url], redis_url=redis_url, spider=SPIDERS)
+    site, project = tree(spider=SPIDERS, pages=60, latency_s=0.01)
     script = start_script(project, AT_ONCE.format(process=process))
     assert script.wait(30) == 0
     assert script.text.count("Spider closed (finished)") == 3
@@ -101,16 +89,9 @@ def test_one_spider_twice_and_another_one_share_a_process(
     assert look(f"{project.name}-other").phase == "absent"
 
 
-def test_one_spider_one_by_one_is_two_runs(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    start_script: StartScript,
-    look: Look,
-) -> None:
+def test_one_spider_one_by_one_is_two_runs(tree: Tree, start_script: StartScript, look: Look) -> None:
     """A CrawlerRunner that starts the spider again when it has finished crawls everything again."""
-    site = start_site(pages=20)
-    project = make_project([site.start_url], redis_url=redis_url)
+    site, project = tree(pages=20)
     script = start_script(project, ONE_BY_ONE)
     assert script.wait(30) == 0
     assert "new run 0" in script.text
@@ -119,16 +100,7 @@ def test_one_spider_one_by_one_is_two_runs(
     assert (look(project.name).run, look(project.name).members) == (1, [])
 
 
-IDLE = """\
-import asyncio
-import scrapy
-from scrapy import signals
-from scrapy.exceptions import DontCloseSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
+IDLE = spider_of("""
     idles = 0
 
     @classmethod
@@ -150,15 +122,12 @@ class ProjectSpider(TreeSpider):
     def add(self, path):
         url = self.start_urls[0].replace("/p/0", path)
         self.crawler.engine.crawl(scrapy.Request(url, self.parse))
-"""
+""")
 
 
-def test_a_spider_idle_handler_may_add_requests(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_spider_idle_handler_may_add_requests(tree: Tree) -> None:
     """A request from spider_idle, and one from a timer during DontCloseSpider, open the run again."""
-    site = start_site(pages=5)
-    project = make_project([site.start_url], redis_url=redis_url, spider=IDLE)
+    _, project = tree(spider=IDLE, pages=5)
     worker = project.run_to_end(timeout_s=20)
     order = [(e.event, e.path) for e in project.events() if e.event in ("idle", "done")]
     assert order[5:] == [
@@ -178,16 +147,15 @@ def test_a_spider_idle_handler_may_add_requests(
     scrapy.version_info < (2, 19) and not (find_spec("httpx") or find_spec("httpx2")),
     reason="without a reactor this Scrapy downloads with httpx, which is not there",
 )
-def test_scrapy_without_a_reactor_crawls(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
     """TWISTED_REACTOR_ENABLED = False: two workers share a crawl, redirects and retries in it."""
-    site = start_site(pages=40, redirect_every=7, flaky_every=5, latency_s=0.02)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
-        # A run name: a worker that is late finds the run finished, and does not start the next one.
+    # A run name: a worker that is late finds the run finished, and does not start the next one.
+    site, project = tree(
         settings={"TWISTED_REACTOR_ENABLED": False, "DQ_RUN_NAME": "only"},
+        pages=40,
+        redirect_every=7,
+        flaky_every=5,
+        latency_s=0.02,
     )
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
@@ -209,15 +177,9 @@ class Unopened(Scheduler):
 )
 
 
-def test_another_reactor_is_refused(
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
-    errors: Callable[[Worker], list[str]],
-    look: Look,
-) -> None:
+def test_another_reactor_is_refused(tree: Tree, errors: Callable[[Worker], list[str]], look: Look) -> None:
     """With SelectReactor the first ERROR line names TWISTED_REACTOR; it ends as failed, nothing is stored."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url, spider=UNOPENED)
+    _, project = tree(spider=UNOPENED, pages=1)
     select = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
     worker = project.start_worker(settings=select)
     control = project.start_worker(settings=select | {"SCHEDULER": "tree_project.spiders.spider.Unopened"})

@@ -9,11 +9,11 @@ from scrapy_dq.frontier import Overview
 from support.project import PLAIN, Project
 from support.proxy import RedisProxy
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
+Tree = Callable[..., tuple[TreeSite, Project]]
 StartScript = Callable[[Project, str], Worker]
 Look = Callable[[Project | str], Overview]
 Errors = Callable[[Worker], list[str]]
@@ -24,12 +24,9 @@ def pages_of(project: Project, worker: Worker) -> list[str]:
     return [e.path for e in project.events() if e.event == "done" and e.pid == worker.pid]
 
 
-def test_closespider_limits_leave_a_crawl_that_resumes(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_closespider_limits_leave_a_crawl_that_resumes(tree: Tree, look: Look) -> None:
     """CLOSESPIDER_ITEMCOUNT, then CLOSESPIDER_PAGECOUNT: the third worker crawls just the rest."""
-    site = start_site(pages=150, latency_s=0.02)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"CONCURRENT_REQUESTS": 4})
+    site, project = tree(settings={"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.02)
     for limit in ("CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT"):
         worker = project.run_worker(settings={limit: 10}, timeout_s=20)
         assert worker.close_reason == limit.lower()
@@ -42,16 +39,7 @@ def test_closespider_limits_leave_a_crawl_that_resumes(
     assert project.count() == dict.fromkeys(site.paths, 1)
 
 
-PAUSING = """\
-import asyncio
-from pathlib import Path
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+PAUSING = spider_of("""
     async def start(self):
         site = self.start_urls[0]
         yield scrapy.Request(site + "/gate?s=0", self.gate, priority=1)
@@ -67,19 +55,12 @@ class ProjectSpider(TreeSpider):
     async def told_to(self, what):
         while not Path(what).exists():
             await asyncio.sleep(0.02)
-"""
+""")
 
 
-def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look: Look) -> None:
     """While engine.pause() lasts nothing is leased, beats go on, nobody takes its page; unpause() goes on."""
-    project = make_project(
-        [start_site(pages=1).url("")],
-        redis_url=redis_url,
-        spider=PAUSING,
-        settings={"CONCURRENT_REQUESTS": 2, "DQ_WORKER_TTL": 1},
-    )
+    _, project = begin(PAUSING, settings={"CONCURRENT_REQUESTS": 2, "DQ_WORKER_TTL": 1})
     worker = project.start_worker()
 
     def waiting() -> int:
@@ -104,14 +85,9 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(
     assert not {"dq/reclaimed", "dq/rejoins"} & worker.stats.keys()
 
 
-def test_a_feed_per_worker_survives_a_kill(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, start_proxy: Callable[[str], RedisProxy]
-) -> None:
+def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: Callable[[str], RedisProxy]) -> None:
     """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked is in a feed file."""
-    site = start_site(pages=150, latency_s=0.05)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         settings={
             "SCHEDULER": None,
             "DUPEFILTER_CLASS": None,
@@ -119,6 +95,8 @@ def test_a_feed_per_worker_survives_a_kill(
             "ADDONS": {"scrapy_dq.Addon": 500},
             "FEEDS": {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}},
         },
+        pages=150,
+        latency_s=0.05,
     )
     first, second = project.start_workers(2)
     wait_until(lambda: len(pages_of(project, first)) >= 30, "the first worker is under way", 20)
@@ -135,14 +113,7 @@ def test_a_feed_per_worker_survives_a_kill(
 
 
 # Twenty pages, and no more until the file `go` is there: what is killed then has not finished.
-GATED = """\
-import asyncio
-from pathlib import Path
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
+GATED = spider_of("""
     pages = 0
 
     async def parse(self, response):
@@ -151,17 +122,12 @@ class ProjectSpider(TreeSpider):
             await asyncio.sleep(0.02)
         for output in super().parse(response):
             yield output
-"""
+""")
 
 
-def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(tree: Tree) -> None:
     """`scrapy crawl NAME -O items.jsonl`, killed, and the same command again: what was scraped stays."""
-    site = start_site(pages=60)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    site, project = tree(
         spider=GATED,
         settings={
             "CONCURRENT_REQUESTS": 4,
@@ -171,6 +137,7 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(
                 "items.json": {"format": "json", "overwrite": True},
             },
         },
+        pages=60,
     )
     feed = project.folder / "items.jsonl"
 
@@ -193,10 +160,9 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(
     assert "is appended to" not in worker.text
 
 
-def test_the_http_cache_works(redis_url: str, make_project: MakeProject, start_site: StartSite) -> None:
+def test_the_http_cache_works(tree: Tree) -> None:
     """HTTPCACHE_ENABLED: the second run is served from the first one's cache."""
-    site = start_site(pages=20)
-    project = make_project([site.start_url], redis_url=redis_url, settings={"HTTPCACHE_ENABLED": True})
+    site, project = tree(settings={"HTTPCACHE_ENABLED": True}, pages=20)
     for run in (0, 1):
         worker = project.run_worker(timeout_s=20)
         assert f"new run {run}" in worker.text
@@ -205,14 +171,9 @@ def test_the_http_cache_works(redis_url: str, make_project: MakeProject, start_s
     assert site.hits() == dict.fromkeys(site.paths, 1)
 
 
-def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(tree: Tree) -> None:
     """DEPTH_PRIORITY = 1 with FIFO queues crawls level by level; other settings without effect are named."""
-    site = start_site(pages=40, fan_out=3)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
+    _, project = tree(
         settings={
             "CONCURRENT_REQUESTS": 1,
             "DEPTH_PRIORITY": 1,
@@ -220,6 +181,8 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
             "SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue",
             "JOBDIR": "job",
         },
+        pages=40,
+        fan_out=3,
     )
     worker = project.run_worker(timeout_s=20)
     pages = pages_of(project, worker)
@@ -237,15 +200,7 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
 
 # A gate, and what waits behind it. While all of that is yielded the engine is paused, so that nothing is
 # leased ahead, and the order of crawling is that of leasing.
-ORDERED = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+ORDERED = spider_of("""
     async def start(self):
         site = self.start_urls[0]
         self.at_the_gate, self.all_started = asyncio.Event(), asyncio.Event()
@@ -269,7 +224,7 @@ class ProjectSpider(TreeSpider):
 
     def parse(self, response):
         self.record(self.settings["ORDER_NAME"], page_path(response).partition("?")[0])
-"""
+""")
 # One crawler for each of several settings, all at once.
 CRAWLERS = """\
 from scrapy.utils.reactor import install_reactor
@@ -291,7 +246,7 @@ reactor.run()
 
 
 def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, start_script: StartScript
+    begin: Tree, start_script: StartScript
 ) -> None:
     """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler.
 
@@ -306,12 +261,7 @@ def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
         start = {"SCHEDULER_START_MEMORY_QUEUE": queue}
         changed.append({"ORDER_NAME": f"plain-{name}", **PLAIN, **start})
         changed.append({"ORDER_NAME": name, "DQ_CRAWL": f"%(spider)s-{name}", **start})
-    project = make_project(
-        [start_site(pages=1).url("")],
-        redis_url=redis_url,
-        spider=ORDERED,
-        settings={"CONCURRENT_REQUESTS": 1},
-    )
+    _, project = begin(ORDERED, settings={"CONCURRENT_REQUESTS": 1})
     script = start_script(project, CRAWLERS.format(changed=changed))
     assert script.wait(30) == 0
     names = [settings["ORDER_NAME"] for settings in changed]
@@ -333,20 +283,8 @@ def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
         assert paths[name] == paths[f"plain-{name}"] != paths["plain"]
 
 
-TWICE = """\
-from scrapy_dq import DupeFilter
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class Raising(DupeFilter):
-    def log(self, request, spider):
-        raise ValueError("it cannot be logged")
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+TWICE = spider_of(
+    """
     def parse(self, response):
         self.record(self.settings["CASE"], page_path(response))
         for _ in range(2):
@@ -355,11 +293,18 @@ class ProjectSpider(TreeSpider):
 
     def leaf(self, response):
         self.record(self.settings["CASE"], "/linked-by-all")
-"""
+
+
+class Raising(DupeFilter):
+    def log(self, request, spider):
+        raise ValueError("it cannot be logged")
+""",
+    before="from scrapy_dq import DupeFilter\n",
+)
 
 
 def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, start_script: StartScript
+    tree: Tree, start_script: StartScript
 ) -> None:
     """Two workers each: ours and the default share `seen`; BaseDupeFilter filters nothing, and it is said.
 
@@ -379,9 +324,8 @@ def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
         settings = {"CASE": case, "SCHEDULER": scheduler, "DUPEFILTER_CLASS": dupefilter}
         settings["DQ_CRAWL"] = f"%(spider)s-{case}"
         changed += [settings] if case == "alone" else [settings, settings]
-    site = start_site(pages=13, fan_out=3, latency_s=0.1)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=TWICE, settings={"CONCURRENT_REQUESTS": 2}
+    site, project = tree(
+        spider=TWICE, settings={"CONCURRENT_REQUESTS": 2}, pages=13, fan_out=3, latency_s=0.1
     )
     script = start_script(project, CRAWLERS.format(changed=changed))
     assert script.wait(30) == 0
@@ -414,11 +358,9 @@ WRONG = {
 }
 
 
-def test_a_wrong_setting_fails_at_start_with_one_clear_line(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, errors: Errors, look: Look
-) -> None:
+def test_a_wrong_setting_fails_at_start_with_one_clear_line(tree: Tree, errors: Errors, look: Look) -> None:
     """The first ERROR line names the setting, its value and what is allowed; nothing is stored or crawled."""
-    project = make_project([start_site(pages=1).start_url], redis_url=redis_url)
+    _, project = tree(pages=1)
     workers = {case: project.start_worker(settings=settings) for case, (settings, _) in WRONG.items()}
     for case, worker in workers.items():
         worker.wait(20)

@@ -21,41 +21,16 @@ from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedSc
 from scrapy_dq.scheduling.session import Session
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 Look = Callable[[Project], Overview]
 MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
 
 # Every way in which a request ends; the scheduler records what the engine does, and in which order.
-ENDINGS = """\
-from urllib.parse import urlsplit
-import scrapy
-from scrapy.core.engine import ExecutionEngine
-from scrapy.utils.defer import maybe_deferred_to_future
-from scrapy_dq import Scheduler
-from support.tree_spider import Record, TreeSpider
-from tree_project.settings import CLOSED_PORT, SPIDER_NAME
-
-# Scrapy looks for requests every 5 s by itself; here only when it is woken.
-ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 600
-
-class RecordingScheduler(Scheduler):
-    def __init__(self, crawler):
-        super().__init__(crawler)
-        self.record = Record(crawler)
-
-    def enqueue_request(self, request):
-        self.record("enqueued", urlsplit(request.url).path)
-        return super().enqueue_request(request)
-
-    def settled(self, request, outcome, reason):
-        self.record("settled-" + outcome.value, urlsplit(request.url).path)
-        super().settled(request, outcome, reason)
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+ENDINGS = spider_of(
+    """
     async def start(self):
         site, gone = self.start_urls[0], f"http://127.0.0.1:{CLOSED_PORT}"
         yield scrapy.Request(site + "/flaky?flaky=1", self.leaf)
@@ -93,7 +68,31 @@ class ProjectSpider(TreeSpider):
 
     def fails_too(self, failure):
         raise ValueError("on purpose")
-"""
+
+
+# Scrapy looks for requests every 5 s by itself; here only when it is woken.
+ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 600
+
+class RecordingScheduler(Scheduler):
+    def __init__(self, crawler):
+        super().__init__(crawler)
+        self.record = Record(crawler)
+
+    def enqueue_request(self, request):
+        self.record("enqueued", urlsplit(request.url).path)
+        return super().enqueue_request(request)
+
+    def settled(self, request, outcome, reason):
+        self.record("settled-" + outcome.value, urlsplit(request.url).path)
+        super().settled(request, outcome, reason)
+""",
+    before="""
+from urllib.parse import urlsplit
+from scrapy.core.engine import ExecutionEngine
+from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy_dq import Scheduler
+""",
+)
 ONE_ATTEMPT = {
     "/moved", "/target", "/raises", "/raises-late", "/late-child", "/again", "/again-child", "/status",
     "/errback-child",
@@ -186,11 +185,17 @@ def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) 
     assert len(endings.times("settled-failed", "/gone-errback-raises")) == 1
 
 
-SLOW_PIPELINE = """\
-import asyncio
-from scrapy import signals
-from support.tree_spider import Record, TreeSpider
-from tree_project.settings import SPIDER_NAME
+SLOW_PIPELINE = spider_of("""
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.scraped, signals.item_scraped)
+        return spider
+
+    async def scraped(self, item):
+        await asyncio.sleep(0.3)
+        self.record("scraped", item["path"])
+
 
 class SlowPipeline:
     def __init__(self, crawler):
@@ -204,31 +209,15 @@ class SlowPipeline:
         self.record("piped", item["path"])
         await asyncio.sleep(0.5)
         return item
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.scraped, signals.item_scraped)
-        return spider
-
-    async def scraped(self, item):
-        await asyncio.sleep(0.3)
-        self.record("scraped", item["path"])
-"""
+""")
 
 
-def test_a_page_is_in_flight_until_its_items_are_through(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_a_page_is_in_flight_until_its_items_are_through(tree: Tree, look: Look) -> None:
     """An async pipeline and an async item_scraped handler keep the lease; the ack comes after both."""
-    project = make_project(
-        [start_site(pages=1).start_url],
-        redis_url=redis_url,
+    _, project = tree(
         spider=SLOW_PIPELINE,
         settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.SlowPipeline": 300}},
+        pages=1,
     )
     worker = project.start_worker()
     wait_until(lambda: project.count("piped"), "the item reaches the pipeline", 20)
@@ -246,14 +235,7 @@ def test_a_page_is_in_flight_until_its_items_are_through(
     assert worker.stats["dq/acked"] == 1
 
 
-INTERRUPTED = """\
-from scrapy.exceptions import CloseSpider
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+INTERRUPTED = spider_of("""
     def parse(self, response):
         path = page_path(response)
         self.record("start", path)
@@ -262,17 +244,12 @@ class ProjectSpider(TreeSpider):
                 raise CloseSpider("enough")
             yield request
         self.record("done", path)
-"""
+""")
 
 
-def test_closespider_in_the_middle_of_a_callback_gives_the_page_back(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
-) -> None:
+def test_closespider_in_the_middle_of_a_callback_gives_the_page_back(tree: Tree, look: Look) -> None:
     """The rest of its output was dropped, so the page is released; a resumed crawl finds all 100 links."""
-    site = start_site(pages=101, fan_out=100)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=INTERRUPTED, settings={"BREAK_AT": -1}
-    )
+    site, project = tree(spider=INTERRUPTED, settings={"BREAK_AT": -1}, pages=101, fan_out=100)
     first = project.run_worker(settings={"BREAK_AT": 50}, timeout_s=20)
     assert first.close_reason == "enough"
     assert first.stats["dq/released"] >= 1
@@ -287,27 +264,7 @@ def test_closespider_in_the_middle_of_a_callback_gives_the_page_back(
     assert second.stats["dq/duplicates"] == second.stats["dupefilter/filtered"] == 50
 
 
-PARENT_TWICE = """\
-import asyncio
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class HoldingPipeline:
-    @classmethod
-    def from_crawler(cls, crawler):
-        pipeline = cls()
-        pipeline.holds = crawler.settings.getbool("HOLD")
-        return pipeline
-
-    async def process_item(self, item, spider=None):
-        if self.holds:
-            await asyncio.sleep(60)
-        return item
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+PARENT_TWICE = spider_of("""
     async def start(self):
         site = self.start_urls[0]
         yield scrapy.Request(site + "/generator?s=0", self.generator)
@@ -333,20 +290,28 @@ class ProjectSpider(TreeSpider):
             await asyncio.sleep(0)
             yield output
 
-    def leaf(self, response):
-        self.record("done", page_path(response))
-"""
+
+class HoldingPipeline:
+    @classmethod
+    def from_crawler(cls, crawler):
+        pipeline = cls()
+        pipeline.holds = crawler.settings.getbool("HOLD")
+        return pipeline
+
+    async def process_item(self, item, spider=None):
+        if self.holds:
+            await asyncio.sleep(60)
+        return item
+""")
 
 
 @pytest.mark.parametrize("dupefilter", ["scrapy_dq.DupeFilter", "scrapy.dupefilters.BaseDupeFilter"])
 def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look, dupefilter: str
+    begin: Tree, look: Look, dupefilter: str
 ) -> None:
     """A worker dies in its pages' pipelines; the pages run again, each of their equal children once."""
-    project = make_project(
-        [start_site(pages=1).url("")],
-        redis_url=redis_url,
-        spider=PARENT_TWICE,
+    _, project = begin(
+        PARENT_TWICE,
         settings={
             "ITEM_PIPELINES": {"tree_project.spiders.spider.HoldingPipeline": 300},
             "DUPEFILTER_CLASS": dupefilter,
@@ -520,16 +485,8 @@ def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
     assert "engine._slot.inprogress of Scrapy" in caplog.text
 
 
-DOWNLOADS_WHAT_WAITS = """\
-import asyncio
-import scrapy
-from scrapy.utils.defer import maybe_deferred_to_future
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+DOWNLOADS_WHAT_WAITS = spider_of(
+    """
     async def parse(self, response):
         # A lambda cannot be stored: it stays in this worker, and waits, as long as the downloader is busy.
         page = response.follow("/p/1", callback=lambda again: self.page(again), dont_filter=True)
@@ -541,16 +498,15 @@ class ProjectSpider(TreeSpider):
 
     def page(self, response):
         self.record("done", page_path(response))
-"""
+""",
+    before="from scrapy.utils.defer import maybe_deferred_to_future\n",
+)
 
 
-def test_a_local_request_that_waits_is_not_done_when_it_is_downloaded_meanwhile(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
+def test_a_local_request_that_waits_is_not_done_when_it_is_downloaded_meanwhile(tree: Tree) -> None:
     """`engine.download()` of what was yielded ends with the same call of the engine; it is crawled, too."""
-    site = start_site(pages=3)
     busy = {"CONCURRENT_REQUESTS": 1}
-    project = make_project([site.start_url], redis_url=redis_url, spider=DOWNLOADS_WHAT_WAITS, settings=busy)
+    _, project = tree(spider=DOWNLOADS_WHAT_WAITS, settings=busy, pages=3)
     project.run_to_end(timeout_s=30)
     assert project.count("looked") == {"at it": 1}
     assert set(project.count()) == {"/p/1", "/p/2?delay=0.5"}

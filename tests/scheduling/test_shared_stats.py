@@ -14,6 +14,7 @@ from support.project import PLAIN, Project
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 
+Tree = Callable[..., tuple[TreeSite, Project]]
 MakeProject = Callable[..., Project]
 StartSite = Callable[..., TreeSite]
 
@@ -34,12 +35,9 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_the_sums_are_those_of_both_workers_logs(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_the_sums_are_those_of_both_workers_logs(tree: Tree, client: redis.Redis) -> None:
     """Every stat that is counted, to the last page and the last exchange; of the depth, the largest."""
-    site = start_site(pages=300, latency_s=0.01)
-    project = make_project([site.start_url], redis_url=redis_url, settings=SHARED | told_every(0.2))
+    _, project = tree(settings=SHARED | told_every(0.2), pages=300, latency_s=0.01)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
     first, second = (worker.stats for worker in workers)
@@ -61,13 +59,10 @@ def test_the_sums_are_those_of_both_workers_logs(
     assert shared_stats(client, project.name)["item_scraped_count"] == 300
 
 
-def test_what_leaving_counts_is_in_the_sums(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_what_leaving_counts_is_in_the_sums(tree: Tree, client: redis.Redis) -> None:
     """A worker that closes in the middle gives leases back, and acknowledges its last pages, as it leaves."""
-    site = start_site(pages=100, latency_s=0.01)
     settings = SHARED | {"CLOSESPIDER_ITEMCOUNT": 10, "CONCURRENT_REQUESTS": 2}
-    project = make_project([site.start_url], redis_url=redis_url, settings=settings)
+    _, project = tree(settings=settings, pages=100, latency_s=0.01)
     worker = project.run_worker(timeout_s=20)
     assert worker.close_reason == "closespider_itemcount"
     sums = shared_stats(client, project.name)
@@ -75,16 +70,11 @@ def test_what_leaving_counts_is_in_the_sums(
     assert sums["dq/acked"] == worker.stats["dq/acked"] == worker.stats["item_scraped_count"]
 
 
-def test_a_killed_worker_takes_one_interval_with_it(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_a_killed_worker_takes_one_interval_with_it(tree: Tree, client: redis.Redis) -> None:
     """What it had reported stays counted; only what it had not reported is missing."""
     interval_s = 0.5
-    site = start_site(pages=150, latency_s=0.05)
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
-        settings=SHARED | told_every(interval_s) | {"CONCURRENT_REQUESTS": 4},
+    site, project = tree(
+        settings=SHARED | told_every(interval_s) | {"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.05
     )
 
     def told() -> float:

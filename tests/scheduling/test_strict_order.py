@@ -10,22 +10,15 @@ import scrapy
 
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
+Tree = Callable[..., tuple[TreeSite, Project]]
 PLAIN = {
     "SCHEDULER": "scrapy.core.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
 }
 # Nothing holds the engine up: it asks for the next request while a page still yields its links.
-SPIDER = """\
-import scrapy
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SPIDER = spider_of("""
     async def start(self):
         for number in range(6):
             yield scrapy.Request(self.start_urls[0] + f"?start={number}", priority=number % 2)
@@ -34,7 +27,7 @@ class ProjectSpider(TreeSpider):
         self.record("done", response.url.partition("?")[0][-8:] + response.url[-8:])
         for number, request in enumerate(response.follow_all(css="a", callback=self.parse)):
             yield request.replace(priority=self.settings.getlist("PRIORITIES")[number % 3])
-"""
+""")
 
 
 def sent(project: Project, settings: dict[str, Any]) -> list[str]:
@@ -56,13 +49,8 @@ def sent(project: Project, settings: dict[str, Any]) -> list[str]:
     ],
     ids=["default", "priorities", "breadth-first", "start-lifo", "start-shared"],
 )
-def test_requests_are_sent_as_by_scrapys_scheduler(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, settings: dict[str, Any]
-) -> None:
-    site = start_site(pages=85, fan_out=4)
-    project = make_project(
-        [site.start_url], redis_url=redis_url, spider=SPIDER, settings={"CONCURRENT_REQUESTS": 1, **settings}
-    )
+def test_requests_are_sent_as_by_scrapys_scheduler(tree: Tree, settings: dict[str, Any]) -> None:
+    _, project = tree(spider=SPIDER, settings={"CONCURRENT_REQUESTS": 1, **settings}, pages=85, fan_out=4)
     plain = sent(project, PLAIN)
     assert len(plain) == 85 + 5
     assert sent(project, {"DQ_STRICT_ORDER": True}) == plain

@@ -18,6 +18,7 @@ from scrapy_dq.frontier.model import Hold, Words
 from scrapy_dq.scheduling.session import Session
 from support.live_frontier import HandWorker, LiveFrontier
 from support.project import Project
+from support.tree_spider import spider_of
 
 
 @pytest.fixture
@@ -70,18 +71,11 @@ def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
 
 
 # What start() yields cannot be stored: each worker crawls it.
-LOCAL = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+LOCAL = spider_of("""
     async def start(self):
         for number in range(3):
             yield scrapy.Request(f"data:,{number}", lambda response: self.record("done", response.text))
-"""
+""")
 
 
 def test_what_is_local_waits_for_the_end_of_a_pause_too(

@@ -14,17 +14,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from scrapy_dq.frontier import Overview
 from support.project import Project
 from support.tree_site import TreeSite
+from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
 from support.worker import Worker
 
-HOLDING = """\
-import asyncio
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
+Tree = Callable[..., tuple[TreeSite, Project]]
 
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
+HOLDING = spider_of("""
     hold = ""
 
     async def parse(self, response):
@@ -35,32 +31,14 @@ class ProjectSpider(TreeSpider):
             await asyncio.sleep(3600)
         yield {"path": path}
         self.record("done", path)
-"""
-WITHOUT = """\
-import sys
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-{before}
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+""")
+WITHOUT = spider_of("""
     def closed(self, reason):
         # redis-py has metrics of its own, with OpenTelemetry.
         names = "opentelemetry.exporter", "scrapy_dq.scheduling.tracing"
         self.logger.info("of it: %s", [name for name in sys.modules if name.startswith(names)])
-"""
-SHORTER = """\
-from scrapy_dq.scheduling import tracing
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-tracing.LAST_S = 1.0
-
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-"""
+""")
+SHORTER = spider_of("", before="from scrapy_dq.scheduling import tracing\ntracing.LAST_S = 1.0\n")
 
 
 class Span(NamedTuple):
@@ -127,17 +105,10 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
-    redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    receiver: Receiver,
+    tree: Tree, receiver: Receiver
 ) -> None:
     """Each page: put in the lease of the page that links to it, leased, downloaded, acked."""
-    project = make_project(
-        [start_site(pages=30, fan_out=3, latency_s=0.05).start_url],
-        redis_url=redis_url,
-        settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2},
-    )
+    _, project = tree(settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2}, pages=30, fan_out=3, latency_s=0.05)
     workers = project.start_workers(2)
     assert set(project.wait(60)) <= {"finished", "run_over"}
     assert len(project.count()) == 30
@@ -165,17 +136,10 @@ def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
 
 
 def test_the_trace_of_a_killed_worker_goes_on_in_the_next(
-    redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    look: Callable[[Project], Overview],
-    receiver: Receiver,
+    tree: Tree, look: Callable[[Project], Overview], receiver: Receiver
 ) -> None:
     """The lease that it had is missing. Unfiltered links that it has put already are put once, as ever."""
-    project = make_project(
-        [start_site(pages=13, fan_out=3).start_url], redis_url=redis_url, spider=HOLDING,
-        settings={"DQ_TRACE": 1},
-    )  # fmt: skip
+    _, project = tree(spider=HOLDING, settings={"DQ_TRACE": 1}, pages=13, fan_out=3)
     lease = f"lease {project.name}"
     killed = project.start_worker(args={"hold": "1"})
     wait_until(lambda: len(receiver.named(lease)) == 12, "all but the first page are done", 30)
@@ -193,15 +157,10 @@ def test_the_trace_of_a_killed_worker_goes_on_in_the_next(
     assert root.trace == last.trace
 
 
-def test_nothing_is_imported_or_sent_unless_it_is_asked_for(
-    redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    receiver: Receiver,
-) -> None:
+def test_nothing_is_imported_or_sent_unless_it_is_asked_for(tree: Tree, receiver: Receiver) -> None:
     """By default."""
-    spider = WITHOUT.format(before="")
-    project = make_project([start_site(pages=3).start_url], redis_url=redis_url, spider=spider)
+    spider = WITHOUT
+    _, project = tree(spider=spider, pages=3)
     worker = project.run_to_end(environ={"A_PROCESS": "of its own"})
     assert "of it: []" in worker.text
     assert not receiver.spans
@@ -211,7 +170,7 @@ def test_an_extra_that_is_not_installed_is_named(
     redis_url: str, make_project: Callable[..., Project], errors: Callable[[Worker], list[str]]
 ) -> None:
     """The crawl does not begin; there is one line."""
-    spider = WITHOUT.format(before="sys.modules['opentelemetry'] = None\nsys.modules.pop('TRACING', None)\n")
+    spider = WITHOUT + "sys.modules['opentelemetry'] = None\nsys.modules.pop('TRACING', None)\n"
     spider = spider.replace("TRACING", "scrapy_dq.scheduling.tracing")
     project = make_project(
         ["http://127.0.0.1:1/"], redis_url=redis_url, spider=spider, settings={"DQ_TRACE": 0.5}
@@ -237,19 +196,12 @@ def test_a_variable_that_the_sdk_refuses_ends_the_crawl(
 
 @pytest.mark.parametrize("path", ["/drip", ""])
 def test_a_receiver_that_takes_nothing_delays_nothing_but_the_end(
-    redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    receiver: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
+    tree: Tree, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Not even the end of the process, if it answers for ever. The log has one line on it."""
     port = receiver.server.server_port if path else free_port()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}{path}")
-    project = make_project(
-        [start_site(pages=20).start_url], redis_url=redis_url, spider=SHORTER, settings={"DQ_TRACE": 1}
-    )
+    _, project = tree(spider=SHORTER, settings={"DQ_TRACE": 1}, pages=20)
     worker = project.run_to_end()
     assert len(project.count()) == 20
     assert worker.text.count("DQ_TRACE: spans are late or lost, the crawl goes on (") == 1

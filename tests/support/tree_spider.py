@@ -11,6 +11,27 @@ import scrapy
 from scrapy.crawler import Crawler
 from scrapy.http import Response, TextResponse
 
+HEAD = """\
+import asyncio
+import gc
+import json
+import math
+import os
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import scrapy
+from scrapy import Request, signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider, DropItem, IgnoreRequest
+from scrapy.http import HtmlResponse, TextResponse
+
+from support.tree_spider import Record, TreeSpider, page_path
+from tree_project.settings import *
+"""
+"""What the module of a test's own spider can use."""
+
 
 class Record:
     """Appends lines `event pid path` to the file RECORD_PATH; a kill -9 loses none that was written.
@@ -56,6 +77,10 @@ class TreeSpider(scrapy.Spider):
         yield {"path": path}
         self.record("done", path)
 
+    def leaf(self, response: Response) -> Any:
+        """Record the page, and follow nothing: a callback for spiders of tests."""
+        self.record("done", page_path(response))
+
 
 class ItemRecord:
     """The item pipeline of the temporary projects: records `item` once an item came through."""
@@ -78,6 +103,20 @@ def page_path(response: Response) -> str:
     """Return path and query of the page, as the site counts them."""
     url = urlsplit(response.url)
     return f"{url.path}?{url.query}" if url.query else url.path
+
+
+def spider_of(body: str, bases: str = "TreeSpider", before: str = "") -> str:
+    """Return the module of a project whose spider is a TreeSpider with this body.
+
+    Args:
+        body: of the class; what stands in the first column after it belongs to the module.
+        before: what has to stand before the class, besides HEAD.
+    """
+    return f"{HEAD}{before}\n\nclass ProjectSpider({bases}):\n    name = SPIDER_NAME\n{body}"
+
+
+FED = spider_of("", "RedisSpider, TreeSpider", "from scrapy_dq import RedisSpider\n")
+"""A TreeSpider that is fed."""
 
 
 def spider_source(cls: type[TreeSpider]) -> str:
