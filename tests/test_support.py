@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import redis
 
+from support.given import MakeProject, StartProxy, StartSite
 from support.project import PLAIN, SPIDER, Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.resp import Framer
-from support.tree_site import TreeSite
 from support.waiting import wait_until
-
-StartRedis = Callable[..., RedisServer]
-StartProxy = Callable[[str], RedisProxy]
 
 
 @pytest.fixture
@@ -104,9 +100,7 @@ with open(f"seen-{os.getpid()}", "w") as file:
 )
 
 
-def test_a_forked_worker_is_as_one_that_is_started(
-    make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
-) -> None:
+def test_a_forked_worker_is_as_one_that_is_started(make_project: MakeProject, start_site: StartSite) -> None:
     """It sees the same, ends in the same way, and its end is reported in the same way."""
     site = start_site(pages=30, latency_s=0.05)
     forked = make_project([site.start_url], settings=PLAIN, spider=LOOKS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +10,9 @@ import redis
 
 from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.frontier.rights import ROLES, acl_of
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
-from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq, run_dq_each
-from support.tree_site import TreeSite
 from support.tree_spider import FED
 
 PASSWORD = "least"
@@ -26,13 +25,13 @@ SETTINGS = {
 
 
 @pytest.fixture
-def url(start_redis: Callable[..., RedisServer]) -> str:
+def url(start_redis: StartRedis) -> str:
     """Return the address of a database that is not the first one."""
     return start_redis(appendonly=True).url.removesuffix("/0") + "/1"
 
 
 @pytest.fixture
-def project(make_project: Callable[..., Project], url: str) -> Project:
+def project(make_project: MakeProject, url: str) -> Project:
     return make_project([], redis_url=url, spider=FED_BY_KEY, settings=SETTINGS)
 
 
@@ -54,7 +53,7 @@ def urls(project: Project, admin: Any, url: str) -> dict[str, str]:
 
 
 def test_each_role_can_do_its_work_and_nothing_else(
-    project: Project, admin: Any, urls: dict[str, str], start_site: Callable[..., TreeSite]
+    project: Project, admin: Any, urls: dict[str, str], start_site: StartSite
 ) -> None:
     """A fed crawl with items in Redis, by three users; none of them touches another key."""
     site = start_site(pages=20)

@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import peek
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq, run_dq_each
-from support.tree_site import TreeSite
 from support.tree_spider import FED, spider_of
 from support.waiting import free_port, wait_until
 
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
 PASSWORD = "s3cr3t-w0rd"
 FAILS = spider_of("""
     def parse(self, response):
@@ -222,9 +220,7 @@ def test_what_else_a_user_may_type(make_project: MakeProject, server: RedisServe
         assert PASSWORD not in line
 
 
-def test_what_redis_forgets_is_for_doctor_to_say(
-    make_project: MakeProject, start_redis: Callable[..., RedisServer]
-) -> None:
+def test_what_redis_forgets_is_for_doctor_to_say(make_project: MakeProject, start_redis: StartRedis) -> None:
     """Without an AOF: a warning in the log of a worker, and none from commands that join."""
     project = make_project([], redis_url=start_redis().url)
     name = project.name

@@ -26,9 +26,9 @@ from scrapy_dq.frontier.admin.drop import waiting_in
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Seen, Status
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.scrapy_redis import fingerprint
+from support.given import StartRedis
 from support.killed import MOST, killed_before
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts
-from support.redis_server import RedisServer
 from support.waiting import Stopwatch
 
 TTL = {"DQ_WORKER_TTL": 1}
@@ -189,7 +189,7 @@ def finish(live: LiveFrontier, days_ago: float) -> None:
 
 
 def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
-    start_redis: Callable[..., RedisServer], dq_at: Callable[[str], Any]
+    start_redis: StartRedis, dq_at: Callable[[str], Any]
 ) -> None:
     """Those that go on, ended lately, or are retried stay; nothing is deleted without consent."""
     server = start_redis()
@@ -225,7 +225,7 @@ def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
 
 
 def test_a_crawl_that_begins_again_before_the_answer_stays(
-    start_redis: Callable[..., RedisServer], dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    start_redis: StartRedis, dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its new run is not what was listed; the others are deleted, and the exit status is not 0."""
     server = start_redis()

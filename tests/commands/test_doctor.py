@@ -16,9 +16,8 @@ from scrapy_dq.backend.connection import new_client
 from scrapy_dq.backend.exposure import exposure
 from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.frontier.model import Figures
+from support.given import MakeProject, StartProxy, StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, puts
-from support.project import Project
-from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
 from support.tree_spider import FED
@@ -53,7 +52,7 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
     assert "ms for a round trip" in text
 
 
-def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
     """With the command that fixes it, and exit status 1; the rules are those of a worker's start."""
     server = start_redis(maxmemory="64mb", args=["--maxmemory-policy", "allkeys-lru"])
     dq = dq_at(server.url)
@@ -70,7 +69,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: Callable[..., RedisS
     assert dq.status == 1
 
 
-def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: StartRedis) -> None:
     """And one who may not use INFO: what is unknown is reported as unknown."""
     server = start_redis(appendonly=True)
     client = server.client()
@@ -83,7 +82,7 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: Callable[..., Re
     client.close()
 
 
-def test_what_a_service_allows_of_scripts(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+def test_what_a_service_allows_of_scripts(dq_at: Dq, start_redis: StartRedis) -> None:
     """Many have no CONFIG, and some take a limited number of arguments: more than any call has."""
     server = start_redis(appendonly=True)
     assert "a script may run 5,000 ms; 4,000 arguments are taken" in " ".join(
@@ -96,7 +95,7 @@ def test_what_a_service_allows_of_scripts(dq_at: Dq, start_redis: Callable[..., 
     assert health.limits(None, 0).level == health.BAD
 
 
-def test_lists_that_are_not_compressed(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+def test_lists_that_are_not_compressed(dq_at: Dq, start_redis: StartRedis) -> None:
     """It says how to change that."""
     server = start_redis(appendonly=True)
     with server.client() as client:
@@ -112,8 +111,8 @@ UNDECLARED = "script tried accessing undeclared key"
 def test_a_service_that_needs_declared_keys(
     dq_at: Dq,
     redis_server: RedisServer,
-    start_proxy: Callable[[str], RedisProxy],
-    make_project: Callable[..., Project],
+    start_proxy: StartProxy,
+    make_project: MakeProject,
 ) -> None:
     """No crawl can be there: doctor and a worker say so, and the worker closes."""
     proxy = start_proxy(redis_server.url)
@@ -130,9 +129,7 @@ def test_a_service_that_needs_declared_keys(
     assert UNDECLARED in worker.text
 
 
-def test_a_user_who_may_not_use_a_start_key(
-    make_project: Callable[..., Project], start_redis: Callable[..., RedisServer]
-) -> None:
+def test_a_user_who_may_not_use_a_start_key(make_project: MakeProject, start_redis: StartRedis) -> None:
     """Its spider would be fed nothing. With all rights all is ok."""
     server = start_redis(appendonly=True)
     url = server.url.replace("redis://", "redis://poor:pw@")
@@ -145,9 +142,7 @@ def test_a_user_who_may_not_use_a_start_key(
         assert done.returncode == status
 
 
-def test_a_start_key_of_another_type_is_bad(
-    make_project: Callable[..., Project], start_redis: Callable[..., RedisServer]
-) -> None:
+def test_a_start_key_of_another_type_is_bad(make_project: MakeProject, start_redis: StartRedis) -> None:
     """Nothing is served from it; with the settings that decide, and an empty one has no type."""
     server = start_redis(appendonly=True)
     project = make_project([], redis_url=server.url, spider=FED_BY_TWO)
@@ -289,7 +284,7 @@ def test_what_is_recommended_elsewhere(host: str) -> None:
     assert exposed("rediss://a.com", credential_provider=provider) == []
 
 
-def test_replicas_are_looked_at(dq_at: Dq, start_redis: Callable[..., RedisServer]) -> None:
+def test_replicas_are_looked_at(dq_at: Dq, start_redis: StartRedis) -> None:
     """How far they are behind; one that is not in step is warned of."""
     master, replica = start_redis(appendonly=True), start_redis()
     with replica.client() as client, master.client() as admin:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +18,11 @@ from scrapy_dq.commands.events import BLOCKS, _prints, curve
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.worker.identity import own_name
+from support.given import MakeProject, StartSite
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
-from support.project import Project
 from support.redis_server import RedisServer
 from support.samples import BEGAN, add_samples
 from support.scrapy_redis_crawl import run_dq, run_dq_each
-from support.tree_site import TreeSite
 from support.waiting import wait_until
 
 SPIDER = replace(IDENTITY, starts="{}")
@@ -150,7 +148,7 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_crawl_with_a_killed_worker(
-    make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
+    make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
     """It dies with what it held; the one that comes after it finishes the run and leaves."""
     site = start_site(pages=60, latency_s=0.1)
@@ -181,7 +179,7 @@ def test_a_crawl_with_a_killed_worker(
 
 
 def test_new_events_are_followed_until_ctrl_c(
-    make_project: Callable[..., Project], server: RedisServer, live: LiveFrontier, spider: HandWorker
+    make_project: MakeProject, server: RedisServer, live: LiveFrontier, spider: HandWorker
 ) -> None:
     """The last ones first; then each as it comes, once."""
     project = make_project([], redis_url=server.url)
@@ -204,7 +202,7 @@ def test_new_events_are_followed_until_ctrl_c(
         process.wait()
 
 
-def test_a_missing_crawl_is_reported(server: RedisServer, make_project: Callable[..., Project]) -> None:
+def test_a_missing_crawl_is_reported(server: RedisServer, make_project: MakeProject) -> None:
     """As by every other command."""
     project = make_project([], redis_url=server.url)
     done = run_dq(project, "events", "--crawl", "no such crawl")

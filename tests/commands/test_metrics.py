@@ -32,6 +32,7 @@ from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.web import app
+from support.given import StartRedis
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, limited, put, puts
 from support.metrics_server import MetricsServer, Samples
 from support.place import place_of
@@ -217,7 +218,7 @@ def test_which_run_it_is_when_runs_began_and_finished_and_why_workers_left(
 
 
 def test_a_crawl_that_cannot_be_read_hides_no_other(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One with a key of another type. A later version may write other records into the history."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
@@ -246,7 +247,7 @@ def test_a_crawl_that_cannot_be_read_hides_no_other(
 
 
 def test_what_a_scrape_costs_redis_has_a_bound(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 60 crawls, 15 are read each time, fewer with many workers; older figures say how old they are.
 
@@ -281,7 +282,7 @@ def test_what_a_scrape_costs_redis_has_a_bound(
 
 
 def test_a_user_with_few_rights_reads_what_it_may(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An observer of one crawl: others cannot be read; without INFO, nothing is known of the memory."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
@@ -326,7 +327,7 @@ def test_without_redis_a_metric_says_so(dq_at: Callable[[str], Any]) -> None:
     assert "cannot be reached" in "".join(dq.said)  # why: for whoever reads the mail of cron
 
 
-def test_it_serves_through_an_outage(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+def test_it_serves_through_an_outage(start_redis: StartRedis, tmp_path: Path) -> None:
     """Meanwhile only that there is one; then everything again. No password is printed; SIGTERM ends it."""
     server = start_redis(appendonly=True, password=PASSWORD)
     with (

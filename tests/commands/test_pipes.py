@@ -6,19 +6,18 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.interrupts import report_in_one_line
-from support.project import Project
+from support.given import MakeProject
 from support.redis_server import RedisServer
 from support.stored_counts import count
 
 
 def test_what_cannot_be_printed_does_not_change_what_is_done(
-    make_project: Callable[..., Project], server: RedisServer
+    make_project: MakeProject, server: RedisServer
 ) -> None:
     """A reader that has gone is silent; a full disk is reported in one line, with exit status 1."""
     project = make_project([], redis_url=server.url)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 
 import pytest
 
 from commands.conftest import LOOKS
 from scrapy_dq.commands.group import SUBCOMMANDS
+from support.given import MakeProject, StartSite
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq, run_dq_each
-from support.tree_site import TreeSite
 from support.waiting import free_port
 
 PASSWORD = "s3cr3t-w0rd"
 
 
 @pytest.fixture
-def project(
-    make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
-) -> Project:
+def project(make_project: MakeProject, start_site: StartSite, server: RedisServer) -> Project:
     """Return a project whose crawl was stopped after some pages; one page fails."""
     site = start_site()
     project = make_project(
@@ -89,7 +86,7 @@ def test_what_else_a_user_may_type(project: Project) -> None:
     assert "\nscrapy dq: error: argument <command>: invalid choice: 'no-such'" in done.stderr
 
 
-def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., Project]) -> None:
+def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: MakeProject) -> None:
     """It is started for the moment; a spider that cannot be created is reported, in JSON with the reason."""
     broken = (
         "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
@@ -118,7 +115,7 @@ def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: Callable[..., 
     ],
 )
 def test_a_broken_module_of_the_project_is_named(
-    make_project: Callable[..., Project], server: RedisServer, source: str, says: str
+    make_project: MakeProject, server: RedisServer, source: str, says: str
 ) -> None:
     """In one line, by each command that loads spiders; those that need none work."""
     project = make_project([], redis_url=server.url)
@@ -134,7 +131,7 @@ def test_a_broken_module_of_the_project_is_named(
     assert "there is no crawl" in by_name.stderr
 
 
-def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., Project]) -> None:
+def test_what_is_typed_wrongly_has_exit_status_two(make_project: MakeProject) -> None:
     """One line on standard error says what; Redis is not asked, nor a spider."""
     project = make_project([], redis_url=f"redis://127.0.0.1:{free_port()}/0")
     name, entry_id = project.name, "0" * 24
@@ -155,7 +152,7 @@ def test_what_is_typed_wrongly_has_exit_status_two(make_project: Callable[..., P
         assert done.stderr.startswith(f"scrapy dq {command[0]}: ")
 
 
-def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]) -> None:
+def test_outside_a_project_nothing_is_begun(make_project: MakeProject) -> None:
     """One line and exit status 1, unless SCRAPY_SETTINGS_MODULE names settings; no folder."""
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
@@ -179,7 +176,7 @@ def test_outside_a_project_nothing_is_begun(make_project: Callable[..., Project]
 
 
 def test_a_crawl_that_is_named_needs_no_project(
-    make_project: Callable[..., Project], server: RedisServer, live: LiveFrontier
+    make_project: MakeProject, server: RedisServer, live: LiveFrontier
 ) -> None:
     """Of `scrapy runspider`, or on a machine that only looks: with its Redis, all but what needs a spider."""
     project = make_project([])

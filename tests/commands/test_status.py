@@ -25,8 +25,8 @@ from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.words import when
 from scrapy_dq.settings import Config
+from support.given import StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
-from support.redis_server import RedisServer
 from support.waiting import free_port
 
 
@@ -61,9 +61,7 @@ def test_all_counts_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker
     assert dq.status == 0
 
 
-def test_a_redis_that_refuses_writes_is_shown(
-    start_redis: Callable[..., RedisServer], dq_at: Callable[[str], Any]
-) -> None:
+def test_a_redis_that_refuses_writes_is_shown(start_redis: StartRedis, dq_at: Callable[[str], Any]) -> None:
     """Full, or a replica: from its INFO, and from what workers report."""
     server = start_redis()
     with closing(LiveFrontier(server.url, "crawl")) as live, server.client() as client:
@@ -107,7 +105,7 @@ def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
 
 
 def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
-    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+    dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
     """Those that the user may read, each once; also without a spider in the project."""
     server = start_redis()
@@ -140,7 +138,7 @@ def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
 
 
 def test_all_reads_every_key_and_shows_when_crawls_finished(
-    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    dq_at: Callable[[str], Any], start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, the search has a limit, which it names together with this option."""
     monkeypatch.setattr(crawls, "MOST_CRAWLS", 1)
@@ -302,7 +300,7 @@ BOUNDED = {
 
 
 def test_commands_read_no_key_as_a_whole_and_change_nothing(
-    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+    dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
     """As Redis itself counts what it is asked for."""
     server = start_redis(appendonly=True)
@@ -328,7 +326,7 @@ def test_commands_read_no_key_as_a_whole_and_change_nothing(
 
 
 def test_a_user_with_the_rights_of_a_worker_may_look(
-    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+    dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
     """Those that docs/security.md names, and even without INFO."""
     server = start_redis(appendonly=True)
@@ -347,7 +345,7 @@ def test_a_user_with_the_rights_of_a_worker_may_look(
 
 
 def test_a_crawl_that_a_user_may_not_read_hides_no_other(
-    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer]
+    dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
     """In the list of all: it is unknown, and why."""
     server = start_redis()
@@ -376,7 +374,7 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
         dq.text("status", "--crawl", "ü/{%s}:*")
 
 
-def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServer]) -> None:
+def test_the_search_for_names_ends_in_time(start_redis: StartRedis) -> None:
     """However many keys of others there are."""
     with start_redis().client() as client:
         client.mset({f"other-{n}": "" for n in range(5000)})
@@ -391,7 +389,7 @@ def test_the_search_for_names_ends_in_time(start_redis: Callable[..., RedisServe
 
 
 def test_a_redis_that_becomes_unavailable_meanwhile_is_reported(
-    start_redis: Callable[..., RedisServer],
+    start_redis: StartRedis,
 ) -> None:
     """By where it is, and what that means."""
     server = start_redis()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +12,10 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.commands.subcommand import DONE, CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Admission, Census, Status
+from support.given import MakeProject, StartSite
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
-from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
-from support.tree_site import TreeSite
 from support.waiting import Stopwatch, wait_until
 
 SOON_S = 2.0
@@ -134,7 +132,7 @@ def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
 
 
 def test_all_workers_of_a_crawl_obey_within_two_seconds(
-    make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer
+    make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
     """Paused, drained and stopped by commands, and resumed: each page is crawled once."""
     # So many pages, one by one, that they last while commands start: 150 s.

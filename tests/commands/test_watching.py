@@ -24,9 +24,9 @@ from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, Member
 from scrapy_dq.inspection import snapshot
+from support.given import MakeProject, StartProxy, StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
-from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.terminal import Terminal
 from support.waiting import wait_until
@@ -88,7 +88,7 @@ def test_as_json_each_look_is_an_object(
 
 
 def test_an_outage_is_reported_and_outlived(
-    dq_at: Callable[[str], Any], start_redis: Callable[..., RedisServer], meanwhile: Meanwhile
+    dq_at: Callable[[str], Any], start_redis: StartRedis, meanwhile: Meanwhile
 ) -> None:
     """Without the password; what is there afterwards is shown again."""
     server = start_redis(appendonly=True, password="s3cr3t-w0rd", args=["--appendfsync", "always"])
@@ -264,7 +264,7 @@ def test_without_colours_the_view_has_none() -> None:
 
 @pytest.fixture
 def project(
-    make_project: Callable[..., Project], live: LiveFrontier, worker: HandWorker, server: RedisServer
+    make_project: MakeProject, live: LiveFrontier, worker: HandWorker, server: RedisServer
 ) -> Project:
     """Return a project in whose Redis a crawl is."""
     worker.exchange(*puts(b"a.example", 7))
@@ -304,7 +304,7 @@ def test_in_a_terminal_a_view_stays_in_place(
 
 
 def test_the_view_outlives_an_outage(
-    in_terminal: Callable[..., Terminal], server: RedisServer, start_proxy: Callable[[str], RedisProxy]
+    in_terminal: Callable[..., Terminal], server: RedisServer, start_proxy: StartProxy
 ) -> None:
     """Meanwhile it says how old it is."""
     proxy = start_proxy(server.url)

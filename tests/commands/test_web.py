@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
@@ -40,8 +40,8 @@ from scrapy_dq.web.access import Access, given_token, is_loopback
 from scrapy_dq.web.looks import MOST_SUBJECTS, Busy, Looks, Seen, Subject, _Kept
 from scrapy_dq.web.shown import LONGEST, full
 from support.failed_records import add_hostile
+from support.given import StartProxy, StartRedis
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, limited, put, puts
-from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.samples import BEGAN, add_samples
 from support.stored_requests import stored
@@ -529,7 +529,7 @@ def test_requests_are_forgotten(steering: WebPage, live: LiveFrontier) -> None:
 
 
 def test_it_goes_on_through_an_outage(
-    start_redis: Callable[..., RedisServer], start_proxy: Callable[[str], RedisProxy], tmp_path: Path
+    start_redis: StartRedis, start_proxy: StartProxy, tmp_path: Path
 ) -> None:
     """It says how old its data is, and why; then it is live again."""
     proxy = start_proxy(start_redis(password=PASSWORD).url)
@@ -593,7 +593,7 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
     asyncio.run(ask())
 
 
-def test_one_key_of_another_type_is_no_outage(start_redis: Callable[..., RedisServer]) -> None:
+def test_one_key_of_another_type_is_no_outage(start_redis: StartRedis) -> None:
     """Nor is one that this user may not read: looks at all others go on without a pause."""
     server = start_redis()
     with (

@@ -28,8 +28,8 @@ from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from support.failed_records import add_hostile
+from support.given import StartProxy, StartRedis
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts
-from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.samples import add_samples
 from support.stored_requests import stored
@@ -230,8 +230,8 @@ def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
 
 def test_an_outage_is_shown_and_its_end(
     browse: Any,
-    start_redis: Callable[..., RedisServer],
-    start_proxy: Callable[[str], RedisProxy],
+    start_redis: StartRedis,
+    start_proxy: StartProxy,
     tmp_path: Path,
 ) -> None:
     """The data stays, with its age; afterwards it is live again."""

@@ -23,12 +23,11 @@ from scrapy_dq.frontier import keys
 from support.certificates import Authority
 from support.clusters import Cluster
 from support.crew_process import CrewProcess, paths_of
-from support.project import Project
+from support.given import MakeProject, StartSite
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq_each
 from support.sentinels import Sentinels
-from support.tree_site import TreeSite
 from support.tree_spider import FED
 from support.waiting import wait_until
 from support.web_page import TOKEN, WebPage
@@ -64,9 +63,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield Place(url, lambda _: server.client())
 
 
-def test_a_fed_crawl_and_its_items(
-    place: Place, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
-) -> None:
+def test_a_fed_crawl_and_its_items(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
     """Two workers crawl what is fed, and store their items."""
     site = start_site(pages=60)
     project = make_project([], redis_url=place.url, spider=FED_BY_SLOT, settings=SETTINGS)
@@ -80,9 +77,7 @@ def test_a_fed_crawl_and_its_items(
         assert client.llen(f"{name}:items") == 60
 
 
-def test_a_crew(
-    place: Place, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
-) -> None:
+def test_a_crew(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
     site = start_site(pages=60)
     project = make_project([site.start_url], redis_url=place.url)
     crew = CrewProcess(project, "--workers", "2", "-o", "pages.jsonl")
@@ -93,7 +88,7 @@ def test_a_crew(
     assert paths_of(project.folder / "pages.jsonl") == dict.fromkeys(site.paths, 1)
 
 
-def test_every_command(place: Place, make_project: Callable[..., Project]) -> None:
+def test_every_command(place: Place, make_project: MakeProject) -> None:
     """Each finds the crawl, and can change it; clear leaves nothing."""
     project = make_project([], redis_url=place.url)
     name = project.name
@@ -185,7 +180,7 @@ class Named:
         self.name = name
 
 
-def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: Callable[..., Project]) -> None:
+def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProject) -> None:
     """Its queue and its dupefilter may be in other slots than the crawl, and in different ones."""
     project = make_project([], redis_url=place.url)
     name, queue, seen = project.name, f"{project.name}:requests", f"{project.name}:dupefilter"
@@ -203,7 +198,7 @@ def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: Callable
 
 
 @pytest.mark.parametrize("place", ["cluster"], indirect=True)
-def test_a_start_key_in_another_slot_is_refused(place: Place, make_project: Callable[..., Project]) -> None:
+def test_a_start_key_in_another_slot_is_refused(place: Place, make_project: MakeProject) -> None:
     """No script could take from it; the error has a name that is in the right slot."""
     source = FED.replace("{%(name)s}:start_urls", "%(name)s:start_urls:elsewhere")
     worker = make_project([], redis_url=place.url, spider=source, settings=SETTINGS).run_worker()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import PLAIN, Project
-from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import SCRAPY_REDIS, MeshSpider, interrupt, run_dq
 from support.tree_site import TreeSite
 from support.tree_spider import spider_source
@@ -35,9 +34,9 @@ class ProjectSpider(MeshSpider):
 @pytest.mark.parametrize("queue", ["PriorityQueue", "FifoQueue", "LifoQueue"])
 def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     queue: str,
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Interrupted half-way, adopted, ended by two workers: every page once, though linked three times.
 
@@ -66,9 +65,9 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
 @pytest.mark.parametrize("queue", ["PickleLifoDiskQueue", "MarshalFifoSQLiteQueue"])
 def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     queue: str,
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """The same, after a crawl of Scrapy's own scheduler; while it runs, it is not adopted."""
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
@@ -101,9 +100,9 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
 
 
 def test_the_state_of_a_spider_goes_on_in_the_worker_that_has_its_jobdir(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Workers share none: it stays where it is, and the command says so."""
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from support.project import Project
-from support.redis_server import RedisServer
-from support.tree_site import TreeSite
+from support.given import MakeProject, StartRedis, StartSite
 
 TELLS = """\
 import gc
@@ -45,9 +42,9 @@ assert gc.get_freeze_count() == 0
 
 @pytest.mark.parametrize("tuned", [True, False])
 def test_what_was_loaded_before_the_crawl_is_not_collected(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
     tuned: bool,
 ) -> None:
     """Unless DQ_TUNE_GC = False; Python's thresholds stay."""

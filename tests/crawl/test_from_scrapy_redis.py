@@ -10,6 +10,7 @@ import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
+from support.given import StartRedis, StartSite
 from support.redis_server import RedisServer
 from support.scrapy_redis_project import ScrapyRedisProject
 from support.tree_site import TreeSite
@@ -20,13 +21,13 @@ Crawl = Callable[[str], Worker]
 
 
 @pytest.fixture
-def redis(start_redis: Callable[..., RedisServer]) -> RedisServer:
+def redis(start_redis: StartRedis) -> RedisServer:
     """A server of its own: the names of spiders and keys are fixed."""
     return start_redis(appendonly=True)
 
 
 @pytest.fixture
-def site(start_site: Callable[..., TreeSite]) -> TreeSite:
+def site(start_site: StartSite) -> TreeSite:
     return start_site(pages=PAGES)
 
 

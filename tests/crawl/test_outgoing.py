@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.domain_site import DomainSite
+from support.given import MakeProject
 from support.odd_site import OddSite, write_certificate
 from support.project import Project
 from support.redis_server import RedisServer
@@ -22,7 +23,6 @@ from support.tree_spider import spider_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.2.1 is an address on Linux only")
 
-MakeProject = Callable[..., Project]
 StartSite = Callable[..., OddSite]
 TICK_S = 0.002
 """What the clocks may be apart that measure a delay and the arrivals."""

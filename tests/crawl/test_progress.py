@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from support.project import Project
-from support.redis_server import RedisServer
-from support.tree_site import TreeSite
+from support.given import MakeProject, StartRedis, StartSite
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 
 def test_the_progress_of_all_workers_is_logged(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Every LOGSTATS_INTERVAL each worker says what all of them did; the counts grow to the whole crawl's."""
     site = start_site(pages=120, latency_s=0.1)
@@ -52,9 +49,9 @@ WAITING = spider_of("""
 
 
 def test_a_start_that_continues_is_named(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """With nothing left to do, it is what the crawl waits for."""
     project = make_project(

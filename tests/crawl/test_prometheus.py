@@ -19,12 +19,11 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.metrics import Metrics
+from support.given import MakeProject, StartRedis, StartSite
 from support.live_frontier import HandWorker, LiveFrontier
 from support.metrics_server import MetricsServer, Samples
 from support.place import place_of
-from support.project import Project
 from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 from support.waiting import free_port, wait_until
 
 CONTRIB = Path(__file__).parents[2] / "contrib"
@@ -191,9 +190,9 @@ def prometheus(folder: Path, targets: dict[str, str], rules: str) -> Iterator[Ca
 
 @needs_prometheus
 def test_a_real_prometheus_alerts_when_a_worker_is_killed(
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    start_redis: Callable[..., RedisServer],
+    make_project: MakeProject,
+    start_site: StartSite,
+    start_redis: StartRedis,
     tmp_path: Path,
 ) -> None:
     """The contributed rules, with shorter times; no alert while the worker lives."""

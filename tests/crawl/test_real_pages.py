@@ -9,15 +9,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
+from support.given import MakeProject, StartRedis
 from support.project import PLAIN, Project
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 PAGES = Path(os.environ.get("DQ_TEST_PAGES", "/usr/share/doc/python3.11/html"))
@@ -119,7 +119,7 @@ def report(crawl: str, project: Project, began: float, held: int = 0) -> set[str
 
 
 def test_many_workers_process_the_pages_that_plain_scrapy_does(
-    start_url: str, start_redis: Callable[..., RedisServer], make_project: Callable[..., Project]
+    start_url: str, start_redis: StartRedis, make_project: MakeProject
 ) -> None:
     """One worker, and three of which one is killed halfway, process the URLs of Scrapy's own scheduler."""
     redis = start_redis(appendonly=True)

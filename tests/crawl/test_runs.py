@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,9 +18,8 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.embedded.directory import PID, RedisDirectory
 from scrapy_dq.frontier import peek
 from support import stored
-from support.project import Project
+from support.given import MakeProject, StartRedis, StartSite
 from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
@@ -65,9 +64,9 @@ def key_names(redis: RedisServer, crawl: str) -> set[str]:
 
 
 def test_a_crawl_after_a_finished_one_is_a_new_run(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """It crawls everything again; of a finished run only the tombstone stays in Redis."""
     redis = start_redis(appendonly=True)
@@ -102,9 +101,9 @@ STARTING = spider_of("""
 
 
 def test_a_run_whose_start_requests_were_all_seen_says_so(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """They are filtered, as those of SitemapSpider are: the second run finds nothing to do."""
     redis = start_redis(appendonly=True)
@@ -120,9 +119,9 @@ def test_a_run_whose_start_requests_were_all_seen_says_so(
 
 
 def test_persist_keeps_seen_for_the_next_run(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """With SCHEDULER_PERSIST the second run crawls the start requests and pages that are new, no others."""
     redis = start_redis(appendonly=True)
@@ -142,9 +141,9 @@ def test_persist_keeps_seen_for_the_next_run(
 
 
 def test_a_named_run_is_crawled_once(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run.
 
@@ -175,9 +174,9 @@ def test_a_named_run_is_crawled_once(
 
 
 def test_dead_letters_outlive_their_run(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Entries whose callback was renamed while they waited are set aside; the run ends, and they stay."""
     redis = start_redis(appendonly=True)
@@ -198,9 +197,9 @@ def test_dead_letters_outlive_their_run(
 
 
 def test_crawls_of_different_names_do_not_touch_each_other(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """One spider crawls twice at once under two DQ_CRAWL names, one the start of the other: both complete."""
     redis = start_redis(appendonly=True)
@@ -231,8 +230,8 @@ def embedded_folder() -> Iterator[list[Path]]:
 
 
 def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_site: StartSite,
+    make_project: MakeProject,
     embedded_folder: list[Path],
 ) -> None:
     """With no REDIS_URL workers share a server of the project's; the last to leave stops it.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scrapy_dq.codec.formats import SERIALIZED
-from support.project import Project
-from support.redis_server import RedisServer
-from support.tree_site import TreeSite
+from support.given import MakeProject, StartRedis, StartSite
 from support.waiting import wait_until
 
 
@@ -21,9 +18,9 @@ from support.waiting import wait_until
 )
 def test_a_crawl_with_a_serializer_of_its_own_ends_complete(
     settings: dict[str, Any],
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Its requests wait in Redis in that format, and each page is crawled once."""
     site = start_site(pages=60, latency_s=0.02)
@@ -44,7 +41,7 @@ def test_a_crawl_with_a_serializer_of_its_own_ends_complete(
 
 
 def test_pickle_that_is_not_trusted_stops_the_crawl_before_it_begins(
-    start_redis: Callable[..., RedisServer], make_project: Callable[..., Project]
+    start_redis: StartRedis, make_project: MakeProject
 ) -> None:
     """One ERROR line that names the way out; Redis is not touched."""
     redis = start_redis()

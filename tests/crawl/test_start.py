@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import PLAIN, Project
-from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import Worker
 
@@ -146,9 +144,9 @@ def crawl(project: Project, workers: int) -> list[Worker]:
 
 
 def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """The retry and the redirect of a start request copy its meta, but are no start requests themselves."""
     redis = start_redis(appendonly=True)
@@ -182,9 +180,9 @@ def test_start_requests_are_run_once_per_run(
     settings: dict[str, Any],
     workers: int,
     times: int,
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Of 50 start requests, equal ones stay separate; many workers crawl them as often as one would.
 
@@ -211,9 +209,9 @@ def test_start_requests_are_run_once_per_run(
 
 
 def test_start_requests_with_values_of_the_standard_library_are_run_once(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """So are requests with a callback of another object, and with the project's own subclass of str."""
     redis = start_redis(appendonly=True)
@@ -227,9 +225,9 @@ def test_start_requests_with_values_of_the_standard_library_are_run_once(
 
 
 def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """A start request with dont_filter=True is not in `seen`: a link to its page is crawled, once.
 
@@ -250,9 +248,9 @@ def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
 
 
 def test_items_of_start_are_emitted_once_per_worker(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Only requests are admitted once per run: an item of start() goes to the pipelines of each worker."""
     redis = start_redis(appendonly=True)
@@ -267,9 +265,9 @@ def test_items_of_start_are_emitted_once_per_worker(
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
     signum: signal.Signals,
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """A worker that ends in the middle of start() leaves its run open; the next yields the rest."""
     redis = start_redis(appendonly=True)
@@ -298,9 +296,9 @@ def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
 
 
 def test_a_start_that_raises_leaves_the_run_open(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Workers whose start() raises crawl what there is and close with `start_error`; the rest comes next."""
     redis = start_redis(appendonly=True)

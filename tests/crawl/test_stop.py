@@ -6,13 +6,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, peek
+from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import wait_all
@@ -68,9 +67,9 @@ def repeats(project: Project) -> int:
 
 
 def test_a_stopped_crawl_resumes_without_repeats(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """One worker gets SIGTERM, one Ctrl-C: pages at work are finished, the rest waits for the next crawl."""
     redis = start_redis(appendonly=True)
@@ -98,9 +97,9 @@ def test_a_stopped_crawl_resumes_without_repeats(
 
 
 def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_over(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """Leases not started are in the backlog within 1 s; started ones too after DQ_SHUTDOWN_GRACE.
 
@@ -139,9 +138,9 @@ def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_ove
 
 
 def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """A callback at work is finished; the page that comes meanwhile is neither parsed nor retried here."""
     redis = start_redis(appendonly=True)
@@ -167,9 +166,9 @@ def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(
 
 
 def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """CLOSESPIDER_PAGECOUNT closes one of two workers; the other continues as if nothing had happened."""
     redis = start_redis(appendonly=True)
@@ -186,9 +185,9 @@ def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
 
 
 def test_a_close_without_redis_ends_and_loses_nothing(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis,
+    start_site: StartSite,
+    make_project: MakeProject,
 ) -> None:
     """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR.
 

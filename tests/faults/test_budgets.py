@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import limit
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
 from support.waiting import wait_until
@@ -46,7 +46,7 @@ def strike(redis: RedisServer, crawl: FaultCrawl) -> int:
 
 
 def test_each_host_keeps_its_budget(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """No host gets more than that and what Redis has forgotten; what was over it is all there."""
     crawl = fault_crawl(
@@ -75,8 +75,8 @@ def test_each_host_keeps_its_budget(
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_number_of_pages_is_kept(
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
     shards: int,
 ) -> None:
     """Of all workers together (with shards: nearly); more pages, and the crawl ends complete."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from scrapy_dq.frontier import keys
 from support import outages
 from support.clusters import Cluster
-from support.fault_crawl import FaultCrawl, assert_whole
+from support.fault_crawl import assert_whole
+from support.given import Figures, MakeCrawl
 from support.waiting import wait_until
 
 SITE = {"pages": 2_000, "latency_s": 0.03}
@@ -22,7 +23,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
-    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Its replica takes the slot, and may lack the last moments; the old master comes back as its replica."""
     crawl = fault_crawl(cluster, site=SITE)
@@ -40,7 +41,7 @@ def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
 
 
 def test_the_crawl_pauses_while_its_slot_is_moved(
-    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Key by key, twice; no script sees a part of them, and nothing is done twice."""
     crawl = fault_crawl(cluster, site=SITE)
@@ -68,7 +69,7 @@ def test_the_crawl_pauses_while_its_slot_is_moved(
 
 
 def test_the_crawl_goes_on_while_all_slots_are_moved(
-    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Each master gives all of its slots to the next one."""
     crawl = fault_crawl(cluster, site=SITE)

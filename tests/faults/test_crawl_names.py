@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from urllib.parse import quote, unquote
@@ -14,7 +14,7 @@ import redis
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys, peek
 from scrapy_dq.frontier.model import Order
-from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 from support.stored import dump
@@ -89,7 +89,7 @@ def live_through(live: LiveFrontier) -> Iterator[str]:
 
 @pytest.mark.parametrize("count", [300, pytest.param(5_000, marks=pytest.mark.soak)])
 def test_a_crawl_touches_no_key_of_another_name(
-    count: int, fault_redis: RedisServer, figures: Callable[..., None]
+    count: int, fault_redis: RedisServer, figures: Figures
 ) -> None:
     """No two names share a key, and whatever a crawl does changes keys of its own name only."""
     chosen = names(count, random.Random(count))
@@ -133,8 +133,8 @@ NASTY = (
 def test_crawls_with_unusual_names_run_side_by_side(
     chosen: Sequence[str],
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Each worker has a crawl of its own, all pages once; one that starts afresh harms no other."""
     crawl = fault_crawl(fault_redis, site={"pages": 40, "latency_s": 0.02})
@@ -167,7 +167,7 @@ def test_crawls_with_unusual_names_run_side_by_side(
 
 @pytest.mark.parametrize("setting", ["DQ_CRAWL", "DQ_RUN_NAME"])
 def test_a_name_that_is_not_text_is_refused(
-    setting: str, fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    setting: str, fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """An argument whose bytes are not UTF-8 stops the crawl before Redis is touched; the error names it."""
     crawl = fault_crawl(fault_redis, site={"pages": 1})
@@ -181,7 +181,7 @@ def test_a_name_that_is_not_text_is_refused(
 
 
 def test_an_argument_that_is_not_text_is_no_obstacle(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """Scrapy takes any bytes as `-a`, say the name of a file: so does a crawl that is not named after it."""
     crawl = fault_crawl(fault_redis, site={"pages": 1})

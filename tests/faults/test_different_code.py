@@ -10,6 +10,7 @@ import pytest
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
 from scrapy_dq.scheduling.declined import IN_A_ROW
+from support.given import MakeProject, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
@@ -52,9 +53,7 @@ Made = tuple[TreeSite, Project]
 
 
 @pytest.fixture
-def make(
-    redis_server: RedisServer, start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
-) -> Callable[..., Made]:
+def make(redis_server: RedisServer, start_site: StartSite, make_project: MakeProject) -> Callable[..., Made]:
     """Return a function that makes a site and a project whose code changes with the file `new_code`."""
 
     def make(cause: str = "callback", **settings: object) -> Made:

@@ -15,6 +15,7 @@ from scrapy_dq import Queue
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.queue import FrontierUnavailable, ShutDown
+from support.given import MakeProject, StartRedis
 from support.power_loss import PoweredRedis
 from support.project import Project
 from support.redis_server import Kind, RedisServer
@@ -28,9 +29,7 @@ DOUBT = "It is not certain that Redis keeps what was put last"
 
 
 @pytest.fixture
-def powered(
-    redis_kind: Kind, start_redis: Callable[..., RedisServer], tmp_path: Path, crawl_name: str
-) -> PoweredRedis:
+def powered(redis_kind: Kind, start_redis: StartRedis, tmp_path: Path, crawl_name: str) -> PoweredRedis:
     """Return a Redis that has the crawl, with one item, on its disk."""
     powered = PoweredRedis(start_redis, redis_kind, tmp_path)
     with Queue(crawl_name, url=powered.url) as q:
@@ -142,7 +141,7 @@ def test_redis_is_rolled_back_while_a_queue_closes(powered: PoweredRedis, crawl_
 
 
 @pytest.fixture
-def project(powered: PoweredRedis, crawl_name: str, make_project: Callable[..., Project]) -> Project:
+def project(powered: PoweredRedis, crawl_name: str, make_project: MakeProject) -> Project:
     return make_project(
         ["http://127.0.0.1:9/"], redis_url=powered.url, settings={"DQ_CRAWL": crawl_name, **PATIENT}
     )
@@ -187,7 +186,7 @@ def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
     assert waiting(powered.server, name) == ITEMS
 
 
-def replicated(start_redis: Callable[..., RedisServer]) -> tuple[RedisServer, RedisServer]:
+def replicated(start_redis: StartRedis) -> tuple[RedisServer, RedisServer]:
     """Return a primary and its replica, in step."""
     primary, replica = (start_redis(appendonly=True) for _ in range(2))
     with replica.client() as client:
@@ -211,9 +210,7 @@ def wait_for_silent(
     return begun
 
 
-def test_a_fail_over_to_a_replica_keeps_what_was_put(
-    start_redis: Callable[..., RedisServer], crawl_name: str
-) -> None:
+def test_a_fail_over_to_a_replica_keeps_what_was_put(start_redis: StartRedis, crawl_name: str) -> None:
     """close() returns when the replicas that are connected have it."""
     primary, replica = replicated(start_redis)
     q = Queue(crawl_name, url=primary.url, settings=PATIENT)
@@ -227,7 +224,7 @@ def test_a_fail_over_to_a_replica_keeps_what_was_put(
 
 
 def test_a_replica_that_is_gone_for_good_is_not_waited_for(
-    start_redis: Callable[..., RedisServer], crawl_name: str, monkeypatch: pytest.MonkeyPatch
+    start_redis: StartRedis, crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush without a timeout would never return."""
     primary, replica = replicated(start_redis)
@@ -239,7 +236,7 @@ def test_a_replica_that_is_gone_for_good_is_not_waited_for(
 
 
 def test_without_an_aof_nothing_is_waited_for(
-    start_redis: Callable[..., RedisServer], crawl_name: str, caplog: pytest.LogCaptureFixture
+    start_redis: StartRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One sentence says so."""
     caplog.set_level(logging.WARNING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from support.fail_points import EXTENSIONS, FEW_LEASES, fail_at
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GO, SLOW_START
+from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
 from support.worker import Worker
@@ -19,7 +19,7 @@ PAGES = 200
 
 
 @pytest.fixture
-def crawl(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
+def crawl(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> FaultCrawl:
     """A crawl whose workers may have fail points."""
     return fault_crawl(fault_redis, site={"pages": PAGES}, settings=EXTENSIONS)
 
@@ -36,7 +36,7 @@ def await_death(crawl: FaultCrawl, worker: Worker) -> int:
     return leases
 
 
-def assert_the_next_worker_finishes(crawl: FaultCrawl, figures: Callable[..., None], **more: Any) -> Worker:
+def assert_the_next_worker_finishes(crawl: FaultCrawl, figures: Figures, **more: Any) -> Worker:
     """Start a worker, which finishes the crawl at once, and says what it has taken back."""
     held = {m.worker_id: m.in_flight for m in crawl.overview().members}
     (last,) = crawl.start()
@@ -74,7 +74,7 @@ def times(place: str, once: int, *soak: int) -> list[Any]:
     ],
 )
 def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
-    place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
+    place: str, on_pass: int, crawl: FaultCrawl, figures: Figures
 ) -> None:
     """The next worker finishes the crawl; only what the dead one held is processed twice."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))
@@ -89,8 +89,8 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     place: str,
     on_pass: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """The next worker's start() yields all; those that were admitted before are known."""
     crawl = fault_crawl(
@@ -115,7 +115,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     [*times("between fence and drain", 1, 1, 1), *times("between two steps of the drain", 1, 2, 3)],
 )
 def test_an_interrupted_reclaim_is_resumed(
-    place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
+    place: str, on_pass: int, crawl: FaultCrawl, figures: Figures
 ) -> None:
     """One worker is killed, one dies while it reclaims from the first: the third has all requests."""
     (first,) = crawl.start()
@@ -140,7 +140,7 @@ def test_an_interrupted_reclaim_is_resumed(
     ],
 )
 def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
-    place: str, on_pass: int, crawl: FaultCrawl, figures: Callable[..., None]
+    place: str, on_pass: int, crawl: FaultCrawl, figures: Figures
 ) -> None:
     """A worker that got SIGTERM dies before it has left, or just after: the next one goes on from there."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))

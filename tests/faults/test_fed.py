@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -12,6 +12,7 @@ import redis
 
 from scrapy_dq.backend.connection import connect_url
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.tree_spider import FED
 from support.waiting import wait_until
@@ -60,8 +61,8 @@ def test_each_url_that_was_fed_is_crawled(
     shards: int,
     count: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """At least once; and at most as many twice as the killed worker held."""
     settings: dict[str, Any] = {"DQ_WORKER_TTL": 30, "LOG_LEVEL": "INFO", "DQ_SHARDS": shards}
@@ -94,7 +95,7 @@ def test_each_url_that_was_fed_is_crawled(
 
 
 def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """And a worker is killed, too: each message ends acknowledged."""
     count = 400

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import failed
 from support import outages, unstorable_spider, watched_spider
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.hostile import (
     CALLBACK,
     CLASS,
@@ -48,7 +48,7 @@ RENAMED = spider_of("""
 
 
 @pytest.fixture
-def watched(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
+def watched(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> FaultCrawl:
     """A crawl whose workers note forbidden deeds; a canary lies on its path and one in its package."""
     crawl = fault_crawl(
         fault_redis,
@@ -99,9 +99,7 @@ class Bomb:
         return open, (str(self._path),)
 
 
-def test_no_entry_makes_a_worker_import_read_or_call_anything(
-    watched: FaultCrawl, figures: Callable[..., None]
-) -> None:
+def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl, figures: Figures) -> None:
     """Entries that name a module, a file, a hook or a pickle: none is touched, each has its reason."""
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
@@ -138,9 +136,7 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(
         assert any(part in reason for reason in reasons), part
 
 
-def test_a_request_that_cannot_be_sent_costs_itself_only(
-    watched: FaultCrawl, figures: Callable[..., None]
-) -> None:
+def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl, figures: Figures) -> None:
     """What decodes, but makes Scrapy raise, is counted as failed; the crawl continues to its end.
 
     The first of them does not even decode with Scrapy 2.13.
@@ -166,9 +162,7 @@ def test_a_request_that_cannot_be_sent_costs_itself_only(
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
-def test_whatever_bytes_are_stored_the_crawl_ends(
-    count: int, watched: FaultCrawl, figures: Callable[..., None]
-) -> None:
+def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCrawl, figures: Figures) -> None:
     """Flipped bits, cut and spliced entries, structures at random: buried or crawled, and nothing else."""
     rng = random.Random(count)
     intact = good([watched.site.url(f"/good/{number}") for number in range(60)])
@@ -199,8 +193,8 @@ def test_whatever_bytes_are_stored_the_crawl_ends(
 def test_what_cannot_be_stored_outlives_its_worker(
     kills: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Four requests in ten have a lambda, a file, a lock or 2 MiB; workers are killed; none is lost."""
     crawl = fault_crawl(
@@ -232,7 +226,7 @@ def test_what_cannot_be_stored_outlives_its_worker(
 
 
 def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Requests for the method that is gone stay, and the method brings them back."""
     crawl = fault_crawl(fault_redis, site={"pages": 300}, spider=RENAMED)

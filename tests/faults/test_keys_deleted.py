@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from scrapy_dq.frontier import keys
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
+from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
 from support.waiting import wait_until
@@ -36,8 +36,8 @@ def assert_told(workers: list[Worker], says: str) -> None:
 def test_derived_keys_are_rebuilt(
     names: list[str],
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """What leads to the requests is deleted, and a worker killed then: nothing is lost, nothing hangs."""
     crawl = fault_crawl(fault_redis, site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
@@ -61,7 +61,7 @@ def test_derived_keys_are_rebuilt(
 
 @pytest.mark.parametrize("what", ["a list of requests", "the leases of a worker", "what came back"])
 def test_requests_that_are_gone_are_reported(
-    what: str, fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    what: str, fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """The rest is crawled; every worker says that something is gone, and none closes with `finished`."""
     crawl = fault_crawl(fault_redis, site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
@@ -90,7 +90,7 @@ def test_requests_that_are_gone_are_reported(
 
 
 def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """allkeys-random, and no room: whatever is evicted, no worker closes with `finished` over a loss."""
     site = {"pages": 600, "latency_s": 0.3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from faults.test_workers_killed import kill_at_random
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import DELAYED
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.stored import HISTORY, crawl_keys
 
@@ -22,7 +22,7 @@ LIMITS = {
 LEFT = {"meta", "limits", *HISTORY}
 
 
-def assert_all_done(crawl: FaultCrawl, figures: Callable[..., None], **more: Any) -> None:
+def assert_all_done(crawl: FaultCrawl, figures: Figures, **more: Any) -> None:
     verdict = crawl.end(120)
     figures(verdict, **more)
     assert not verdict.lost
@@ -35,8 +35,8 @@ def assert_all_done(crawl: FaultCrawl, figures: Callable[..., None], **more: Any
 def test_a_killed_worker_delays_no_partition_that_has_limits(
     kills: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """What it had leased and not sent, and what it had in flight, counts no more once it is reclaimed."""
     crawl = fault_crawl(
@@ -52,8 +52,8 @@ def test_a_killed_worker_delays_no_partition_that_has_limits(
 
 def test_redis_is_rolled_back_while_partitions_have_limits(
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Leases that were sent, counted and settled in the time that Redis forgot hold up nothing."""
     crawl = fault_crawl(fault_redis, site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
@@ -72,7 +72,7 @@ def test_redis_is_rolled_back_while_partitions_have_limits(
 
 
 def test_delayed_requests_outlive_all_workers(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """All workers are killed while most of what is known is not due; the next ones crawl it all."""
     crawl = fault_crawl(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from scrapy_dq.frontier.worker.outbox import MEMORY_MOVES
-from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl, StartProxy
 from support.outages import assert_told
-from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
@@ -53,8 +51,8 @@ MANY_STARTS = spider_of("""
 def test_a_callback_yields_many_links_while_redis_is_unavailable(
     links: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """It is not delayed, and all of them are crawled once Redis is back: each once."""
     redis = fault_redis
@@ -91,9 +89,9 @@ def test_many_start_requests_while_redis_is_slow(
     starts: int,
     away_s: float,
     fault_redis: RedisServer,
-    start_proxy: Callable[[str], RedisProxy],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_proxy: StartProxy,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
     tmp_path: Path,
 ) -> None:
     """What Redis has not taken yet is on disk; memory grows by what a start request costs by itself."""

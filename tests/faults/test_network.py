@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from support import outages
-from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
-from support.proxy import RedisProxy
+from support.given import Figures, MakeCrawl, StartProxy
 from support.redis_server import RedisServer
 from support.waiting import Stopwatch, wait_until
 
@@ -21,9 +19,9 @@ RESUMES_WITHIN_S = 3.0
 def test_no_lost_reply_loses_or_doubles_a_page(
     exchanges: int,
     fault_redis: RedisServer,
-    start_proxy: Callable[[str], RedisProxy],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_proxy: StartProxy,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """One reply in ten is cut after Redis has applied the command: every page is processed exactly once."""
     proxy = start_proxy(fault_redis.url)
@@ -61,9 +59,9 @@ def test_the_crawl_resumes_after_a_black_hole(
     times: int,
     seconds: float,
     fault_redis: RedisServer,
-    start_proxy: Callable[[str], RedisProxy],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_proxy: StartProxy,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Nothing is answered for longer than the TTL: within 3 s of its end a page is done; none is lost."""
     proxy = start_proxy(fault_redis.url)

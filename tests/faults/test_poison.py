@@ -6,7 +6,6 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import msgpack
 import pytest
@@ -15,6 +14,7 @@ import redis
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier.keys import prefix
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
 
@@ -103,8 +103,8 @@ def test_a_page_that_kills_its_worker_is_buried_and_no_other(
     pages: int,
     poison: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """After at most five deaths it is the one dead letter; every other page is done, and none was charged."""
     path = f"/p/{poison}"

@@ -13,6 +13,7 @@ from scrapy_dq.frontier import keys
 from support import noted_frontier, outages
 from support.fault_crawl import FaultCrawl, Verdict
 from support.fault_spiders import EXHAUSTED, GATHERED, GO, SLOW_START, start_together
+from support.given import Figures, MakeCrawl, StartRedis
 from support.redis_server import Kind, RedisServer
 from support.stored import stored_state
 from support.tree_spider import spider_of
@@ -83,8 +84,8 @@ def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses
 def test_what_redis_forgot_is_stored_again(
     times: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Redis loses up to 1 s of a crawl: it ends complete, and repeats at most what it did in that second."""
     crawl = fault_crawl(
@@ -106,7 +107,7 @@ def test_what_redis_forgot_is_stored_again(
 
 
 def test_start_requests_that_redis_forgot_are_stored_again(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Redis loses a part of what start() has yielded, while it goes on: each request of it is processed."""
     pages = 100
@@ -127,7 +128,7 @@ def test_start_requests_that_redis_forgot_are_stored_again(
 
 
 def test_a_worker_that_redis_forgot_continues(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Redis comes back from before the second worker joined: it registers again, and nothing is lost."""
     crawl = fault_crawl(
@@ -150,7 +151,7 @@ def test_a_worker_that_redis_forgot_continues(
 
 
 def test_a_frontier_that_redis_forgot_altogether_is_lost(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """Redis comes back without the crawl: all close with frontier_lost; the next crawl is complete."""
     crawl = fault_crawl(fault_redis, site={"pages": 150}, spider=GATHERED)
@@ -171,8 +172,8 @@ def test_a_frontier_that_redis_forgot_altogether_is_lost(
 def test_a_run_whose_start_redis_forgot_is_started_again(
     part: float,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Redis knows the run before only, perhaps not its end: the workers go on with theirs; it is whole."""
     crawl = fault_crawl(
@@ -218,9 +219,7 @@ ITEMS = spider_of("""
 """)
 
 
-def test_an_item_that_redis_forgot_is_written_again(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
-) -> None:
+def test_an_item_that_redis_forgot_is_written_again(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
     """Redis has the lease still, so that the page is not crawled again, and its item is gone."""
     settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
     crawl = fault_crawl(fault_redis, site={"pages": 1}, settings=settings, spider=ITEMS)
@@ -244,7 +243,7 @@ DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priorit
 
 
 def test_a_roll_back_beyond_the_log_loses_nothing(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Redis comes back several horizons older: what it has forgotten is found and crawled again."""
     crawl = fault_crawl(fault_redis, site={"pages": 500}, settings=DEEP, spider=GATHERED)
@@ -271,7 +270,7 @@ def test_a_roll_back_beyond_the_log_loses_nothing(
 
 
 def test_start_requests_that_are_gone_for_good_are_reported(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Redis knows the run before only, and no log has the start requests: no worker says `finished`.
 
@@ -307,9 +306,9 @@ def test_start_requests_that_are_gone_for_good_are_reported(
 def test_an_aof_that_is_cut_anywhere_holds_no_half_transition(
     cuts: int,
     redis_kind: Kind,
-    start_redis: Callable[..., RedisServer],
+    start_redis: StartRedis,
     crawl_name: str,
-    figures: Callable[..., None],
+    figures: Figures,
 ) -> None:
     """What a cut AOF brings back is a state that the crawl has had, the later, the more there is of it."""
     redis = start_redis(redis_kind, appendonly=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from support import outages
-from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, GO, start_together
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.stored import crawl_keys
 from support.waiting import wait_until
@@ -22,8 +22,8 @@ EVERY_S = 0.02
 def test_after_flushall_no_worker_says_finished(
     times: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Both workers close with frontier_lost and one CRITICAL line each; the crawl after it is complete."""
     crawl = fault_crawl(fault_redis, site={"pages": 250, "latency_s": 0.04}, spider=GATHERED)
@@ -81,8 +81,8 @@ def _script_flush(redis: RedisServer) -> Iterator[list[int]]:
 def test_a_redis_that_forgets_its_scripts_gets_them_again(
     pages: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """SCRIPT FLUSH every 20 ms from before the first join on: nobody notices."""
     crawl = fault_crawl(fault_redis, site={"pages": pages}, spider=GATHERED)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from support import outages
-from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.waiting import Stopwatch, wait_until
 
@@ -23,8 +22,8 @@ def test_nobody_is_reclaimed_after_redis_was_frozen(
     times: int,
     timeout_s: float,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """SIGSTOP for 2.5 times the TTL, whether or not the workers time out: no page is processed twice."""
     ttl_s = 1.0

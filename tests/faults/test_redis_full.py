@@ -17,6 +17,7 @@ import redis
 from support import outages
 from support.fault_crawl import FaultCrawl, Verdict
 from support.fault_spiders import GATHERED, start_together
+from support.given import Figures, MakeCrawl, StartRedis
 from support.redis_server import Kind, RedisServer, find_binary
 from support.scrapy_redis_crawl import run_dq
 from support.small_disk import SmallDisk, small_disk
@@ -58,9 +59,9 @@ def assert_complete(crawl: FaultCrawl) -> Verdict:
 def test_a_crawl_waits_until_redis_has_memory_again(
     times: int,
     redis_kind: Kind,
-    start_redis: Callable[..., RedisServer],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_redis: StartRedis,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Beyond maxmemory both workers pause with a warning that says so, and go on when it is raised."""
     server = start_redis(redis_kind, appendonly=True)
@@ -115,9 +116,9 @@ def foreign_keys(server: RedisServer) -> Iterator[None]:
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_volatile_ttl_evicts_nothing_of_a_crawl(
     pages: int,
-    start_redis: Callable[..., RedisServer],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_redis: StartRedis,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Other keys fill the memory and are evicted: the workers warn about the policy, and lose nothing."""
     # Of the keys that Redis samples it evicts the one with the shortest TTL: if a key of the crawl had one,
@@ -160,8 +161,8 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
     times: int,
     redis_kind: Kind,
     mount: Callable[[Path], SmallDisk],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

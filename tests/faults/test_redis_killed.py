@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from support import outages
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.timed_scheduler import TIMED, longest_call_ms
 from support.waiting import Stopwatch, wait_until
@@ -34,8 +35,8 @@ def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
 def test_the_crawl_continues_by_itself_after_redis_was_killed(
     away_s: Sequence[float],
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """No worker ends, no page is lost, nobody waits; one warning when Redis goes, one line at its return."""
     crawl = fault_crawl(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from scrapy_dq.frontier.model import Order
-from support.project import Project
+from support.given import MakeProject, StartSite
 from support.redis_server import RedisServer
 from support.stored import stored_state
 from support.tree_site import TreeSite
@@ -37,8 +36,8 @@ def visited(site: TreeSite, times: int) -> None:
 )
 def test_each_page_has_one_entry_whatever_is_killed_or_rolled_back(
     fault_redis: RedisServer,
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_site: StartSite,
+    make_project: MakeProject,
     seed: int,
 ) -> None:
     """Three workers on a tree; kill -9 of workers and of Redis, a Redis rolled back, and SIGTERM."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from support import outages
-from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
-from support.redis_server import Kind, RedisServer
+from support.given import MakeCrawl, StartRedis
+from support.redis_server import Kind
 from support.waiting import wait_until
 
 # Those that every crawl uses, whatever becomes of its pages; tests/frontier/test_denied.py has all.
@@ -24,8 +22,8 @@ COMMANDS = [
 def test_a_crawl_waits_until_it_has_its_rights_again(
     command: str,
     redis_kind: Kind,
-    start_redis: Callable[..., RedisServer],
-    fault_crawl: Callable[..., FaultCrawl],
+    start_redis: StartRedis,
+    fault_crawl: MakeCrawl,
 ) -> None:
     """Each of two workers warns once and registers again at most once; every page is done once."""
     server = start_redis(redis_kind, appendonly=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from support import outages
 from support.certificates import DAY, Authority
-from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
+from support.given import Figures, MakeCrawl, StartRedis
 from support.proxy import RedisProxy
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 NOT_ACCEPTED = "the certificate of Redis is not accepted: renew it, or correct ssl_ca_certs"
@@ -18,9 +16,9 @@ SITE = {"pages": 2_000, "latency_s": 0.02}
 
 
 def test_a_password_that_is_rotated_in_mid_crawl(
-    start_redis: Callable[..., RedisServer],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_redis: StartRedis,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """A worker with the old one waits when its connections have ended; one with the new one goes on."""
     server = start_redis(appendonly=True)
@@ -53,9 +51,9 @@ def test_a_password_that_is_rotated_in_mid_crawl(
 
 
 def test_a_certificate_that_expires_in_mid_crawl(
-    start_redis: Callable[..., RedisServer],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_redis: StartRedis,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
     tmp_path: Path,
 ) -> None:
     """Nothing is sent to whoever presents it; with a new one the crawl goes on."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
 
 from support import outages
 from support.fault_crawl import FaultCrawl, assert_whole
+from support.given import Figures, MakeCrawl, StartProxy, StartRedis
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.sentinels import Sentinels
@@ -27,7 +28,7 @@ def sentinels() -> Iterator[Sentinels]:
 
 
 def test_the_crawl_goes_on_when_its_master_is_killed(
-    sentinels: Sentinels, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    sentinels: Sentinels, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """A replica is promoted, which may lack the last moments; the old master comes back as its replica."""
     crawl = fault_crawl(sentinels, site=SITE)
@@ -46,7 +47,7 @@ def test_the_crawl_goes_on_when_its_master_is_killed(
 
 
 def test_the_crawl_follows_when_its_master_is_separated(
-    sentinels: Sentinels, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    sentinels: Sentinels, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Workers write to it for a while, which nobody else has; it comes back, and its writes are dropped."""
     crawl = fault_crawl(sentinels, site=SLOW_SITE)
@@ -105,13 +106,13 @@ class Pair:
 
 
 @pytest.fixture
-def pair(start_redis: Callable[..., RedisServer], start_proxy: Callable[[str], RedisProxy]) -> Pair:
+def pair(start_redis: StartRedis, start_proxy: StartProxy) -> Pair:
     old, new = start_redis(appendonly=True), start_redis(appendonly=True)
     return Pair(old, new, start_proxy(old.url))
 
 
 def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
-    pair: Pair, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    pair: Pair, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """By hand, without Sentinel, though the replica is behind; the address leads to it from then on."""
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE)
@@ -131,8 +132,8 @@ def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
 
 def test_nothing_counts_that_no_replica_has(
     pair: Pair,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """DQ_WAIT_REPLICAS: though the promoted replica was cut off for longer than a worker's log lasts."""
     settings = {"DQ_WAIT_REPLICAS": 1, "DQ_ROLLBACK_HORIZON": 1}

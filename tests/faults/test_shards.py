@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ import redis
 from scrapy_dq.frontier import keys
 from support.clusters import Cluster
 from support.fault_crawl import FaultCrawl, assert_whole
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
 from support.waiting import wait_until
@@ -36,9 +37,7 @@ def phases(client: Any, crawl: FaultCrawl) -> list[bytes]:
     return [client.hget(keys.meta(name), "phase") for name in names]
 
 
-def test_a_crawl_over_shards_of_one_redis(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
-) -> None:
+def test_a_crawl_over_shards_of_one_redis(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
     """Each page once; all shards have had some, and are cleared."""
     crawl = fault_crawl(fault_redis, site=SITE, settings=SPREAD)
     crawl.start(2)
@@ -48,7 +47,7 @@ def test_a_crawl_over_shards_of_one_redis(
         assert phases(client, crawl) == [b"finished"] * SHARDS
 
 
-def test_a_crawl_over_shards_of_a_cluster(cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]) -> None:
+def test_a_crawl_over_shards_of_a_cluster(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
     """Its shards are on all masters."""
     crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
     owners = {cluster.owner(keys.meta(keys.Shard(crawl.project.name, shard))).port for shard in range(SHARDS)}
@@ -57,7 +56,7 @@ def test_a_crawl_over_shards_of_a_cluster(cluster: Cluster, fault_crawl: Callabl
     assert_whole(crawl.end(120))
 
 
-def test_workers_are_killed(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> None:
+def test_workers_are_killed(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
     """What waits for links in other shards is crawled again, and nothing is lost."""
     crawl = fault_crawl(fault_redis, site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
     live = crawl.start(2)
@@ -69,7 +68,7 @@ def test_workers_are_killed(fault_redis: RedisServer, fault_crawl: Callable[...,
     assert_whole(verdict, crawl.leases_at_kills)
 
 
-def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]) -> None:
+def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
     """Each master gives all of its slots to the next one, while the crawl runs."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
     workers = crawl.start(2)
@@ -80,9 +79,7 @@ def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: Calla
     assert all("dq/rejoins" not in worker.stats for worker in workers)
 
 
-def test_a_crawl_at_rest_is_moved_into_other_shards(
-    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl]
-) -> None:
+def test_a_crawl_at_rest_is_moved_into_other_shards(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
     """All its workers were killed; in the cluster, each shard is on another node before and after."""
     crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
     for worker in crawl.start(2):
@@ -113,7 +110,7 @@ def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) ->
 
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.soak)])
 def test_a_master_and_a_worker_are_killed_at_the_same_instant(
-    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None], times: int
+    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures, times: int
 ) -> None:
     """What the worker had put there may be gone, and its log with it: its pages are in flight elsewhere."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 1_000 * times}, settings=SPREAD)
@@ -133,7 +130,7 @@ def answers(crawl: FaultCrawl) -> bool:
 
 @pytest.mark.soak
 def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
-    cluster: Cluster, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """In one crawl. What was held, or done, around the kill of a master may repeat."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +10,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import EXHAUSTED, GO
+from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
 from support.waiting import wait_until
@@ -92,7 +92,7 @@ PAGES = 200
 
 
 @pytest.fixture
-def parts(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> FaultCrawl:
+def parts(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> FaultCrawl:
     """A site without links whose pages only one worker asks for, one by one."""
     return fault_crawl(
         fault_redis,
@@ -104,7 +104,7 @@ def parts(fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]) -> F
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_start_that_ends_too_early_leaves_the_run_open(
-    how: str, parts: FaultCrawl, figures: Callable[..., None]
+    how: str, parts: FaultCrawl, figures: Figures
 ) -> None:
     """The others say so and close with start_incomplete; the same command goes on with what is missing."""
     (parts.project.folder / GO).touch()
@@ -139,7 +139,7 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(
 
 
 def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """Its worker is not idle before the end of the crawl; when it dies before, the others finish the run."""
     crawl = fault_crawl(
@@ -170,7 +170,7 @@ def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
 
 
 def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """Nobody else has it: when its worker dies the others do not say that they have finished."""
     crawl = fault_crawl(fault_redis, site={"pages": 5}, spider=LOCAL)
@@ -184,7 +184,7 @@ def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(
 
 
 def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl], figures: Callable[..., None]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """The others have finished and left when it wakes: it finds what was seen, and no page runs again."""
     crawl = fault_crawl(fault_redis, site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
@@ -213,8 +213,8 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 
 @pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")], ids=["one host", "two hosts"])
 def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_several_hosts(
-    hosts: tuple[str, str], fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    hosts: tuple[str, str], fault_redis: RedisServer, fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:  # fmt: skip
     """On two hosts a supervisor may have restarted it: it closes with `finished`, and explains a rerun."""
     crawl = fault_crawl(fault_redis, site={"pages": 100, "latency_s": 0.01})
@@ -243,7 +243,7 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_seve
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_requests_of_one_page_may_come_in_any_order(
-    killed: bool, fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    killed: bool, fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """They differ in their cb_kwargs alone, and another worker's start() yields them in another order."""
     crawl = fault_crawl(fault_redis, site={"pages": 1}, spider=WORDS)

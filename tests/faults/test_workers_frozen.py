@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
+from support.given import Figures, MakeCrawl, StartProxy
 from support.outages import assert_quiet, lines
-from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.waiting import wait_until
 from support.worker import Worker
@@ -81,9 +80,7 @@ def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> 
         assert told != [worker]
 
 
-def assert_finished(
-    crawl: FaultCrawl, workers: list[Worker], figures: Callable[..., None], **more: int
-) -> None:
+def assert_finished(crawl: FaultCrawl, workers: list[Worker], figures: Figures, **more: int) -> None:
     verdict = crawl.end()
     back = reclaimed(workers)
     figures(verdict, reclaimed=back, **more)
@@ -102,8 +99,8 @@ def assert_finished(
 def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
     times: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """SIGSTOP for twice the TTL: others have its requests; after SIGCONT it rejoins and takes its share."""
     crawl = fault_crawl(
@@ -137,9 +134,9 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
 def test_a_callback_that_blocks_is_no_death(
     times: int,
     fault_redis: RedisServer,
-    start_proxy: Callable[[str], RedisProxy],
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    start_proxy: StartProxy,
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """time.sleep() in a callback for twice the TTL: nothing is reclaimed, no page is processed twice.
 
@@ -171,8 +168,8 @@ def test_a_callback_that_blocks_is_no_death(
 def test_a_callback_that_blocks_for_ever_loses_its_leases(
     times: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Blocked for too long: the worker says so, others have its requests, and it comes back."""
     crawl = fault_crawl(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
 from support.waiting import wait_until
 
@@ -32,8 +32,8 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: fl
 def test_no_page_is_lost_however_often_workers_are_killed(
     kills: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Every page of a tree is processed, and at most as many twice as the killed workers held."""
     crawl = fault_crawl(
@@ -55,7 +55,7 @@ def test_no_page_is_lost_however_often_workers_are_killed(
 
 
 def test_the_next_crawl_on_the_same_host_resumes_at_once(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """All workers are killed; one that starts later finishes the crawl long before DQ_WORKER_TTL is over."""
     crawl = fault_crawl(fault_redis, site={"pages": 300}, settings={"DQ_WORKER_TTL": 600})
@@ -74,7 +74,7 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(
 
 
 def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """A frozen process is not a dead pid: its leases come back when its heartbeat stood still for the TTL."""
     crawl = fault_crawl(fault_redis, site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier.keys import prefix
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
 from support.waiting import Stopwatch, wait_until
@@ -79,7 +80,7 @@ def in_flight(crawl: FaultCrawl) -> int:
     return crawl.overview().census.in_flight
 
 
-def slow_pages(redis: RedisServer, make: Callable[..., FaultCrawl], grace_s: float) -> FaultCrawl:
+def slow_pages(redis: RedisServer, make: MakeCrawl, grace_s: float) -> FaultCrawl:
     """Return a crawl of 24 pages, each of which takes PAGE_S seconds."""
     return make(
         redis,
@@ -112,7 +113,7 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(
-    fault_redis: RedisServer, fault_crawl: Callable[..., FaultCrawl]
+    fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """The grace begins when the worker hears of it: no exchange follows that could begin it."""
     crawl = slow_pages(fault_redis, fault_crawl, 1)
@@ -134,8 +135,8 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     killed_after_s: float,
     times: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """Leases not started are back 1 s after SIGTERM, others after DQ_SHUTDOWN_GRACE; none is charged."""
     crawl = slow_pages(fault_redis, fault_crawl, grace_s)
@@ -177,8 +178,8 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
 def test_a_second_sigterm_loses_nothing(
     times: int,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """A worker that gets two signals ends without grace; what it held is run again by the next."""
     crawl = fault_crawl(
@@ -222,8 +223,8 @@ def test_a_second_sigterm_loses_nothing(
 def test_a_callback_that_closes_the_spider_is_run_again(
     stops: Sequence[int],
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
 ) -> None:
     """CloseSpider in the middle of a callback drops the rest of its links; the next crawl finds all 100."""
     crawl = fault_crawl(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from scrapy_dq.frontier import keys
 from support.fault_crawl import FaultCrawl
+from support.given import Figures, MakeCrawl, MakeProject
 from support.outages import assert_quiet, lines
 from support.project import SPIDER, Project
 from support.redis_server import RedisServer
@@ -29,7 +30,7 @@ OTHER_CLASS = SPIDER.replace("ProjectSpider", "OtherSpider")
 
 
 @pytest.fixture
-def second_project(make_project: Callable[..., Project]) -> Callable[..., Project]:
+def second_project(make_project: MakeProject) -> MakeProject:
     """Return a function that makes another project whose spider has the same name, for the same record."""
 
     def make(crawl: FaultCrawl, spider: str = SPIDER) -> Project:
@@ -86,8 +87,8 @@ def test_a_worker_of_another_package_version_is_refused(
     first: str,
     second: str,
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    figures: Figures,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one that comes second names both schema versions and ends; the first one notices nothing."""
@@ -110,9 +111,9 @@ def test_a_worker_of_another_package_version_is_refused(
 
 def test_two_projects_with_the_same_spider_share_the_crawl(
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    second_project: Callable[..., Project],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    second_project: MakeProject,
+    figures: Figures,
 ) -> None:
     """Same spider name, same dotted name of the class, two folders: each page is done once, by either."""
     crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS)
@@ -135,9 +136,9 @@ def test_two_projects_with_the_same_spider_share_the_crawl(
 
 def test_another_spider_of_the_same_name_is_refused(
     fault_redis: RedisServer,
-    fault_crawl: Callable[..., FaultCrawl],
-    second_project: Callable[..., Project],
-    figures: Callable[..., None],
+    fault_crawl: MakeCrawl,
+    second_project: MakeProject,
+    figures: Figures,
 ) -> None:
     """Same spider name, another class: it names both classes and DQ_CRAWL, ends, and has changed nothing."""
     crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS)

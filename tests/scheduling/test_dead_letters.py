@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import msgpack
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, failed
+from scrapy_dq.frontier import failed
 from scrapy_dq.frontier.frontier import Identity
+from support.given import Errors, Look, Reasons, Tree
 from support.live_frontier import HandWorker, LiveFrontier, put
-from support.project import Project
-from support.tree_site import TreeSite
 from support.tree_spider import spider_of
-from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-Look = Callable[[Project], Overview]
-Reasons = Callable[[Project], list[str]]
 
 IDENTITY = Identity(
     "scrapy.utils.request.RequestFingerprinter",
@@ -66,7 +59,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
-    redis_url: str, tree: Tree, look: Look, reasons: Reasons, errors: Callable[[Worker], list[str]]
+    redis_url: str, tree: Tree, look: Look, reasons: Reasons, errors: Errors
 ) -> None:
     """Each is buried with its reason, said in a warning, counted; nothing is raised, all else is crawled."""
     site, project = tree(pages=9)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, limit
-from support.project import Project
+from scrapy_dq.frontier import limit
+from support.given import Look, Tree
 from support.tree_site import TreeSite
-
-Tree = Callable[..., tuple[TreeSite, Project]]
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
@@ -23,9 +20,7 @@ def of_hosts(site: TreeSite) -> Counter[str]:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_no_host_gets_more_than_its_budget(
-    redis_url: str, tree: Tree, look: Callable[[Project], Overview], shards: int
-) -> None:
+def test_no_host_gets_more_than_its_budget(redis_url: str, tree: Tree, look: Look, shards: int) -> None:
     """Nor one of its own; the workers close when nothing else is left; more is let through by hand."""
     limits = {"127.0.0.2": {"budget": 20}}
     settings: dict[str, Any] = {"DQ_DOMAIN_BUDGET": 10, "DQ_DOMAIN_LIMITS": limits, "DQ_WORKER_TTL": 2}

@@ -9,18 +9,13 @@ import msgpack
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, keys
-from support.project import Project
+from scrapy_dq.frontier import keys
+from support.given import Look, MakeProject, Reasons, StartSite, Tree
 from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 
-Begin = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project], Overview]
 Prompt = Callable[[], float]
-Reasons = Callable[[Project], list[str]]
 
 EARLY_S = 0.02
 PROMPT_S = 0.6
@@ -65,7 +60,7 @@ def all_hits(site: TreeSite, target: str) -> list[float]:
     return [hit.at_s for hit in site.log() if hit.target == target]
 
 
-def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(begin: Begin, prompt_s: Prompt) -> None:
+def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(begin: Tree, prompt_s: Prompt) -> None:
     """By dq_delay, by dq_not_before, or by the later of both; the idle worker asks seldom meanwhile."""
     site, project = begin(
         spider(
@@ -87,7 +82,7 @@ def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(begin: Begin, prom
     assert worker.stats["dq/exchanges"] <= 15 + 4 * worker.stats["elapsed_time_seconds"]
 
 
-def test_a_delay_outlives_a_kill(begin: Begin, look: Look, prompt_s: Prompt) -> None:
+def test_a_delay_outlives_a_kill(begin: Tree, look: Look, prompt_s: Prompt) -> None:
     """It is stored with its time: not lost, not shorter, and not longer by the restart."""
     site, project = begin(spider('request("/later?s=0", dq_delay=8)'))
     first = project.start_worker()
@@ -105,7 +100,7 @@ def test_a_delay_outlives_a_kill(begin: Begin, look: Look, prompt_s: Prompt) -> 
 FOLLOWED = ("/flaky?s=0&flaky=1", "/moved?to=/there%3Fs=0")
 
 
-def test_what_follows_from_a_delayed_request_is_not_delayed_again(begin: Begin, prompt_s: Prompt) -> None:
+def test_what_follows_from_a_delayed_request_is_not_delayed_again(begin: Tree, prompt_s: Prompt) -> None:
     """A retry and a redirect copy its meta."""
     site, project = begin(spider(*(f'request("{target}", dq_delay=1)' for target in FOLLOWED)))
     project.run_to_end(timeout_s=20)
@@ -118,7 +113,7 @@ def test_what_follows_from_a_delayed_request_is_not_delayed_again(begin: Begin, 
 
 
 def test_what_follows_from_a_delayed_local_request_is_not_delayed_again(
-    begin: Begin, prompt_s: Prompt
+    begin: Tree, prompt_s: Prompt
 ) -> None:
     """As if it had been stored."""
     site, project = begin(spider(*(f'request("{target}", dq_delay=1, dq_local=True)' for target in FOLLOWED)))
@@ -129,7 +124,7 @@ def test_what_follows_from_a_delayed_local_request_is_not_delayed_again(
     assert hits["/there?s=0"] - hits[FOLLOWED[1]] < prompt_s()
 
 
-def test_a_local_request_waits_in_its_worker(begin: Begin, prompt_s: Prompt) -> None:
+def test_a_local_request_waits_in_its_worker(begin: Tree, prompt_s: Prompt) -> None:
     """As long, and while nothing else is left; its parent is not acked before."""
     site, project = begin(
         spider(
@@ -154,7 +149,7 @@ LOCAL_START = spider_of("""
 """)
 
 
-def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Begin) -> None:
+def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree) -> None:
     """A start request: nothing in Redis tells of it."""
     _, project = begin(LOCAL_START)
     project.run_to_end(timeout_s=20)
@@ -162,7 +157,7 @@ def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Begi
 
 
 def test_a_delayed_local_request_dies_with_its_worker_and_its_parent_brings_it_back(
-    begin: Begin, look: Look
+    begin: Tree, look: Look
 ) -> None:
     """Its parent is in flight as long as it waits."""
     site, project = begin(spider('request("/later?s=0", dq_delay=1, dq_local=True)'))
@@ -176,7 +171,7 @@ def test_a_delayed_local_request_dies_with_its_worker_and_its_parent_brings_it_b
 
 
 @pytest.mark.parametrize("through", ["command line", "settings"])
-def test_a_backoff_delays_retries_and_not_redirects(begin: Begin, through: str, prompt_s: Prompt) -> None:
+def test_a_backoff_delays_retries_and_not_redirects(begin: Tree, through: str, prompt_s: Prompt) -> None:
     """Twice as long each time, up to its cap, of which a half is jitter; off by default."""
     flaky, moved = "/flaky?s=0&flaky=2", "/moved?flaky=1&to=/there%3Fs=0"
     in_settings = {"DQ_RETRY_BACKOFF": {"base": 0.8, "cap": 1.2}} if through == "settings" else {}
@@ -240,7 +235,7 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     assert "Traceback" not in worker.text
 
 
-def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Begin, look: Look) -> None:
+def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Tree, look: Look) -> None:
     """It cannot be a dead letter: nobody could read it."""
     _, project = begin(spider('request("/0?s=0", dq_delay=-1, dq_local=True)'))
     worker = project.run_to_end(timeout_s=20)
@@ -250,7 +245,7 @@ def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Begin, l
 
 
 @pytest.mark.parametrize("days", [1, -1])
-def test_the_clock_of_a_host_decides_nothing(begin: Begin, days: int, prompt_s: Prompt) -> None:
+def test_the_clock_of_a_host_decides_nothing(begin: Tree, days: int, prompt_s: Prompt) -> None:
     """A host whose clock is a day fast or slow crawls at the time that Redis has."""
     at = time.time() + 4.0
     site, project = begin(

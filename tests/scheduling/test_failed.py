@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, dead, failed
+from scrapy_dq.frontier import dead, failed
+from support.given import Look, MakeProject, StartSite
 from support.project import Project
 from support.scrapy_redis_crawl import run_dq_each
-from support.tree_site import TreeSite
 from support.tree_spider import FED, spider_of
 from support.waiting import free_port
-
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project], Overview]
 
 SPIDER = spider_of("""
     async def start(self):

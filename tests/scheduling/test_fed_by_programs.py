@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
 
 import pytest
 
 from queues.conftest import Background
 from scrapy_dq import Queue
-from scrapy_dq.frontier import Overview
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Look, MakeProject, StartSite, Tree
 from support.waiting import wait_until
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project], Overview]
 
 
 def test_a_program_feeds_a_crawl_before_its_spider_starts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from unittest.mock import Mock, call
 
 import pytest
@@ -16,13 +15,9 @@ from scrapy_dq import Scheduler
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import Config
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Tree
 from support.tree_spider import spider_of
 from support.waiting import wait_until
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-Begin = Callable[..., tuple[TreeSite, Project]]
 
 # Four children of one URL. The first time the callback breaks off after two; then it yields them the other
 # way round. With TWO_PARENTS, two pages have the very same children: nothing in them tells whose they are.
@@ -47,7 +42,7 @@ CHILDREN = spider_of("""
 CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
 
 
-def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(begin: Begin) -> None:
+def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(begin: Tree) -> None:
     """They are known by what they are, not by their turn: each is crawled once."""
     _, project = begin(CHILDREN)
     first = project.run_worker(settings={"BREAK": 1}, timeout_s=20)
@@ -57,7 +52,7 @@ def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(begin:
     assert second.stats["dq/duplicates"] == 2 + 1  # the children of the first time; the page, from start()
 
 
-def test_equal_children_of_two_parents_stay_separate(begin: Begin) -> None:
+def test_equal_children_of_two_parents_stay_separate(begin: Tree) -> None:
     """As under Scrapy's own scheduler, `dont_filter` means that each is crawled."""
     settings = {"TWO_PARENTS": 1, "REFERER_ENABLED": False}
     _, project = begin(CHILDREN, settings=settings)
@@ -142,7 +137,7 @@ TOO_LATE = spider_of("""
 """)
 
 
-def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Begin) -> None:
+def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Tree) -> None:
     """Of `spider_closed`, say: nobody would store it, or crawl it."""
     _, project = begin(TOO_LATE)
     worker = project.run_to_end(timeout_s=20)

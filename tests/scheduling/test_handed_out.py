@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from scrapy_dq.frontier import Overview
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Look, Tree
 from support.tree_spider import spider_of
-
-Begin = Callable[..., tuple[TreeSite, Project]]
-Look = Callable[[Project], Overview]
 
 SPIDER = spider_of(
     """
@@ -108,7 +101,7 @@ from scrapy_dq.scheduling import handed_out
 
 
 @pytest.mark.parametrize("name", ["Copies", "Replaces", "ReplacesMeta", "Buffers", "Wraps"])
-def test_a_lease_follows_its_request_into_a_copy(begin: Begin, look: Look, name: str) -> None:
+def test_a_lease_follows_its_request_into_a_copy(begin: Tree, look: Look, name: str) -> None:
     """Stored and local requests end with the copy that the engine gets, with and without a delay."""
     scheduler = f"tree_project.spiders.spider.{name}"
     _, project = begin(SPIDER, {"SCHEDULER": scheduler, "DQ_DOMAIN_DELAY": 0.01})
@@ -119,7 +112,7 @@ def test_a_lease_follows_its_request_into_a_copy(begin: Begin, look: Look, name:
     assert look(project).census.failed == 0
 
 
-def test_a_request_that_a_scheduler_drops_is_handed_out_again(begin: Begin) -> None:
+def test_a_request_that_a_scheduler_drops_is_handed_out_again(begin: Tree) -> None:
     """One warning names the class."""
     scheduler = "tree_project.spiders.spider.DropsOnce"
     _, project = begin(SPIDER, {"SCHEDULER": scheduler})
@@ -130,7 +123,7 @@ def test_a_request_that_a_scheduler_drops_is_handed_out_again(begin: Begin) -> N
     assert worker.text.count("DropsOnce.next_request() has not passed") == 1
 
 
-def test_a_request_that_a_scheduler_always_drops_fails(begin: Begin, look: Look) -> None:
+def test_a_request_that_a_scheduler_always_drops_fails(begin: Tree, look: Look) -> None:
     """The crawl ends, and `retry` finds it."""
     _, project = begin(SPIDER, {"SCHEDULER": "tree_project.spiders.spider.DropsOne"})
     worker = project.run_worker(timeout_s=20)

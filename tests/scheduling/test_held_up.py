@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +12,8 @@ from scrapy import Request
 from scrapy_dq.scheduling import downloads
 from scrapy_dq.scheduling.downloads import HeldDownloads
 from scrapy_dq.scheduling.engine_hooks import Settlement
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Tree
 from support.tree_spider import spider_of
-
-Tree = Callable[..., tuple[TreeSite, Project]]
 
 # Each session is good for 20 pages. The login waits in Redis with the pages, and comes before them.
 LOGIN = spider_of("""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier import Overview
+from support.given import Look, MakeProject, StartSite, Tree
 from support.project import Project
 from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
-Tree = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project], Overview]
-Begin = Callable[..., tuple[TreeSite, Project]]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 LOGIN = spider_of("""
@@ -163,7 +157,7 @@ class Picky:
 """)
 
 
-def test_only_its_own_page_waits_for_a_request_that_cannot_be_classified(begin: Begin, look: Look) -> None:
+def test_only_its_own_page_waits_for_a_request_that_cannot_be_classified(begin: Tree, look: Look) -> None:
     """A page of such links, each of which takes its time, must not hold all others that are at work."""
     settings = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Picky"}
     site, project = begin(PICKY, settings=settings)
@@ -301,7 +295,7 @@ LOCAL = {"dq_local": True}
 KINDS = ("direct", "passed_on", "moved", "flaky", "unstorable")
 
 
-def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Begin, look: Look) -> None:
+def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, look: Look) -> None:
     """A worker is killed in the callbacks of local children: their pages are in flight, and run again."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.start_worker(settings={"MODE": "hold"})
@@ -320,7 +314,7 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Begin, 
     assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # first and last, each once
 
 
-def test_a_page_whose_local_child_is_interrupted_runs_again(begin: Begin) -> None:
+def test_a_page_whose_local_child_is_interrupted_runs_again(begin: Tree) -> None:
     """CloseSpider in the callback of a local child: its page is released, and run by the next worker."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
@@ -465,7 +459,7 @@ STATUS = spider_of(
 )
 
 
-def test_tools_that_read_the_queues_of_scrapys_scheduler_find_both(begin: Begin) -> None:
+def test_tools_that_read_the_queues_of_scrapys_scheduler_find_both(begin: Tree) -> None:
     """`est()` of the telnet console shows what waits in Redis as `dqs`, and what stays here as `mqs`."""
     _, project = begin(STATUS, settings={"CONCURRENT_REQUESTS": 1})
     worker = project.run_worker()

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from scrapy_dq.frontier import Overview
+from support.given import Look, MakeProject, StartSite
 from support.project import Project
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 
-Look = Callable[[Project], Overview]
-
 
 @pytest.fixture
-def crawl(
-    redis_url: str, start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
-) -> tuple[TreeSite, Project]:
+def crawl(redis_url: str, start_site: StartSite, make_project: MakeProject) -> tuple[TreeSite, Project]:
     """A tree of 60 pages."""
     site = start_site(pages=60, fan_out=5, latency_s=0.02)
     return site, make_project([site.start_url], redis_url=redis_url, settings={"DQ_WORKER_TTL": 2})

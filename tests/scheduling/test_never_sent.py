@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Tree
 from support.tree_spider import spider_of
-
-Begin = Callable[..., tuple[TreeSite, Project]]
 
 ENDED_EARLY = spider_of(
     """
@@ -53,7 +49,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_requests_that_no_site_gets_do_not_wait_for_each_other(begin: Begin, local: bool) -> None:
+def test_requests_that_no_site_gets_do_not_wait_for_each_other(begin: Tree, local: bool) -> None:
     """An hour lies between two requests to the site: the first is sent last, and nothing waits before it."""
     paths = " ".join(f"/{kind}?n={n}" for n in range(10) for kind in ("forbidden", "ignored", "own"))
     settings = {**SETTINGS, "DQ_DOMAIN_DELAY": 3600, "PATHS": paths + " /page?s=0&last=1", "LOCAL": local}
@@ -66,7 +62,7 @@ def test_requests_that_no_site_gets_do_not_wait_for_each_other(begin: Begin, loc
 
 
 @pytest.mark.parametrize("limit", ["DQ_MAX_PAGES", "DQ_DOMAIN_BUDGET"])
-def test_only_requests_that_a_site_gets_count_as_pages(begin: Begin, limit: str) -> None:
+def test_only_requests_that_a_site_gets_count_as_pages(begin: Tree, limit: str) -> None:
     """Two of three equal requests come from Scrapy's cache."""
     paths = "/forbidden /ignored /own " * 3 + "/cached?s=0 " * 3 + "/page?s=0 /page?s=0&last=1"
     settings: dict[str, Any] = {**SETTINGS, limit: 2, "PATHS": paths, "HTTPCACHE_ENABLED": True}

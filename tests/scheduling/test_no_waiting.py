@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from support.project import Project
-from support.proxy import RedisProxy
-from support.tree_site import TreeSite
+from support.given import MakeProject, StartProxy, StartSite
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch
 
@@ -72,9 +68,9 @@ class TimedScheduler(Scheduler):
 
 def test_no_call_of_the_engine_waits_for_a_slow_redis(
     redis_url: str,
-    make_project: Callable[..., Project],
-    start_site: Callable[..., TreeSite],
-    start_proxy: Callable[[str], RedisProxy],
+    make_project: MakeProject,
+    start_site: StartSite,
+    start_proxy: StartProxy,
 ) -> None:
     """Each round trip takes 1 s: the crawl ends complete, and no call that the engine makes takes 200 ms."""
     proxy = start_proxy(redis_url)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Tree
 from support.tree_spider import spider_of
 from support.waiting import free_port
-
-Tree = Callable[..., tuple[TreeSite, Project]]
 
 SPIDER = spider_of("""
     def parse(self, response):

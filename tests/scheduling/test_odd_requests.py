@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Tree
 from support.tree_spider import spider_of
 from support.waiting import free_port
-
-Tree = Callable[..., tuple[TreeSite, Project]]
 
 PRIORITIES = spider_of("""
     def parse(self, response):

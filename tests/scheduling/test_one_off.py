@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from scrapy_dq.frontier import peek
+from support.given import MakeProject, StartProxy, StartSite
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
-from support.proxy import RedisProxy
 from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import free_port
@@ -33,7 +33,7 @@ SPIDER = spider_of("""
 
 
 @pytest.fixture
-def site(start_site: Callable[..., TreeSite]) -> TreeSite:
+def site(start_site: StartSite) -> TreeSite:
     return start_site(pages=9)
 
 
@@ -100,8 +100,8 @@ def test_a_waiting_crawl_is_not_touched(
     crawl: LiveFrontier,
     redis_url: str,
     site: TreeSite,
-    make_project: Callable[..., Project],
-    start_proxy: Callable[[str], RedisProxy],
+    make_project: MakeProject,
+    start_proxy: StartProxy,
 ) -> None:
     """Fifty entries wait and three are in flight: not a single command reaches Redis."""
     proxy = start_proxy(redis_url)
@@ -121,7 +121,7 @@ def test_a_waiting_crawl_is_not_touched(
     assert (census.waiting, census.in_flight) == (WAITING, IN_FLIGHT)
 
 
-def test_an_unreachable_redis_is_not_missed(site: TreeSite, make_project: Callable[..., Project]) -> None:
+def test_an_unreachable_redis_is_not_missed(site: TreeSite, make_project: MakeProject) -> None:
     """With REDIS_URL naming a closed port all five work."""
     project = make_project(
         [site.url(START)],
@@ -132,7 +132,7 @@ def test_an_unreachable_redis_is_not_missed(site: TreeSite, make_project: Callab
     assert_all_worked(run_all(project, site), project, site)
 
 
-def test_no_embedded_redis_is_started(site: TreeSite, make_project: Callable[..., Project]) -> None:
+def test_no_embedded_redis_is_started(site: TreeSite, make_project: MakeProject) -> None:
     """With no Redis configured, installed by ADDONS, all five work; `%(dq_worker)s` is "local"."""
     project = make_project(
         [site.url(START)],

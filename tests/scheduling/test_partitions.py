@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview
 from scrapy_dq.inspection.history import read_events
+from support.given import Errors, Look, MakeProject, Reasons, StartSite, Tree
 from support.project import Project
 from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
-from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-Begin = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project], Overview]
-Reasons = Callable[[Project], list[str]]
-Errors = Callable[[Worker], list[str]]
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
@@ -117,7 +107,7 @@ def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together
     assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
 
 
-def test_the_limits_of_the_latest_worker_apply_to_all(begin: Begin, redis_url: str) -> None:
+def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: str) -> None:
     """It warns with old and new values, and an event has them; with the same limits a worker is silent."""
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     site, project = begin(spider(*lines), settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4})
@@ -138,7 +128,7 @@ def test_the_limits_of_the_latest_worker_apply_to_all(begin: Begin, redis_url: s
     assert changes == ["delay 0.05 -> 0.4"]
 
 
-def test_the_download_slot_of_the_meta_is_the_partition(begin: Begin) -> None:
+def test_the_download_slot_of_the_meta_is_the_partition(begin: Tree) -> None:
     """Two slots at one host, each with limits of its own."""
     site, project = begin(
         spider(
@@ -168,7 +158,7 @@ COPYING = """
 """
 
 
-def test_a_redirect_waits_in_the_partition_of_where_it_leads(begin: Begin) -> None:
+def test_a_redirect_waits_in_the_partition_of_where_it_leads(begin: Tree) -> None:
     """Also a request that a callback makes with the meta of its page: the limits of each host are kept."""
     limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.3": {"delay": 0.4}}
     site, project = begin(
@@ -193,7 +183,7 @@ SAYS_ITS_SLOT = """
 """
 
 
-def test_a_redirect_leads_nobody_into_a_slot_of_the_project(begin: Begin) -> None:
+def test_a_redirect_leads_nobody_into_a_slot_of_the_project(begin: Tree) -> None:
     """With a page that redirects anywhere, any site could hold it up, or stop it by a Retry-After."""
     lines = "\n".join(f"        {line}" for line in LED_AWAY)
     _, project = begin((SPIDER + SAYS_ITS_SLOT) % lines, hosts=HOSTS)
@@ -202,7 +192,7 @@ def test_a_redirect_leads_nobody_into_a_slot_of_the_project(begin: Begin) -> Non
 
 
 def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_continues(
-    begin: Begin,
+    begin: Tree,
     look: Look,
     reasons: Reasons,
     errors: Errors,
@@ -234,7 +224,7 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
     assert errors(worker) == []
 
 
-def test_without_partitions_any_slot_will_do(begin: Begin) -> None:
+def test_without_partitions_any_slot_will_do(begin: Tree) -> None:
     _, project = begin(
         spider(
             'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
@@ -325,7 +315,7 @@ FILES = """
 """
 
 
-def test_retry_after_of_a_redirected_file_blocks_the_host_that_has_sent_it(begin: Begin) -> None:
+def test_retry_after_of_a_redirected_file_blocks_the_host_that_has_sent_it(begin: Tree) -> None:
     """A media pipeline follows redirects beside the scheduler, with the slot of the first host in meta."""
     _, project = begin(
         (SPIDER + FILES) % '        yield request("127.0.0.1", "/page?s=0")',

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier import Overview
-from support.project import PLAIN, SPIDER, Project
-from support.tree_site import TreeSite
+from support.given import Errors, Look, MakeProject, Tree
+from support.project import PLAIN, SPIDER
 from support.tree_spider import spider_of
 from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-Look = Callable[[Project | str], Overview]
-Errors = Callable[[Worker], list[str]]
 
 THEIRS = {
     "SCHEDULER_QUEUE_CLASS": "scrapy_dq.queue.FifoQueue",

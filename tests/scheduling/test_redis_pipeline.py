@@ -5,26 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from scrapy_dq import get_redis
-from scrapy_dq.frontier import Overview
-from support.project import PLAIN, Project
-from support.proxy import RedisProxy
-from support.tree_site import TreeSite
+from support.given import Errors, Look, MakeProject, StartProxy, StartSite, Tree
+from support.project import PLAIN
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project | str], Overview]
-Errors = Callable[[Worker], list[str]]
 
 PIPELINES = {"scrapy_dq.RedisPipeline": 300, "support.tree_spider.ItemRecord": 500}
 BY_ADDON = {"SCHEDULER": None, "DUPEFILTER_CLASS": None, "ADDONS": {"scrapy_dq.Addon": 500}}
@@ -102,7 +94,7 @@ OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_s
 
 
 def test_what_a_killed_worker_had_not_stored_is_scraped_again(
-    redis_url: str, tree: Tree, start_proxy: Callable[[str], RedisProxy], client: redis.Redis, look: Look
+    redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.Redis, look: Look
 ) -> None:
     """The requests of items that wait are not acknowledged; kill -9 in that moment loses none of them."""
     proxy = start_proxy(redis_url)
@@ -131,7 +123,7 @@ def test_what_a_killed_worker_had_not_stored_is_scraped_again(
 def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     redis_url: str,
     tree: Tree,
-    start_proxy: Callable[[str], RedisProxy],
+    start_proxy: StartProxy,
     client: redis.Redis,
     look: Look,
     errors: Errors,

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,13 @@ import pytest
 import redis
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, keys
+from scrapy_dq.frontier import keys
 from scrapy_dq.scheduling.intake import MOST_REASONS
+from support.given import Errors, Look, MakeProject, Reasons, StartSite, Tree
 from support.project import Project
 from support.tree_site import TreeSite
 from support.tree_spider import FED
 from support.waiting import wait_until
-from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
-Look = Callable[[Project], Overview]
-Reasons = Callable[[Project], list[str]]
-Errors = Callable[[Worker], list[str]]
 
 QUICK = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}
 
@@ -43,7 +36,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def fed(make_project: MakeProject, redis_url: str) -> Callable[..., Project]:
+def fed(make_project: MakeProject, redis_url: str) -> MakeProject:
     """Return a function that makes a project whose spider is fed; *lines* are more of its class."""
 
     def make(*lines: str, **settings: Any) -> Project:
@@ -62,7 +55,7 @@ def targets(site: TreeSite) -> list[str]:
 
 
 def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
 ) -> None:
     """A bare URL and JSON, with method, meta and form data; the run is finished in the end."""
     site, project = start_site(pages=40), fed()
@@ -82,7 +75,7 @@ def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
 
 
 def test_the_spider_stays_open_and_takes_what_comes(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
 ) -> None:
     """MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default: for ever. Two workers share what is fed."""
     site, project = start_site(pages=3), fed(MAX_IDLE_TIME_BEFORE_CLOSE=0)
@@ -101,7 +94,7 @@ def test_the_spider_stays_open_and_takes_what_comes(
 
 @pytest.mark.parametrize("kind", ["SET", "ZSET"])
 def test_sets_and_sorted_sets_feed_too(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, kind: str
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, kind: str
 ) -> None:
     """REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET say what the key is; highest score first."""
     site = start_site(pages=9)
@@ -116,7 +109,7 @@ def test_sets_and_sorted_sets_feed_too(
 
 
 def test_streams_feed_and_are_told_what_is_done(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """A message is pending until its page is crawled, retries and redirects included; also after a kill."""
     site = start_site(pages=9, latency_s=30)
@@ -140,7 +133,7 @@ def test_streams_feed_and_are_told_what_is_done(
 
 
 def test_several_keys_of_the_spider_feed_it(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """`redis_key` of the class wins over the setting; %(name)s is the spider's name."""
     site = start_site(pages=9)
@@ -186,7 +179,7 @@ BAD = {
 
 
 def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; not all reasons in the log; what stands between them is crawled."""
     site, project = start_site(pages=9), fed()
@@ -204,7 +197,7 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
 
 
 def test_the_meta_of_a_payload_is_that_of_its_request(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """As with scrapy-redis: what Scrapy's middlewares obey, and whatever a callback reads."""
     site = start_site(pages=9)
@@ -219,7 +212,7 @@ def test_the_meta_of_a_payload_is_that_of_its_request(
 
 
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever their meta says."""
     site, other = start_site(pages=9), start_site(pages=9)
@@ -249,7 +242,7 @@ OWN = (
 
 
 def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons
 ) -> None:
     """What it makes cannot be stored and is crawled by its worker: after the same checks."""
     site, project = start_site(pages=9), fed(*OWN)
@@ -263,7 +256,7 @@ def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
 
 
 def test_make_request_from_data_is_the_projects_own(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons
 ) -> None:
     """It may yield several requests, of any callback; what it raises, or nothing at all, is a reason."""
     site = start_site(pages=9)
@@ -288,7 +281,7 @@ def test_make_request_from_data_is_the_projects_own(
 
 
 def test_start_requests_of_the_projects_own_run_too(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """As of older spiders; `start_urls` do not."""
     site = start_site(pages=9)
@@ -303,7 +296,7 @@ def test_start_requests_of_the_projects_own_run_too(
 
 
 def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, reasons: Reasons
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons
 ) -> None:
     """None, an empty list and something that is not a Request are distinguished."""
     project = fed(
@@ -322,7 +315,7 @@ def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
 
 
 def test_a_key_of_another_type_is_reported_and_waited_for(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, errors: Errors
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, errors: Errors
 ) -> None:
     """One ERROR names it; once it is repaired, the crawl continues from it."""
     site, project = start_site(pages=9), fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
@@ -338,7 +331,7 @@ def test_a_key_of_another_type_is_reported_and_waited_for(
 
 
 def test_a_local_request_of_a_payload_keeps_it_in_flight(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
 ) -> None:
     """A request that cannot be stored dies with its worker: its payload must not be settled before."""
     site = start_site(pages=9)
@@ -409,7 +402,7 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
-    fed: Callable[..., Project], client: redis.Redis, line: str, look: Look
+    fed: MakeProject, client: redis.Redis, line: str, look: Look
 ) -> None:
     """One ERROR line, and no crawl."""
     project = fed(line)
@@ -420,7 +413,7 @@ def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
 
 
 def test_the_server_of_scrapy_redis_is_there(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """`self.server` is a client of the same Redis, for rare things."""
     site = start_site(pages=9)
@@ -430,7 +423,7 @@ def test_the_server_of_scrapy_redis_is_there(
     assert client.getdel(key(project) + ":seen") == site.url("/p/8").encode()
 
 
-def test_a_spider_whose_start_raises_closes_all_the_same(fed: Callable[..., Project], look: Look) -> None:
+def test_a_spider_whose_start_raises_closes_all_the_same(fed: MakeProject, look: Look) -> None:
     """The run is not finished: the next start() brings the rest."""
     project = fed("async def start(self):", "    raise RuntimeError('no')", "    yield")
     worker = project.run_worker(timeout_s=40)
@@ -439,7 +432,7 @@ def test_a_spider_whose_start_raises_closes_all_the_same(fed: Callable[..., Proj
 
 
 def test_one_that_takes_no_part_in_its_run_does_not_listen(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis
+    fed: MakeProject, start_site: StartSite, client: redis.Redis
 ) -> None:
     """The run of its DQ_RUN_NAME is over: it closes, and what is fed waits for another one."""
     site, project = start_site(pages=9), fed(DQ_RUN_NAME="monday")
@@ -453,7 +446,7 @@ def test_one_that_takes_no_part_in_its_run_does_not_listen(
 
 
 def test_one_that_is_fed_through_the_embedded_redis_says_so(
-    fed: Callable[..., Project], make_project: MakeProject
+    fed: MakeProject, make_project: MakeProject
 ) -> None:
     """Whoever migrates pushes to localhost:6379, where nobody looks."""
     says = "programs that push to a Redis server do not use it. Set REDIS_URL to that server"
@@ -462,7 +455,7 @@ def test_one_that_is_fed_through_the_embedded_redis_says_so(
 
 
 def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
-    fed: Callable[..., Project], client: redis.Redis, start_site: StartSite
+    fed: MakeProject, client: redis.Redis, start_site: StartSite
 ) -> None:
     """DQ_ENABLED = False, or another SCHEDULER: the keys stay as they are."""
     site, project = start_site(pages=2), fed(DQ_ENABLED=False)
@@ -474,7 +467,7 @@ def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
 
 
 def test_a_worker_that_dies_over_a_payload_gives_it_back(
-    fed: Callable[..., Project], start_site: StartSite, client: redis.Redis, look: Look
+    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
 ) -> None:
     """Killed while it makes a request of it: the claim is in flight, and the next worker takes it."""
     site = start_site(pages=9)
@@ -494,9 +487,7 @@ def test_a_worker_that_dies_over_a_payload_gives_it_back(
     assert site.hits()["/p/6"] == site.hits()["/p/7"] == site.hits()["/p/8"] == 1
 
 
-def test_an_idle_spider_asks_redis_twice_a_second(
-    fed: Callable[..., Project], client: redis.Redis, look: Look
-) -> None:
+def test_an_idle_spider_asks_redis_twice_a_second(fed: MakeProject, client: redis.Redis, look: Look) -> None:
     """It is not notified of new payloads: it checks, rarely, with the exchanges that it makes anyway."""
     project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import Overview, keys
+from scrapy_dq.frontier import keys
 from support.changing_site import Answer, ChangingSite
+from support.given import Errors, Look, MakeProject, Reasons
 from support.project import Project
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
-
-Look = Callable[[Project], Overview]
 
 SPIDER = spider_of(
     """
@@ -49,9 +48,7 @@ SETTINGS = {
 
 
 @pytest.fixture
-def crawl(
-    redis_url: str, make_project: Callable[..., Project]
-) -> Iterator[Callable[..., tuple[ChangingSite, Project]]]:
+def crawl(redis_url: str, make_project: MakeProject) -> Iterator[Callable[..., tuple[ChangingSite, Project]]]:
     """Return a function that starts a site and makes a project that crawls it from `/`."""
     sites: list[ChangingSite] = []
 
@@ -223,7 +220,7 @@ def test_a_page_that_moves_does_not_pass_on_its_conditions(
 
 
 def test_requests_have_policies_of_their_own(
-    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, reasons: Callable[[Project], list[str]]
+    crawl: Callable[..., tuple[ChangingSite, Project]], look: Look, reasons: Reasons
 ) -> None:
     """Seconds, words, or False; what is none of these makes a dead letter, with the reason."""
     links = ("a?revisit=false", "b?revisit=1s", "c?revisit=fixed:1s", "d?revisit=banana", "e?revisit=12")
@@ -391,7 +388,7 @@ def test_a_policy_that_fails_is_told_of_once(
 )
 def test_a_policy_that_is_none_is_refused(
     crawl: Callable[..., tuple[ChangingSite, Project]], settings: dict[str, Any], says: str,
-    errors: Callable[[Worker], list[str]],
+    errors: Errors,
 ) -> None:  # fmt: skip
     """In one line, before the crawl is joined."""
     site, project = crawl(settings)

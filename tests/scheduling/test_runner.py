@@ -12,13 +12,10 @@ from scrapy.settings import default_settings
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys
-from support.project import SPIDER, Project
-from support.tree_site import TreeSite
+from support.given import Errors, StartScript, Tree
+from support.project import SPIDER
 from support.tree_spider import spider_of
-from support.worker import Worker
 
-Tree = Callable[..., tuple[TreeSite, Project]]
-StartScript = Callable[[Project, str], Worker]
 Look = Callable[[str], Overview]
 
 # Two spiders; the second one brings settings of its own, and is recorded as "other".
@@ -177,7 +174,7 @@ class Unopened(Scheduler):
 )
 
 
-def test_another_reactor_is_refused(tree: Tree, errors: Callable[[Worker], list[str]], look: Look) -> None:
+def test_another_reactor_is_refused(tree: Tree, errors: Errors, look: Look) -> None:
     """With SelectReactor the first ERROR line names TWISTED_REACTOR; it ends as failed, nothing is stored."""
     _, project = tree(spider=UNOPENED, pages=1)
     select = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}

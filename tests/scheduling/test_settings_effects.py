@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
-from scrapy_dq.frontier import Overview
+from support.given import Errors, Look, StartProxy, StartScript, Tree
 from support.project import PLAIN, Project
-from support.proxy import RedisProxy
-from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-StartScript = Callable[[Project, str], Worker]
-Look = Callable[[Project | str], Overview]
-Errors = Callable[[Worker], list[str]]
 
 
 def pages_of(project: Project, worker: Worker) -> list[str]:
@@ -85,7 +77,7 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look
     assert not {"dq/reclaimed", "dq/rejoins"} & worker.stats.keys()
 
 
-def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: Callable[[str], RedisProxy]) -> None:
+def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) -> None:
     """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked is in a feed file."""
     site, project = tree(
         settings={

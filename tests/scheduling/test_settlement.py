@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +16,13 @@ from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_dq.frontier import Overview
 from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
 from scrapy_dq.scheduling.session import Session
+from support.given import Look, MakeProject, Tree
 from support.project import Project
 from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-Look = Callable[[Project], Overview]
-MakeProject = Callable[..., Project]
 
 # Every way in which a request ends; the scheduler records what the engine does, and in which order.
 ENDINGS = spider_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +10,9 @@ import redis
 
 from scrapy_dq import get_redis
 from scrapy_dq.frontier import shared_stats
-from support.project import PLAIN, Project
-from support.tree_site import TreeSite
+from support.given import MakeProject, StartSite, Tree
+from support.project import PLAIN
 from support.waiting import wait_until
-
-Tree = Callable[..., tuple[TreeSite, Project]]
-MakeProject = Callable[..., Project]
-StartSite = Callable[..., TreeSite]
 
 SHARED = {"STATS_CLASS": "scrapy_dq.SharedStats", "MEMUSAGE_ENABLED": False}
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import scrapy
 
+from support.given import Tree
 from support.project import Project
-from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 
-Tree = Callable[..., tuple[TreeSite, Project]]
 PLAIN = {
     "SCHEDULER": "scrapy.core.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",

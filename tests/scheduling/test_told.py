@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import closing
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -16,8 +15,8 @@ from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Hold, Words
 from scrapy_dq.scheduling.session import Session
+from support.given import MakeProject
 from support.live_frontier import HandWorker, LiveFrontier
-from support.project import Project
 from support.tree_spider import spider_of
 
 
@@ -78,9 +77,7 @@ LOCAL = spider_of("""
 """)
 
 
-def test_what_is_local_waits_for_the_end_of_a_pause_too(
-    redis_url: str, make_project: Callable[..., Project]
-) -> None:
+def test_what_is_local_waits_for_the_end_of_a_pause_too(redis_url: str, make_project: MakeProject) -> None:
     """Nothing at all is sent; then all of it is."""
     project = make_project([], redis_url=redis_url, spider=LOCAL, settings={"DQ_PARTITION_BY": "none"})
     with connect_url(redis_url) as client, closing(LiveFrontier(redis_url, project.name)) as live:

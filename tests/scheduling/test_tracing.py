@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from scrapy_dq.frontier import Overview
-from support.project import Project
-from support.tree_site import TreeSite
+from support.given import Errors, Look, MakeProject, Tree
 from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
-from support.worker import Worker
-
-Tree = Callable[..., tuple[TreeSite, Project]]
 
 HOLDING = spider_of("""
     hold = ""
@@ -135,9 +130,7 @@ def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
     assert not any("ERROR" in worker.text or "WARNING" in worker.text for worker in workers)
 
 
-def test_the_trace_of_a_killed_worker_goes_on_in_the_next(
-    tree: Tree, look: Callable[[Project], Overview], receiver: Receiver
-) -> None:
+def test_the_trace_of_a_killed_worker_goes_on_in_the_next(tree: Tree, look: Look, receiver: Receiver) -> None:
     """The lease that it had is missing. Unfiltered links that it has put already are put once, as ever."""
     _, project = tree(spider=HOLDING, settings={"DQ_TRACE": 1}, pages=13, fan_out=3)
     lease = f"lease {project.name}"
@@ -167,7 +160,7 @@ def test_nothing_is_imported_or_sent_unless_it_is_asked_for(tree: Tree, receiver
 
 
 def test_an_extra_that_is_not_installed_is_named(
-    redis_url: str, make_project: Callable[..., Project], errors: Callable[[Worker], list[str]]
+    redis_url: str, make_project: MakeProject, errors: Errors
 ) -> None:
     """The crawl does not begin; there is one line."""
     spider = WITHOUT + "sys.modules['opentelemetry'] = None\nsys.modules.pop('TRACING', None)\n"
@@ -183,8 +176,8 @@ def test_an_extra_that_is_not_installed_is_named(
 
 def test_a_variable_that_the_sdk_refuses_ends_the_crawl(
     redis_url: str,
-    make_project: Callable[..., Project],
-    errors: Callable[[Worker], list[str]],
+    make_project: MakeProject,
+    errors: Errors,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In one line, as a setting that is invalid."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from scrapy.settings import Settings
 import scrapy_dq
 from scrapy_dq import get_redis, get_redis_from_settings
 from scrapy_dq.settings import ConfigError
-from support.proxy import RedisProxy
+from support.given import StartProxy
 from support.redis_server import RedisServer
 
 
@@ -46,7 +45,7 @@ def test_get_redis_makes_the_class_that_is_named(cls: Any, monkeypatch: pytest.M
 
 
 def test_a_plain_client_repeats_nothing_by_itself(
-    redis_server: RedisServer, start_proxy: Callable[[str], RedisProxy], crawl_name: str
+    redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str
 ) -> None:
     """A repeated LPOP would lose an item; who wants it can ask for it."""
     proxy = start_proxy(redis_server.url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from scrapy_dq.items.writer import ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settings.redis_address import ClusterUrl, check_url, split_cluster_url
 from support.clusters import Cluster
-from support.redis_server import RedisServer
+from support.given import StartRedis
 from support.waiting import free_port, patience
 
 GOOD = {
@@ -121,7 +121,7 @@ def test_an_error_leads_to_another_node_or_not(error: Exception, leads_to: tuple
 
 
 def test_a_cluster_that_is_failing_over_is_waited_for(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node answers CLUSTERDOWN as long as no node has the slots of another one."""
     server = start_redis(args=["--cluster-enabled", "yes"])

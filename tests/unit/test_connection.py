@@ -26,14 +26,11 @@ from scrapy_dq.backend.connection import (
 )
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
-from support.proxy import RedisProxy
+from support.given import StartProxy, StartRedis
 from support.redis_server import RedisServer
 
 PASSWORD = "s3cr3t/&%40"
 HEALTHY = {"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled": 1}
-
-StartRedis = Callable[..., RedisServer]
-StartProxy = Callable[[str], RedisProxy]
 
 
 def connection_to(url: str = "", **other: Any) -> Connection:
