@@ -1,4 +1,4 @@
-"""contrib/: alerts and dashboard fit the metrics, promtool accepts them, and a real Prometheus alerts."""
+"""contrib/: alerts and dashboard fit the metrics, and promtool and Grafana accept them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import json
 import re
 import shutil
 import subprocess
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
@@ -19,18 +17,16 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 
 from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.metrics import Metrics
-from support.given import MakeProject, StartRedis, StartSite
 from support.live_frontier import HandWorker, LiveFrontier
-from support.metrics_server import MetricsServer, Samples
+from support.metrics_server import Samples
 from support.place import place_of
 from support.redis_server import RedisServer
-from support.waiting import free_port, wait_until
 
 CONTRIB = Path(__file__).parents[2] / "contrib"
 RULES = CONTRIB / "prometheus" / "rules.yml"
 DASHBOARD = CONTRIB / "grafana" / "dashboard.json"
 needs_prometheus = pytest.mark.skipif(
-    not (shutil.which("prometheus") and shutil.which("promtool")),
+    not (shutil.which("promtool")),
     reason="Prometheus is not installed: apt-get install prometheus",
 )
 
@@ -154,72 +150,3 @@ def test_promtool_accepts_all_of_it(exposition: Samples) -> None:
     tested = (RULES.parent / "rules_test.yml").read_text("utf-8")
     for alert in re.findall(r"alert: (\w+)", RULES.read_text("utf-8")):
         assert re.search(rf"alertname: {alert}\n +exp_alerts:", tested), alert
-
-
-@contextmanager
-def prometheus(folder: Path, targets: dict[str, str], rules: str) -> Iterator[Callable[[str], Any]]:
-    """Run a Prometheus that scrapes each second; yield what asks its API."""
-    (folder / "rules.yml").write_text(rules)
-    jobs = [{"job_name": name, "static_configs": [{"targets": [target]}]} for name, target in targets.items()]
-    times = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    # JSON is YAML.
-    config = {"global": times, "rule_files": ["rules.yml"], "scrape_configs": jobs}
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    port = free_port()
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-             f"--web.listen-address=127.0.0.1:{port}"],
-            cwd=folder, stdout=log, stderr=log,
-        )  # fmt: skip
-
-    def ask(path: str) -> Any:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=10) as answer:
-                return json.load(answer)["data"]
-        except OSError:
-            assert process.poll() is None, (folder / "prometheus.log").read_text()
-            return None
-
-    try:
-        yield ask
-    finally:
-        process.kill()
-        process.wait()
-
-
-@needs_prometheus
-def test_a_real_prometheus_alerts_when_a_worker_is_killed(
-    make_project: MakeProject,
-    start_site: StartSite,
-    start_redis: StartRedis,
-    tmp_path: Path,
-) -> None:
-    """The contributed rules, with shorter times; no alert while the worker lives."""
-    site = start_site(pages=2000, latency_s=0.05)
-    server = start_redis(appendonly=True)
-    project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 2})
-    rules = re.sub(r"for: \w+", "for: 2s", RULES.read_text("utf-8"))
-    worker = project.start_worker()
-    folder = tmp_path / "prometheus"
-    folder.mkdir()
-    with MetricsServer(tmp_path, server.url, project.name) as metrics:
-        address = f"{metrics.host}:{metrics.port}"
-        with prometheus(folder, {"scrapy-dq": address}, rules) as ask:
-
-            def value(query: str) -> float:
-                found = ask(f"query?query={quote(query)}")
-                return float(found["result"][0]["value"][1]) if found and found["result"] else 0.0
-
-            def firing() -> set[str]:
-                found = (ask("alerts") or {"alerts": []})["alerts"]
-                return {each["labels"]["alertname"] for each in found if each["state"] == "firing"}
-
-            wait_until(lambda: value('dq_workers{state="alive"}') == 1, "the worker is seen alive", 60)
-            wait_until(lambda: value("dq_requests_done_total") > 10, "pages are counted", 60)
-            assert "DqWorkerSilent" not in firing()
-            worker.kill()
-            wait_until(lambda: "DqWorkerSilent" in firing(), "the alert fires", 60)
-            assert value('dq_workers{state="dead"}') == 1
-            (target,) = ask("targets")["activeTargets"]
-            assert target["health"] == "up"

@@ -96,47 +96,6 @@ def test_a_stopped_crawl_resumes_without_repeats(
     assert project.count("done") == dict.fromkeys(site.paths, 1)
 
 
-def test_a_stop_gives_back_the_buffer_at_once_and_the_rest_when_the_grace_is_over(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
-    """Leases not started are in the backlog within 1 s; started ones too after DQ_SHUTDOWN_GRACE.
-
-    And the worker leaves: Scrapy would wait for its downloads, however long they take, and nobody else.
-    """
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
-    targets = [f"/slow?s=60&n={number}" for number in range(12)]
-    project = make_project(
-        [site.url(target) for target in targets],
-        redis_url=redis.url,
-        settings={"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 4},
-    )
-    worker = project.start_worker()
-    # The start requests are leased in the order in which start() yielded them: four run, some are buffered.
-    wait_until(lambda: overview_of(redis, project).census.in_flight > 4, "leases are buffered")
-    wait_until(lambda: site.hits().total() == 4, "four pages are asked for")
-
-    stopped_at, clock = time.monotonic(), Stopwatch()
-    worker.terminate()
-
-    wait_until(lambda: overview_of(redis, project).census.in_flight <= 4, "the buffer is back")
-    assert clock.seconds < 1
-    census = overview_of(redis, project).census
-    assert (census.in_flight, census.waiting) == (4, 8)
-    wait_until(lambda: overview_of(redis, project).census.in_flight == 0, "started leases are back")
-    assert time.monotonic() - stopped_at > 3.9
-    assert overview_of(redis, project).census.waiting == 12
-    worker.wait(40)
-    assert worker.close_reason == "shutdown"
-    assert worker.text.count("DQ_SHUTDOWN_GRACE = 4 s is over: 4 downloads are given up") == 1
-    assert not re.search("ERROR|Traceback|Unhandled", worker.text)
-    left = overview_of(redis, project)
-    assert (left.census.waiting, left.census.done, left.members) == (12, 0, [])
-    assert not project.count("done")
-
-
 def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(
     start_redis: StartRedis,
     start_site: StartSite,

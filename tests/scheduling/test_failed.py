@@ -10,7 +10,7 @@ import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import dead, failed
-from support.given import Look, MakeProject, StartSite
+from support.given import Look, MakeProject, StartSite, Tree
 from support.project import Project
 from support.scrapy_redis_crawl import run_dq_each
 from support.tree_spider import FED, spider_of
@@ -19,7 +19,7 @@ from support.waiting import free_port
 SPIDER = spider_of("""
     async def start(self):
         def page(path, callback=None, **more):
-            return scrapy.Request(SITE + path, callback, **more)
+            return scrapy.Request(START_URLS[0] + path, callback, **more)
 
         yield page("/fine?s=0", self.parse)
         yield page("/raises?s=0", self.parse_raising)
@@ -48,7 +48,7 @@ SPIDER = spider_of("""
         raise Odd
 
     def parse_raising_late(self, response):
-        yield scrapy.Request(SITE + "/child?s=0", self.parse)
+        yield scrapy.Request(START_URLS[0] + "/child?s=0", self.parse)
         raise KeyError("price")
 
     def parse_in_library(self, response):
@@ -63,7 +63,7 @@ SPIDER = spider_of("""
         yield {"path": "/an-item", "of": response.url}
 
     def parse_with_local_child(self, response):
-        yield scrapy.Request(SITE + "/local-child?s=0", lambda response: 1 / 0)
+        yield scrapy.Request(START_URLS[0] + "/local-child?s=0", lambda response: 1 / 0)
 
     def handle(self, failure):
         self.record("done", "/handled")
@@ -138,11 +138,9 @@ MIDDLEWARES = {
 
 
 @pytest.fixture
-def project(redis_url: str, start_site: StartSite, make_project: MakeProject) -> Project:
-    site = start_site(pages=1)
+def project(begin: Tree) -> Project:
     down = f"http://127.0.0.1:{free_port()}"
-    settings = {"DOWN": down, "SITE": site.url(""), "RETRY_ENABLED": False, **MIDDLEWARES}
-    return make_project([], redis_url=redis_url, spider=SPIDER, settings=settings)
+    return begin(SPIDER, settings={"DOWN": down, "RETRY_ENABLED": False, **MIDDLEWARES})[1]
 
 
 def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, look: Look) -> None:
@@ -172,9 +170,9 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
 
 CANCELLED = spider_of("""
     async def start(self):
-        yield scrapy.Request(SITE + "/item?s=0", self.parse_item)
-        yield scrapy.Request(SITE + "/coroutine?s=0", self.parse_coroutine)
-        yield scrapy.Request(SITE + "/generator?s=0", self.parse_generator)
+        yield scrapy.Request(START_URLS[0] + "/item?s=0", self.parse_item)
+        yield scrapy.Request(START_URLS[0] + "/coroutine?s=0", self.parse_coroutine)
+        yield scrapy.Request(START_URLS[0] + "/generator?s=0", self.parse_generator)
         if self.settings.getbool("IN_START"):
             await cancelled()
 
@@ -204,15 +202,9 @@ class Pipeline:
 """)
 
 
-def test_what_awaits_something_cancelled_has_failed(
-    redis_url: str, start_site: StartSite, make_project: MakeProject
-) -> None:
+def test_what_awaits_something_cancelled_has_failed(begin: Tree, redis_url: str) -> None:
     """A database driver may cancel: Scrapy says nothing then, and the item or the request would be lost."""
-    settings = {
-        "SITE": start_site(pages=1).url(""),
-        "ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1},
-    }
-    project = make_project([], redis_url=redis_url, spider=CANCELLED, settings=settings)
+    _, project = begin(CANCELLED, settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1}})
     assert project.run_to_end().close_reason == "finished"
     with connect_url(redis_url) as client:
         kept = failed(client, project.name)
@@ -225,12 +217,9 @@ def test_what_awaits_something_cancelled_has_failed(
     assert all(told in one.reason for one in kept)
 
 
-def test_a_start_that_awaits_something_cancelled_has_failed(
-    redis_url: str, start_site: StartSite, make_project: MakeProject
-) -> None:
+def test_a_start_that_awaits_something_cancelled_has_failed(begin: Tree) -> None:
     """Scrapy takes it for the end of the engine: no worker of the crawl would ever finish."""
-    settings = {"SITE": start_site(pages=1).url(""), "IN_START": True}
-    project = make_project([], redis_url=redis_url, spider=CANCELLED, settings=settings)
+    _, project = begin(CANCELLED, settings={"IN_START": True})
     worker = project.run_worker()
     assert worker.close_reason == "start_error", worker.text
     assert "AwaitedCancelled: what it awaited was cancelled" in worker.text
@@ -240,7 +229,7 @@ LOGINS = spider_of("""
     async def start(self):
         down = DOWN.replace("//", "//user:S3%20kr@")
         yield scrapy.Request(down + "/down", self.parse)
-        yield scrapy.Request(SITE + "/raises?s=0", self.parse_raising)
+        yield scrapy.Request(START_URLS[0] + "/raises?s=0", self.parse_raising)
         yield scrapy.Request(down + "/bad-time", self.parse, meta={"dq_delay": "http://u:S3kr@x/"})
         yield scrapy.Request(down + "/local", self.parse, meta={"dq_delay": "x"}, cb_kwargs={"no": print})
         yield scrapy.Request("http://u:S3kr@" + "a" * 1001 + "/long", self.parse)
@@ -250,13 +239,10 @@ LOGINS = spider_of("""
 """)
 
 
-def test_no_login_is_stored_with_a_reason_or_logged(
-    redis_url: str, start_site: StartSite, make_project: MakeProject
-) -> None:
+def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str) -> None:
     """Scrapy's errors quote the URL, or a part of it. Its own lines, such as "Crawled", are not ours."""
-    site = start_site(pages=1)
-    settings = {"DOWN": f"http://127.0.0.1:{free_port()}", "SITE": site.url(""), "RETRY_ENABLED": False}
-    project = make_project([], redis_url=redis_url, spider=LOGINS, settings=settings)
+    settings = {"DOWN": f"http://127.0.0.1:{free_port()}", "RETRY_ENABLED": False}
+    _, project = begin(LOGINS, settings=settings)
     worker = project.run_to_end()
     with connect_url(redis_url) as client:
         reasons = [one.reason for one in [*failed(client, project.name), *dead(client, project.name, 10)]]
@@ -270,18 +256,6 @@ def test_no_login_is_stored_with_a_reason_or_logged(
     assert not [line for line in ours if "S3" in line]
 
 
-def test_only_the_newest_are_kept(project: Project, redis_url: str, look: Look) -> None:
-    """A crawl keeps 10,000 of them; all are counted."""
-    project.set_constants({"scrapy_dq.frontier.frontier.Frontier.keep_failed": 2})
-    project.run_worker(settings={"CONCURRENT_REQUESTS": 1})
-    assert look(project).census.failed == len(FAILED)
-    with connect_url(redis_url) as client:
-        newest = failed(client, project.name)
-        assert len(newest) == 2
-        assert failed(client, project.name, limit=1) == newest[:1]
-        assert failed(client, project.name, limit=0) == []
-
-
 def test_a_run_that_keeps_what_was_seen_says_what_it_forgets(project: Project) -> None:
     """What failed is not crawled again, and its record is gone: a person must know in time."""
     settings = {"SCHEDULER_PERSIST": True}
@@ -290,22 +264,10 @@ def test_a_run_that_keeps_what_was_seen_says_what_it_forgets(project: Project) -
     assert runs == [0, 1, 0]
 
 
-def test_the_next_run_starts_without_failures(project: Project, redis_url: str, look: Look) -> None:
-    """Those of the last one are seen until then."""
-    project.run_worker()
-    assert look(project).census.failed == len(FAILED)
-    project.set_constants({"scrapy_dq.frontier.frontier.Frontier.keep_failed": 0})
-    project.run_worker()
-    assert look(project).census.failed == len(FAILED)
-    with connect_url(redis_url) as client:
-        assert failed(client, project.name) == []
-
-
-STATUSES = spider_of(
-    """
+STATUSES = spider_of("""
     async def start(self):
         def page(path, errback=None, **meta):
-            return scrapy.Request(SITE + path, self.parse, errback=errback, meta=meta)
+            return scrapy.Request(START_URLS[0] + path, self.parse, errback=errback, meta=meta)
 
         yield page("/error?status=500")
         yield page("/later?flaky=1")
@@ -348,9 +310,7 @@ class Rescue:
     def process_spider_exception(self, response, exception, spider=None):
         if "rescued" in response.url:
             return [{"path": "/an-item"}]
-""",
-    before="from scrapy.spidermiddlewares.httperror import HttpError\n",
-)
+""")
 
 
 def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
@@ -359,17 +319,14 @@ def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
         return {urlsplit(one.label).path: one.reason for one in failed(client, project.name)}
 
 
-def test_a_page_that_ends_with_an_error_status_has_failed(
-    redis_url: str, start_site: StartSite, make_project: MakeProject, look: Look
-) -> None:
+def test_a_page_that_ends_with_an_error_status_has_failed(begin: Tree, redis_url: str, look: Look) -> None:
     """After its last attempt, unless a callback, an errback or a spider middleware handles the response."""
     settings = {
-        "SITE": start_site(pages=1).url(""),
         "RETRY_TIMES": 1,
         "RETRY_PRIORITY_ADJUST": 0,
         "SPIDER_MIDDLEWARES": {"tree_project.spiders.spider.Rescue": 500},
     }
-    project = make_project([], redis_url=redis_url, spider=STATUSES, settings=settings)
+    _, project = begin(STATUSES, settings=settings)
     worker = project.run_to_end()
     found = reasons_of(project, redis_url)
     line = 1 + STATUSES.splitlines().index('        raise LookupError("no such page")')
@@ -389,8 +346,8 @@ def test_a_page_that_ends_with_an_error_status_has_failed(
 
 ONE_ERROR = spider_of("""
     async def start(self):
-        yield scrapy.Request(SITE + "/error?status=500", self.parse)
-        yield scrapy.Request(SITE + "/not-found?status=404", self.parse)
+        yield scrapy.Request(START_URLS[0] + "/error?status=500", self.parse)
+        yield scrapy.Request(START_URLS[0] + "/not-found?status=404", self.parse)
 """)
 NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
 
@@ -409,15 +366,10 @@ NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
     ids=str,
 )
 def test_settings_decide_which_statuses_have_failed(
-    settings: dict[str, Any],
-    expected: dict[str, str],
-    redis_url: str,
-    start_site: StartSite,
-    make_project: MakeProject,
+    settings: dict[str, Any], expected: dict[str, str], begin: Tree, redis_url: str
 ) -> None:
     """Those of RETRY_HTTP_CODES; none that Scrapy gives to a callback."""
-    settings = {"SITE": start_site(pages=1).url(""), "RETRY_ENABLED": False} | settings
-    project = make_project([], redis_url=redis_url, spider=ONE_ERROR, settings=settings)
+    _, project = begin(ONE_ERROR, settings={"RETRY_ENABLED": False} | settings)
     project.run_to_end()
     assert reasons_of(project, redis_url) == expected
 

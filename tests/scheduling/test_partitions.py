@@ -74,39 +74,6 @@ def test_a_slow_domain_does_not_slow_down_the_others(
     assert done_s < 1.0 + clock.stalled_s if partition_by == "slot" else done_s > 1.3
 
 
-def test_each_domain_is_asked_as_often_as_its_delay_says_by_all_workers_together(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
-) -> None:
-    """The site's own log: two workers, three domains, each page once; one domain has its own delay."""
-    site, clock = start_site(pages=30, fan_out=29, hosts=HOSTS), Stopwatch()
-    project = make_project(
-        [site.start_url],
-        redis_url=redis_url,
-        settings={
-            "DQ_DOMAIN_DELAY": 0.2,
-            "DQ_DOMAIN_LIMITS": {"127.0.0.2": {"delay": 0.4}},
-        },
-    )
-    project.start_workers(2)
-    assert project.wait(40) == ["finished", "finished"]
-    assert project.count() == dict.fromkeys(site.paths, 1)
-    for host, delay_s in zip(HOSTS, (0.2, 0.4, 0.2), strict=True):
-        between = gaps(times(site, host))
-        assert len(between) == 9
-        assert min(between) >= 0.9 * delay_s
-        assert sum(between) < 9 * delay_s + 1.5 + clock.stalled_s
-
-
-def test_no_domain_has_more_at_once_than_its_concurrency_by_all_workers_together(tree: Tree) -> None:
-    """Two workers with 16 slots each: a page takes 0.1 s, and the site is asked for two in that time."""
-    site, project = tree(settings={"DQ_DOMAIN_CONCURRENCY": 2}, pages=25, fan_out=24, latency_s=0.1)
-    project.start_workers(2)
-    assert project.wait(40) == ["finished", "finished"]
-    assert project.count() == dict.fromkeys(site.paths, 1)
-    asked = times(site, HOSTS[0])
-    assert all(third - first >= 0.09 for first, third in zip(asked, asked[2:], strict=False))
-
-
 def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: str) -> None:
     """It warns with old and new values, and an event has them; with the same limits a worker is silent."""
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)

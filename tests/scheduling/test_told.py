@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import closing
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Hold, Words
+from scrapy_dq.frontier.model import Words
 from scrapy_dq.scheduling.session import Session
 from support.given import MakeProject
 from support.live_frontier import HandWorker, LiveFrontier
@@ -50,23 +49,6 @@ def test_it_forgets_and_closes_on_request(
     assert session.settlement.close_spider.call_count == closes  # type: ignore[attr-defined]
     if closes:
         session.settlement.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
-
-
-def test_a_hold_is_logged_once_and_its_end_wakes_the_engine(
-    session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another hold word while the crawl is on hold is not logged again."""
-    caplog.set_level(logging.INFO)
-    held = Words(1, hold=Hold.PAUSED)
-    session.told(Words(), held)
-    assert session.paused
-    session.told(held, Words(2, forgets=1, hold=Hold.PAUSED))
-    session.told(Words(2, forgets=1, hold=Hold.PAUSED), Words(3, forgets=1))
-    first, last = caplog.messages
-    assert first.startswith("Crawl 'books': paused; no requests are sent until")
-    assert last == "Crawl 'books': resumed"
-    assert not session.paused
-    assert session.settlement.wake.call_count == 2  # type: ignore[attr-defined]
 
 
 # What start() yields cannot be stored: each worker crawls it.
