@@ -26,7 +26,7 @@ CONTRIB = Path(__file__).parents[2] / "contrib"
 RULES = CONTRIB / "prometheus" / "rules.yml"
 DASHBOARD = CONTRIB / "grafana" / "dashboard.json"
 needs_prometheus = pytest.mark.skipif(
-    not (shutil.which("promtool")),
+    not shutil.which("promtool"),
     reason="Prometheus is not installed: apt-get install prometheus",
 )
 

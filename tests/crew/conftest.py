@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.crew_process import CrewProcess
-from support.project import Project
+from support.project import SPIDER, Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
 
@@ -39,13 +39,14 @@ class Scene:
 def scene(
     redis_server: RedisServer, start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
 ) -> Iterator[Callable[..., Scene]]:
-    """Yield a function with Tree's arguments, and Project's in *project*, that sets the scene."""
+    """Yield a function with Tree's arguments, a project's settings and its spider that sets the scene."""
     with ExitStack() as stack:
 
-        def make(project: dict[str, Any] | None = None, **tree: Any) -> Scene:
+        def make(project: dict[str, Any] | None = None, spider: str = SPIDER, **tree: Any) -> Scene:
             site = start_site(**tree)
             settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1} | (project or {})
-            made = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
+            url = redis_server.url
+            made = make_project([site.start_url], redis_url=url, settings=settings, spider=spider)
             return Scene(site, made, stack)
 
         yield make

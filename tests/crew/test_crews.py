@@ -43,6 +43,8 @@ FAILS = spider_of("""
             raise ValueError("not mended")
         yield from super().parse(response)
 """)
+LATE = spider_of("", before="time.sleep(2 * ('\"number\": %d' in os.environ.get('SCRAPY_DQ_CREW', '')))\n")
+"""The worker with that number begins two seconds later."""
 OWN_EXTENSIONS = spider_of("""
     class Own:
         pass
@@ -141,8 +143,7 @@ def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
     scene: Callable[..., Scene],
 ) -> None:
     """What makes a process a worker of a crew is not a setting of the project."""
-    here = scene(pages=5)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(OWN_EXTENSIONS)
+    here = scene(pages=5, spider=OWN_EXTENSIONS)
     crew = here.crew("-w", "1", "-o", "items.jsonl", "--log-dir", "logs")
     assert crew.wait() == 0
     assert repeats(here) == 0
@@ -157,8 +158,7 @@ def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
 @pytest.mark.parametrize("tuned", [True, False])
 def test_workers_collect_garbage_rarely(scene: Callable[..., Scene], tuned: bool) -> None:
     """Unless DQ_TUNE_GC = False."""
-    here = scene(pages=1)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(TELLS_COLLECTOR)
+    here = scene(pages=1, spider=TELLS_COLLECTOR)
     crew = here.crew("-w", "1", "--log-dir", "logs", "-s", f"DQ_TUNE_GC={tuned}")
     assert crew.wait() == 0
     (log,) = here.project.folder.glob("logs/*/worker-1.log")
@@ -374,8 +374,7 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
 
 def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scene]) -> None:
     """A finished run that `scrapy dq retry` opens again goes on with its feed, also with -O."""
-    here = scene(pages=13)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILS)
+    here = scene(pages=13, spider=FAILS)
     words = ("-w", "1", "-O", "items.jsonl")
     first = here.crew(*words, "-a", "a=b", "-s", "DQ_MAX_ATTEMPTS=9")
     assert first.wait() == 0
@@ -401,8 +400,7 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scen
 def test_what_scrapy_crawl_has_scraped_in_the_run_stays(scene: Callable[..., Scene]) -> None:
     """A feed that FEEDS overwrites; then the other way round, in the next run."""
     feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": True}}
-    here = scene({"ADDONS": {"scrapy_dq.Addon": 500}, "FEEDS": feeds}, pages=13)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILS)
+    here = scene({"ADDONS": {"scrapy_dq.Addon": 500}, "FEEDS": feeds}, pages=13, spider=FAILS)
     mended = here.project.folder / "mended"
     for ways in (("alone", "crew"), ("crew", "alone")):
         mended.unlink(missing_ok=True)
@@ -472,10 +470,7 @@ def test_what_all_workers_are_told_applies_to_those_that_are_down(
     scene: Callable[..., Scene], redis_server: RedisServer
 ) -> None:
     """One that died before `scrapy dq stop` is not started again; one that begins meanwhile closes."""
-    late = "import os, time\n\ntime.sleep(2 * ('\"number\": 3' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
-    here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1})
-    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
-    spider.write_text(late + spider.read_text())
+    here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1}, spider=LATE % 3)
     crew = here.crew("-w", "3", "-o", "items.jsonl")
     wait_until(lambda: here.done() >= 4, "some pages are done", 20)
     os.kill(crew.pids[1], signal.SIGKILL)
@@ -525,10 +520,7 @@ def test_closed_standard_streams_are_no_obstacle(scene: Callable[..., Scene]) ->
 
 def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
     """It finds the crew's run finished, and closes; so does a late crew, whose -O leaves the feed alone."""
-    here = scene(pages=3)
-    late = "import os, time\n\ntime.sleep(2 * ('\"number\": 2' in os.environ.get('SCRAPY_DQ_CREW', '')))\n"
-    spider = here.project.folder / "tree_project" / "spiders" / "spider.py"
-    spider.write_text(late + spider.read_text())
+    here = scene(pages=3, spider=LATE % 2)
     crew = here.crew("-w", "2", "-o", "items.jsonl")
     assert crew.wait() == 0
     assert here.project.count("done") == dict.fromkeys(here.site.paths, 1)
@@ -569,16 +561,15 @@ def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
 
 def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[..., Scene]) -> None:
     """The first line of each, the worker's number, what was raised; each worker has a log of its own."""
-    spider = (
-        "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
-        "class Failing(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
-        "        yield from super().parse(response)\n        if response.url.endswith('/p/2'):\n"
-        "            self.logger.error('this page is wrong\\nsecond line')\n"
-        "        if response.url.endswith('/p/3'):\n"
-        "            raise ValueError('page 3 is odd\\nand so on')\n"
-    )
-    here = scene(pages=5)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    spider = spider_of("""
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/p/2"):
+            self.logger.error("this page is wrong\\nsecond line")
+        if response.url.endswith("/p/3"):
+            raise ValueError("page 3 is odd\\nand so on")
+""")
+    here = scene(pages=5, spider=spider)
     crew = here.crew("-w", "2", "--logfile", "crawl.log")
     assert crew.wait() == 0
     assert re.search(r"^worker [12]: this page is wrong$", crew.err, re.MULTILINE)
@@ -601,8 +592,7 @@ def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: Callable[.
     def then(self, response):
         yield scrapy.Request(response.url + "?2", lambda response: None)
 """)
-    here = scene(pages=1)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    here = scene(pages=1, spider=spider)
     crew = here.crew("-w", "2", "--logfile", "crawl.log")
     assert crew.wait() == 0
     assert here.site.hits()["/p/0"] == 2
@@ -655,14 +645,14 @@ def test_a_crew_shows_why_its_workers_wait(scene: Callable[..., Scene], redis_se
 
 def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
     """Though no worker's first item has them all, and one of them adds some late."""
-    spider = (
-        "from support.tree_spider import TreeSpider\nfrom tree_project.settings import SPIDER_NAME\n\n\n"
-        "class Columns(TreeSpider):\n    name = SPIDER_NAME\n\n    def parse(self, response):\n"
-        "        for found in super().parse(response):\n            if isinstance(found, dict):\n"
-        "                found = found | {'only-' + found['path'][-1]: 'x'}\n            yield found\n"
-    )
-    here = scene(pages=10)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(spider)
+    spider = spider_of("""
+    def parse(self, response):
+        for found in super().parse(response):
+            if isinstance(found, dict):
+                found = found | {"only-" + found["path"][-1]: "x"}
+            yield found
+""")
+    here = scene(pages=10, spider=spider)
     crew = here.crew("-w", "2", "-o", "items.csv", "-o", "%(dq_worker)s.own.csv")
     assert crew.wait() == 0
     with here.feed.with_suffix(".csv").open(newline="") as rows:
@@ -682,8 +672,7 @@ def test_items_for_which_the_disk_has_no_room_are_counted(
     scene: Callable[..., Scene], tmp_path: Path
 ) -> None:
     """By the command that loses them, and by the one that joins the rest; neither exits with 0."""
-    here = scene(pages=30)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(LONG_ITEMS)
+    here = scene(pages=30, spider=LONG_ITEMS)
     with ExitStack() as disks:
         try:
             disk = disks.enter_context(small_disk(tmp_path / "disk"))

@@ -21,7 +21,7 @@ from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
 from scrapy_dq.crew.feeds import records
 from scrapy_dq.crew.feeds.joining import Joined, Joining
 from scrapy_dq.crew.feeds.noted import left_feeds, noted
-from scrapy_dq.crew.feeds.parts import PartsFolder, part_path, run_of, write_lock
+from scrapy_dq.crew.feeds.parts import PartsFolder, part_path, write_lock
 from scrapy_dq.crew.feeds.plan import JoinedFeed, plan_feeds
 from scrapy_dq.crew.feeds.records import Run, record_of
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, run_begins
@@ -32,17 +32,6 @@ THIS, LAST = Run("epoch", 3), Run("epoch", 2)
 class NoBar:
     def begin(self, what: str, total: int) -> None: ...
     def advance(self, count: int) -> None: ...
-
-
-class Bar(NoBar):
-    left = 0
-
-    def begin(self, what: str, total: int) -> None:
-        assert what == "bytes of items.jsonl"
-        self.left = total
-
-    def advance(self, count: int) -> None:
-        self.left -= count
 
 
 class Feed:
@@ -178,23 +167,6 @@ def test_records_of_the_newest_feeds_are_kept(feed: Feed, monkeypatch: pytest.Mo
     assert held == {"a": True, "b": False, "c": True}
 
 
-def test_a_run_that_continues_appends_even_with_overwrite(feed: Feed) -> None:
-    """The first half of the same run stays, also if it was finished; a feed of another run is replaced."""
-    feed.target.write_text("old\n")
-    feed.write_part("1\n")
-    feed.join(overwrite=True)
-    assert feed.lines == ["1"]
-    feed.write_part("2\n")
-    feed.join(overwrite=True)
-    feed.write_part("3\n")
-    feed.join(overwrite=True)
-    assert feed.lines == ["1", "2", "3"]
-    assert not feed.parts.exists()
-    feed.write_part("4\n", Run("epoch", 4))
-    feed.join(run=Run("epoch", 4), overwrite=True)
-    assert feed.lines == ["4"]
-
-
 def test_a_crew_that_came_too_late_empties_no_feed(feed: Feed) -> None:
     """The run is finished: the feed is all of it already, unless its parts are still there."""
     feed.write_part("1\n")
@@ -266,13 +238,6 @@ def test_a_link_of_another_user_is_not_followed(
             plan_feeds(crawler)
     assert ours.read_text() == "precious\n"
     assert not list(tmp_path.rglob("*.parts"))
-
-
-@pytest.mark.parametrize("leads_to", ["items.jsonl", "nowhere/at/all.jsonl"])
-def test_a_link_that_leads_nowhere_is_like_any_path(tmp_path: Path, leads_to: str) -> None:
-    """Opening it says what is wrong."""
-    (tmp_path / "items.jsonl").symlink_to(leads_to)
-    assert PartsFolder(tmp_path / "items.jsonl", tmp_path / "data").target == tmp_path / leads_to
 
 
 @contextmanager
@@ -386,17 +351,6 @@ def test_a_feed_with_invalid_json_is_reported_like_others(feed: Feed) -> None:
     with joining.held(), pytest.raises(CrewError, match=says):
         joining.join(THIS, NoBar(), lambda: None)
     assert feed.lines == ["[1, nonsense]"]
-
-
-def test_of_large_feeds_a_bar_is_shown(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scrapy_dq.crew.feeds.joining.SHOWN_BYTES", 6)
-    feed.target.write_text("0\n")
-    feed.write_part("1\n2\n")
-    joining, bar = feed.joining(), Bar()
-    with joining.held():
-        joining.join(THIS, bar, lambda: bar.left or pytest.fail("nothing was shown"))
-    assert bar.left == 0
-    assert feed.lines == ["0", "1", "2"]
 
 
 def test_a_folder_that_is_removed_again_and_again_is_given_up(
@@ -552,16 +506,6 @@ def killed_at(step: int, work: Callable[[], Any]) -> bool:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in (0, 9)
     return status == 9
-
-
-def test_the_run_of_a_part_stands_in_its_name(tmp_path: Path) -> None:
-    """Another name has no run."""
-    assert run_of(part_path(tmp_path, "0123abcd", 12, 3)) == Run("0123abcd", 12)
-    assert run_of(tmp_path / "a.part") == run_of(tmp_path / "a.b.c.part") == Run("", -1)
-    assert (
-        PartsFolder(tmp_path / "x.csv", tmp_path / "data").path
-        == Path(os.path.realpath(tmp_path)) / "x.csv.parts"
-    )
 
 
 def test_what_a_killed_crew_has_left_is_found_by_its_note(feed: Feed) -> None:
