@@ -9,20 +9,12 @@ import sys
 import pytest
 
 from support.given import MakeProject, StartRedis, StartSite
+from support.tree_spider import spider_of
 
-TELLS = """\
-import gc
-
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class TellingSpider(TreeSpider):
-    name = SPIDER_NAME
-
+TELLS = spider_of("""
     def parse(self, response):
         self.logger.info("The collector: %s, %s", gc.get_threshold(), gc.get_freeze_count() > 10_000)
-"""
+""")
 TWO_CRAWLS = """\
 import gc
 

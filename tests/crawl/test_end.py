@@ -12,6 +12,7 @@ from scrapy_dq.frontier import peek
 from support import stored
 from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
@@ -19,25 +20,7 @@ LATEST_S = 5.0
 """How long after the last ack the last worker may end."""
 
 # `over` is recorded for each page with the moment at which its callback was through.
-SPIDER = """\
-import asyncio
-import time
-from pathlib import Path
-
-import scrapy
-from scrapy import signals
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class TimedSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    async def until_told(self):
-        # By the test, once all workers are there.
-        while not Path("go").exists():
-            await asyncio.sleep(0.01)
-
+TIMED = """
     def over(self):
         # CLOCK_MONOTONIC is the same in all processes of a machine.
         self.record("over", repr(time.monotonic()))
@@ -45,14 +28,11 @@ class TimedSpider(TreeSpider):
     def parse(self, response):
         yield from super().parse(response)
         self.over()
-
-
 """
 
-SLOW_START = (
-    SPIDER
-    + """\
-class SlowStartSpider(TimedSpider):
+SLOW_START = spider_of(
+    TIMED
+    + """
     seeds = "0"
 
     async def start(self):
@@ -60,13 +40,13 @@ class SlowStartSpider(TimedSpider):
             yield scrapy.Request(self.start_urls[0] + f"?seed={number}", dont_filter=True)
             await self.until_told()
             await asyncio.sleep(0.8)
-"""
+""",
+    bases="GatheredSpider",
 )
 
-LATE_LINKS = (
-    SPIDER
-    + """\
-class LateLinksSpider(TimedSpider):
+LATE_LINKS = spider_of(
+    TIMED
+    + """
     async def parse(self, response):
         path = page_path(response)
         self.record("start", path)
@@ -76,19 +56,14 @@ class LateLinksSpider(TimedSpider):
             yield response.follow(link)
         self.record("done", path)
         self.over()
-"""
+""",
+    bases="GatheredSpider",
 )
 
-IDLE = (
-    SPIDER
-    + """\
-class IdleSpider(TimedSpider):
+IDLE = spider_of(
+    TIMED
+    + """
     more = True
-
-    async def start(self):
-        await self.until_told()
-        async for request in super().start():
-            yield request
 
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
@@ -101,7 +76,8 @@ class IdleSpider(TimedSpider):
         if self.more:
             self.more = False
             self.crawler.engine.crawl(scrapy.Request(self.start_urls[0] + f"&by={self.dq_worker}"))
-"""
+""",
+    bases="GatheredSpider",
 )
 
 
@@ -141,7 +117,7 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
     """A worker that joins 3 s later, while the only page is being fetched, stays and gets its share after."""
     redis = start_redis(appendonly=True)
     site = start_site(pages=80, fan_out=79, latency_s=0.3)
-    project = make_project([site.url("/p/0?s=6")], redis_url=redis.url, spider=SPIDER)
+    project = make_project([site.url("/p/0?s=6")], redis_url=redis.url, spider=spider_of(TIMED))
     first = project.start_worker()
     began = time.monotonic()
     wait_until(site.hits, "the first worker asks for the slow page")

@@ -18,6 +18,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
 from support.given import MakeProject, StartRedis
 from support.project import PLAIN, Project
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 PAGES = Path(os.environ.get("DQ_TEST_PAGES", "/usr/share/doc/python3.11/html"))
@@ -54,17 +55,8 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 sys.stdin.read()
 """
 
-SPIDER = """\
-from urllib.parse import urldefrag
-
-import scrapy
-from scrapy.http import TextResponse
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class PagesSpider(TreeSpider):
-    name = SPIDER_NAME
+SPIDER = spider_of(
+    """
     handle_httpstatus_list = [404]
 
     async def start(self):
@@ -86,7 +78,9 @@ class PagesSpider(TreeSpider):
                     yield scrapy.Request(url)
         yield {"path": page}
         self.record("done", page)
-"""
+""",
+    before="from urllib.parse import urldefrag\n",
+)
 
 
 @pytest.fixture(scope="module")

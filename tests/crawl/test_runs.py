@@ -23,37 +23,23 @@ from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
-NEW_LINK = """\
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class NewLinkSpider(TreeSpider):
-    name = SPIDER_NAME
+NEW_LINK = spider_of("""
     new = ""
 
     def parse(self, response):
         yield from super().parse(response)
         if self.new:
             yield response.follow(self.new)
-"""
+""")
 
-RENAMED = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class RenamedSpider(TreeSpider):
-    name = SPIDER_NAME
-
+RENAMED = spider_of("""
     def parse(self, response):
         for request in super().parse(response):
             yield request.replace(callback=self.parse_it) if isinstance(request, scrapy.Request) else request
 
     def parse_it(self, response):
         yield from super().parse(response)
-"""
+""")
 
 
 def key_names(redis: RedisServer, crawl: str) -> set[str]:

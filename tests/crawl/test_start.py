@@ -10,38 +10,14 @@ import pytest
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
+from support.fault_spiders import GATHERED
 from support.given import MakeProject, StartRedis, StartSite
 from support.project import PLAIN, Project
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
 UNMARKED = "scrapy.spidermiddlewares.start.StartSpiderMiddleware"
-# All workers stand in start() until the file `go` is there, so that none comes when the run is over.
-SPIDER = """\
-import asyncio
-from pathlib import Path
-
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class GatheredSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    async def start(self):
-        while not Path("go").exists():
-            await asyncio.sleep(0.01)
-        async for anything in self.seeds():
-            yield anything
-
-    async def seeds(self):
-        async for request in super().start():
-            yield request
-
-
-"""
-
 COPIES = """\
 from scrapy_dq import Scheduler
 
@@ -51,21 +27,18 @@ class Copies(Scheduler):
         return super().enqueue_request(request.replace(priority=request.priority))
 """
 
-ITEM_FIRST = (
-    SPIDER
-    + """\
-class ItemFirstSpider(GatheredSpider):
+ITEM_FIRST = spider_of(
+    """
     async def seeds(self):
         yield {"path": "from-start"}
         async for request in super().seeds():
             yield request
-"""
+""",
+    bases="GatheredSpider",
 )
 
-LINK_BACK = (
-    SPIDER
-    + """\
-class LinkBackSpider(GatheredSpider):
+LINK_BACK = spider_of(
+    """
     async def seeds(self):
         for number, url in enumerate(self.start_urls):
             yield scrapy.Request(url, dont_filter=number == 0)
@@ -74,14 +47,23 @@ class LinkBackSpider(GatheredSpider):
         yield from super().parse(response)
         for url in self.start_urls:
             yield response.follow(url)
-"""
+""",
+    bases="GatheredSpider",
 )
 
-VALUES = (
-    SPIDER
-    + """\
-from collections import Counter, defaultdict, deque
-from http import HTTPStatus
+VALUES = spider_of(
+    """
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        pages = Pages()
+        pages.spider = self
+        self.page = pages.parse
+
+    async def seeds(self):
+        async for request in super().seeds():
+            values = {"seen": defaultdict(list, a=[1]), "counts": Counter("ab"), "last": deque([1], 5)}
+            values |= {"sku": Sku("x"), "status": HTTPStatus.OK}
+            yield request.replace(callback=self.page, meta={**request.meta, **values})
 
 
 class Sku(str):
@@ -94,34 +76,15 @@ class Pages:
         kinds = [type(meta["sku"]), meta["seen"].default_factory, type(meta["counts"]), type(meta["last"])]
         assert kinds == [Sku, list, Counter, deque], kinds
         self.spider.record("done", f"{meta['sku']} {meta['status'].name} {meta['last'].maxlen}")
-
-
-class ValuesSpider(GatheredSpider):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        pages = Pages()
-        pages.spider = self
-        self.page = pages.parse
-
-    async def seeds(self):
-        async for request in super().seeds():
-            values = {"seen": defaultdict(list, a=[1]), "counts": Counter("ab"), "last": deque([1], 5)}
-            values |= {"sku": Sku("x"), "status": HTTPStatus.OK}
-            yield request.replace(callback=self.page, meta={**request.meta, **values})
-"""
+""",
+    bases="GatheredSpider",
+    before="""
+from collections import Counter, defaultdict, deque
+from http import HTTPStatus
+""",
 )
 
-INTERRUPTED = """\
-import asyncio
-import os
-
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class InterruptedSpider(TreeSpider):
-    name = SPIDER_NAME
-
+INTERRUPTED = spider_of("""
     async def start(self):
         number = 0
         async for request in super().start():
@@ -130,7 +93,7 @@ class InterruptedSpider(TreeSpider):
             number += 1
             yield request
             await asyncio.sleep(float(os.environ.get("PAUSE", 0)))
-"""
+""")
 
 
 def crawl(project: Project, workers: int) -> list[Worker]:
@@ -155,7 +118,9 @@ def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
     # landing page, from several workers. With dont_filter=True they are all crawled, as by plain Scrapy.
     flaky = [f"/p/0?flaky=2&n={number}" for number in range(12)]
     moved = [f"/moved?to=/landing%3Fs%3D0&s=0.3&n={number}" for number in range(12)]
-    project = make_project([site.url(target) for target in flaky + moved], redis_url=redis.url, spider=SPIDER)
+    project = make_project(
+        [site.url(target) for target in flaky + moved], redis_url=redis.url, spider=GATHERED
+    )
 
     workers = crawl(project, 3)
 
@@ -195,7 +160,7 @@ def test_start_requests_are_run_once_per_run(
     project = make_project(
         [site.url(target) for target in targets],
         redis_url=redis.url,
-        spider=SPIDER + COPIES,
+        spider=GATHERED + COPIES,
         settings=settings,
     )
 

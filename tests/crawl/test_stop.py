@@ -9,31 +9,13 @@ import time
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, peek
+from support.fault_spiders import GATHERED
 from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import wait_all
-
-# All workers stand in start() until the file `go` is there, so that each has a part in the crawl.
-GATHERED = """\
-import asyncio
-from pathlib import Path
-
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class GatheredSpider(TreeSpider):
-    name = SPIDER_NAME
-
-    async def start(self):
-        while not Path("go").exists():
-            await asyncio.sleep(0.01)
-        async for request in super().start():
-            yield request
-"""
 
 # The callback of /work is at work until the other pages are there.
 WORKS = spider_of("""

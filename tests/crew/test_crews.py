@@ -707,14 +707,7 @@ def test_a_feed_that_cannot_be_stored_is_a_failure(scene: Callable[..., Scene]) 
     assert "s3kr" not in crew.out + crew.err
 
 
-FAILING = """
-import logging
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class FailingSpider(TreeSpider):
-    name = SPIDER_NAME
-
+FAILING = spider_of("""
     async def start(self):
         async for request in super().start():
             yield request
@@ -723,13 +716,12 @@ class FailingSpider(TreeSpider):
     def parse(self, response):
         logging.getLogger("pages").error("the price is missing")
         yield from super().parse(response)
-"""
+""")
 
 
 def test_an_incomplete_start_and_repeated_errors_are_explained(scene: Callable[..., Scene]) -> None:
     """What runs start() again, and what ends the run without; an error of all pages is shown thrice."""
-    here = scene(pages=10)
-    (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(FAILING)
+    here = scene(pages=10, spider=FAILING)
     crew = here.crew("-w", "1")
     assert crew.wait() == 1
     assert here.done() == 10

@@ -17,26 +17,17 @@ from support.fault_crawl import FaultCrawl
 from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 
 MAX_DEATHS = 5
 PAGE = re.compile(rb"/p/(\d+)")
 
-POISON = """\
-import os
-import signal
-
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class PoisonedSpider(TreeSpider):
-    name = SPIDER_NAME
-
+POISON = spider_of("""
     def parse(self, response):
         if page_path(response) == self.settings["POISON"]:
             os.kill(os.getpid(), signal.SIGKILL)
         yield from super().parse(response)
-"""
+""")
 
 
 def charges(client: redis.Redis, crawl: str) -> dict[str, int]:

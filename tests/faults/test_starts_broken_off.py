@@ -13,69 +13,45 @@ from support.fault_spiders import EXHAUSTED, GO
 from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
 # With -a part=1 a worker yields the start requests; without, it yields none.
-PARTS = """\
-from support.fault_spiders import SlowStartSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class PartSpider(SlowStartSpider):
-    name = SPIDER_NAME
+PARTS = spider_of(
+    """
     part = ""
 
     async def start(self):
         if self.part:
             async for request in super().start():
                 yield request
-"""
+""",
+    bases="SlowStartSpider",
+    before="from support.fault_spiders import SlowStartSpider\n",
+)
 # A worker with FREEZE stops itself in its start(), until it is released.
-FREEZING = """\
-import os
-import signal
-from support.fault_spiders import GatheredSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class FreezingSpider(GatheredSpider):
-    name = SPIDER_NAME
-
+FREEZING = spider_of(
+    """
     async def start(self):
         if os.environ.get("FREEZE"):
             os.kill(os.getpid(), signal.SIGSTOP)
         async for request in super().start():
             yield request
-"""
+""",
+    bases="GatheredSpider",
+)
 # With -a part=1 the start request stays in its worker, and waits there.
-LOCAL = """\
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class LocalSpider(TreeSpider):
-    name = SPIDER_NAME
+LOCAL = spider_of("""
     part = ""
 
     async def start(self):
         if self.part:
             yield scrapy.Request(self.start_urls[0], meta={"dq_local": True, "dq_delay": 600})
         self.record("exhausted", self.part or "-")
-"""
+""")
 # One page for each of forty words; a worker with BACKWARDS begins with the last.
-WORDS = """\
-import asyncio
-import os
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class WordsSpider(TreeSpider):
-    name = SPIDER_NAME
-
+WORDS = spider_of("""
     async def start(self):
         backwards = os.environ.get("BACKWARDS")
         for word in reversed(range(40)) if backwards else range(40):
@@ -87,7 +63,7 @@ class WordsSpider(TreeSpider):
 
     def search(self, response, word, more):
         self.record("done", f"/word/{word}")
-"""
+""")
 PAGES = 200
 
 

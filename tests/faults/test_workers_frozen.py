@@ -12,6 +12,7 @@ from support.fault_spiders import GATHERED, start_together
 from support.given import Figures, MakeCrawl, StartProxy
 from support.outages import assert_quiet, lines
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
@@ -25,17 +26,8 @@ BLOCK_AT = {1: "5", 2: "5 30"}
 
 # In a worker that is configured so, a few callbacks block everything else in their process, and at the worst
 # moment: an exchange is under way, whose answer nobody reads.
-BLOCKING = """\
-import asyncio
-import os
-import time
-
-from support.fault_spiders import GatheredSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class BlockingSpider(GatheredSpider):
-    name = SPIDER_NAME
+BLOCKING = spider_of(
+    """
     calls = 0
 
     async def parse(self, response):
@@ -53,7 +45,9 @@ class BlockingSpider(GatheredSpider):
             self.record("blocked", "-")
             time.sleep(float(os.environ["BLOCK_S"]))
             self.record("unblocked", "-")
-"""
+""",
+    bases="GatheredSpider",
+)
 
 
 def reclaimed(workers: list[Worker]) -> int:

@@ -14,6 +14,7 @@ from support.fault_crawl import FaultCrawl
 from support.given import Figures, MakeCrawl
 from support.outages import lines
 from support.redis_server import RedisServer
+from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
@@ -21,17 +22,7 @@ AT_ONCE_S = 1.0
 CONCURRENCY = 4
 
 # Pages are slow only for a worker that is configured so: the next crawl need not wait for them again.
-SLOW_PAGES = """\
-import asyncio
-
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class SlowPagesSpider(TreeSpider):
-    name = SPIDER_NAME
-
+SLOW_PAGES = spider_of("""
     async def start(self):
         for number in range(self.settings.getint("PAGES")):
             url = self.start_urls[0].replace("/p/0", f"/p/{number}")
@@ -48,25 +39,17 @@ class SlowDownload:
 
     async def process_request(self, request, spider=None):
         await asyncio.sleep(self.page_s)
-"""
+""")
 
 # The root stops the crawl after some of its links, if its worker is configured so.
-CLOSES_ITSELF = """\
-from scrapy.exceptions import CloseSpider
-from support.tree_spider import TreeSpider, page_path
-from tree_project.settings import SPIDER_NAME
-
-
-class ClosesItselfSpider(TreeSpider):
-    name = SPIDER_NAME
-
+CLOSES_ITSELF = spider_of("""
     def parse(self, response):
         stop_after = self.settings.getint("STOP_AFTER")
         for number, output in enumerate(super().parse(response)):
             if page_path(response) == "/p/0" and number == stop_after > 0:
                 raise CloseSpider("enough")
             yield output
-"""
+""")
 
 
 def suspects_and_dead_letters(crawl: FaultCrawl) -> int:

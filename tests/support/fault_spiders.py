@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -11,23 +10,11 @@ import scrapy
 from scrapy.http import Response
 
 from support.fault_crawl import FaultCrawl
-from support.tree_spider import TreeSpider, spider_source
+from support.tree_spider import GO, GatheredSpider, TreeSpider, spider_source
 from support.worker import Worker
 
-GO = "go"
 EXHAUSTED = "exhausted"
 START_PAUSE_S = 0.02
-
-
-class GatheredSpider(TreeSpider):
-    """Waits in start() until the file `go` is there, so that each worker takes part in the crawl."""
-
-    async def start(self) -> AsyncIterator[Any]:
-        """Wait, then yield what TreeSpider does."""
-        while not os.path.exists(GO):  # noqa: ASYNC110, ASYNC240 - another process makes it
-            await asyncio.sleep(0.01)
-        async for request in super().start():
-            yield request
 
 
 class SlowStartSpider(GatheredSpider):

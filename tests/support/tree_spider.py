@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -15,8 +16,10 @@ HEAD = """\
 import asyncio
 import gc
 import json
+import logging
 import math
 import os
+import signal
 import sys
 import time
 from itertools import count
@@ -27,10 +30,12 @@ from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider, DropItem, IgnoreRequest
 from scrapy.http import HtmlResponse, TextResponse
 
-from support.tree_spider import Record, TreeSpider, page_path
+from support.tree_spider import GatheredSpider, Record, TreeSpider, page_path
 from tree_project.settings import *
 """
 """What the module of a test's own spider can use."""
+
+GO = "go"
 
 
 class Record:
@@ -80,6 +85,26 @@ class TreeSpider(scrapy.Spider):
     def leaf(self, response: Response) -> Any:
         """Record the page, and follow nothing: a callback for spiders of tests."""
         self.record("done", page_path(response))
+
+
+class GatheredSpider(TreeSpider):
+    """Waits in start() until the file `go` is there, so that each worker takes part in the crawl."""
+
+    async def start(self) -> AsyncIterator[Any]:
+        """Wait, then yield the seeds."""
+        await self.until_told()
+        async for output in self.seeds():
+            yield output
+
+    async def until_told(self) -> None:
+        """Wait for the file `go`."""
+        while not os.path.exists(GO):  # noqa: ASYNC110, ASYNC240 - another process makes it
+            await asyncio.sleep(0.01)
+
+    async def seeds(self) -> AsyncIterator[Any]:
+        """Yield what TreeSpider does."""
+        async for request in super().start():
+            yield request
 
 
 class ItemRecord:
