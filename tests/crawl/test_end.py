@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from crawl.conftest import Plant
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
 from support import stored
-from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
@@ -109,15 +109,11 @@ def assert_all_left_just_after_the_last_page(project: Project, ended: Sequence[f
     assert all(end <= last + LATEST_S for end in ended), [end - last for end in ended]
 
 
-def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(plant: Plant) -> None:
     """A worker that joins 3 s later, while the only page is being fetched, stays and gets its share after."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=80, fan_out=79, latency_s=0.3)
-    project = make_project([site.url("/p/0?s=6")], redis_url=redis.url, spider=spider_of(TIMED))
+    _, site, project = plant(
+        targets=["/p/0?s=6"], spider=spider_of(TIMED), pages=80, fan_out=79, latency_s=0.3
+    )
     first = project.start_worker()
     began = time.monotonic()
     wait_until(site.hits, "the first worker asks for the slow page")
@@ -136,16 +132,9 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
 @pytest.mark.parametrize(
     "stagger_s", [0.3, *(pytest.param(tenths / 10, marks=pytest.mark.soak) for tenths in range(10))]
 )
-def test_nobody_leaves_while_another_worker_yields_start_requests(
-    stagger_s: float,
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_nobody_leaves_while_another_worker_yields_start_requests(stagger_s: float, plant: Plant) -> None:
     """Four workers, one after another: those with less to start wait for one whose start() pauses."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
-    project = make_project([site.start_url], redis_url=redis.url, spider=SLOW_START)
+    _, _, project = plant(spider=SLOW_START, pages=1)
     workers = [project.start_worker(args={"seeds": "4"})]
     wait_until(lambda: project.count("done"), "the first start request is done")
     for seeds in ("0", "1", "2"):
@@ -161,15 +150,9 @@ def test_nobody_leaves_while_another_worker_yields_start_requests(
         assert "joined run 0" in worker.text
 
 
-def test_nobody_leaves_while_a_callback_may_still_find_links(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_nobody_leaves_while_a_callback_may_still_find_links(plant: Plant) -> None:
     """Each page yields its links at the end of a long callback; nothing else waits or is downloaded."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=3, fan_out=1)
-    project = make_project([site.start_url], redis_url=redis.url, spider=LATE_LINKS)
+    _, site, project = plant(spider=LATE_LINKS, pages=3, fan_out=1)
     workers = [project.start_worker()]
     wait_until(lambda: project.count("start"), "the first callback runs")
     workers.append(project.start_worker())
@@ -182,18 +165,12 @@ def test_nobody_leaves_while_a_callback_may_still_find_links(
     assert "joined run 0" in workers[1].text
 
 
-def test_a_request_of_a_spider_idle_handler_opens_the_run_again(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_request_of_a_spider_idle_handler_opens_the_run_again(plant: Plant) -> None:
     """Each worker, once it learns that the run is finished, adds a request: all are crawled, once.
 
     One that has closed by then need not come back: the one that adds a request stays for it.
     """
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
-    project = make_project([site.url("/p/0?s=0.5")], redis_url=redis.url, spider=IDLE)
+    redis, _, project = plant(targets=["/p/0?s=0.5"], spider=IDLE, pages=1)
     workers = project.start_workers(2)
     let_go(project)
 

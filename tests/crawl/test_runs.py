@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from crawl.conftest import Plant
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.embedded.directory import PID, RedisDirectory
 from scrapy_dq.frontier import peek
@@ -49,15 +50,9 @@ def key_names(redis: RedisServer, crawl: str) -> set[str]:
     return found - set(stored.HISTORY)
 
 
-def test_a_crawl_after_a_finished_one_is_a_new_run(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_crawl_after_a_finished_one_is_a_new_run(plant: Plant) -> None:
     """It crawls everything again; of a finished run only the tombstone stays in Redis."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=20)
-    project = make_project([site.start_url], redis_url=redis.url)
+    redis, site, project = plant(pages=20)
 
     project.run_to_end()
     assert project.count("done") == dict.fromkeys(site.paths, 1)
@@ -86,34 +81,20 @@ STARTING = spider_of("""
 """)
 
 
-def test_a_run_whose_start_requests_were_all_seen_says_so(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_run_whose_start_requests_were_all_seen_says_so(plant: Plant) -> None:
     """They are filtered, as those of SitemapSpider are: the second run finds nothing to do."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=5)
     spider = STARTING.replace("yield request", "yield request.replace(dont_filter=False)")
-    project = make_project(
-        [site.start_url], redis_url=redis.url, spider=spider, settings={"SCHEDULER_PERSIST": True}
-    )
+    _, site, project = plant(spider=spider, settings={"SCHEDULER_PERSIST": True}, pages=5)
     first, second = project.run_worker(), project.run_worker()
     assert project.count("done") == dict.fromkeys(site.paths, 1)
     assert "nothing was crawled in this run" not in first.text
     assert "nothing was crawled in this run" in second.text
 
 
-def test_persist_keeps_seen_for_the_next_run(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_persist_keeps_seen_for_the_next_run(plant: Plant) -> None:
     """With SCHEDULER_PERSIST the second run crawls the start requests and pages that are new, no others."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=20)
     settings = {"SCHEDULER_PERSIST": True}
-    project = make_project([site.start_url], redis_url=redis.url, spider=NEW_LINK, settings=settings)
+    redis, site, project = plant(spider=NEW_LINK, settings=settings, pages=20)
 
     project.run_worker()
     assert key_names(redis, project.name) == {"meta", "seen"}
@@ -126,19 +107,13 @@ def test_persist_keeps_seen_for_the_next_run(
     assert key_names(redis, project.name) == {"meta", "seen"}
 
 
-def test_a_named_run_is_crawled_once(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_named_run_is_crawled_once(plant: Plant) -> None:
     """A worker that comes when the run of its DQ_RUN_NAME is over closes; another name starts a new run.
 
     Nobody would get what its start(), or who hears that it is idle, takes from elsewhere: neither is begun.
     """
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=20)
     settings = {"FEEDS": {"items.json": {"format": "json", "overwrite": True}}}
-    project = make_project([site.start_url], redis_url=redis.url, spider=STARTING, settings=settings)
+    redis, site, project = plant(spider=STARTING, settings=settings, pages=20)
 
     first = project.run_worker(settings={"DQ_RUN_NAME": "monday"})
     items = (project.folder / "items.json").read_text()
@@ -159,15 +134,9 @@ def test_a_named_run_is_crawled_once(
     assert key_names(redis, project.name) == {"meta"}
 
 
-def test_dead_letters_outlive_their_run(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_dead_letters_outlive_their_run(plant: Plant) -> None:
     """Entries whose callback was renamed while they waited are set aside; the run ends, and they stay."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=5, fan_out=4, latency_s=0.3)
-    project = make_project([site.start_url], redis_url=redis.url, spider=RENAMED)
+    redis, _, project = plant(spider=RENAMED, pages=5, fan_out=4, latency_s=0.3)
     project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": 1, "CONCURRENT_REQUESTS": 1})
     module = project.folder / "tree_project" / "spiders" / "spider.py"
     done = project.count("done")

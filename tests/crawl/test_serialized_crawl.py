@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from crawl.conftest import Plant
 from scrapy_dq.codec.formats import SERIALIZED
-from support.given import MakeProject, StartRedis, StartSite
+from support.given import MakeProject, StartRedis
 from support.waiting import wait_until
 
 
@@ -16,17 +17,10 @@ from support.waiting import wait_until
     [{"SCHEDULER_SERIALIZER": "json"}, {"SCHEDULER_SERIALIZER": "pickle", "DQ_TRUST_PICKLE": True}],
     ids=["json", "pickle"],
 )
-def test_a_crawl_with_a_serializer_of_its_own_ends_complete(
-    settings: dict[str, Any],
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_crawl_with_a_serializer_of_its_own_ends_complete(settings: dict[str, Any], plant: Plant) -> None:
     """Its requests wait in Redis in that format, and each page is crawled once."""
-    site = start_site(pages=60, latency_s=0.02)
-    redis = start_redis(appendonly=True)
     settings |= {"DQ_PARTITION_BY": "none", "DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4}
-    project = make_project([site.start_url], redis_url=redis.url, settings=settings)
+    redis, site, project = plant(settings=settings, pages=60, latency_s=0.02)
     worker = project.start_worker()
     with redis.client() as client:
         backlog = f"dq:{{{project.name}}}:backlog:0:"

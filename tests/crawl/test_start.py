@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crawl.conftest import Plant
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import peek
 from support.fault_spiders import GATHERED
@@ -106,21 +107,13 @@ def crawl(project: Project, workers: int) -> list[Worker]:
     return started
 
 
-def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(plant: Plant) -> None:
     """The retry and the redirect of a start request copy its meta, but are no start requests themselves."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=20)
     # Twice, so that a retry comes from a worker that did not make the one before; and many requests to one
     # landing page, from several workers. With dont_filter=True they are all crawled, as by plain Scrapy.
     flaky = [f"/p/0?flaky=2&n={number}" for number in range(12)]
     moved = [f"/moved?to=/landing%3Fs%3D0&s=0.3&n={number}" for number in range(12)]
-    project = make_project(
-        [site.url(target) for target in flaky + moved], redis_url=redis.url, spider=GATHERED
-    )
+    _, site, project = plant(targets=flaky + moved, spider=GATHERED, pages=20)
 
     workers = crawl(project, 3)
 
@@ -142,27 +135,15 @@ def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(
     ],
 )
 def test_start_requests_are_run_once_per_run(
-    settings: dict[str, Any],
-    workers: int,
-    times: int,
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
+    settings: dict[str, Any], workers: int, times: int, plant: Plant
 ) -> None:
     """Of 50 start requests, equal ones stay separate; many workers crawl them as often as one would.
 
     This holds without the middleware that marks them, and with a scheduler class that copies them. With
     DQ_SEED_ONCE = False every worker's are crawled.
     """
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(44)] + ["/same?s=0"] * 6
-    project = make_project(
-        [site.url(target) for target in targets],
-        redis_url=redis.url,
-        spider=GATHERED + COPIES,
-        settings=settings,
-    )
+    _, site, project = plant(targets=targets, spider=GATHERED + COPIES, settings=settings, pages=1)
 
     started = crawl(project, workers)
 
@@ -212,15 +193,9 @@ def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
     assert ours.count("done") == plain.count("done")
 
 
-def test_items_of_start_are_emitted_once_per_worker(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_items_of_start_are_emitted_once_per_worker(plant: Plant) -> None:
     """Only requests are admitted once per run: an item of start() goes to the pipelines of each worker."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=5)
-    project = make_project([site.start_url], redis_url=redis.url, spider=ITEM_FIRST)
+    _, site, project = plant(spider=ITEM_FIRST, pages=5)
 
     crawl(project, 2)
 
@@ -229,16 +204,11 @@ def test_items_of_start_are_emitted_once_per_worker(
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
-    signum: signal.Signals,
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
+    signum: signal.Signals, plant: Plant
 ) -> None:
     """A worker that ends in the middle of start() leaves its run open; the next yields the rest."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(20)]
-    project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
+    redis, _, project = plant(targets=targets, spider=INTERRUPTED, pages=1)
     worker = project.start_worker(environ={"PAUSE": "0.2"})
     wait_until(lambda: len(project.count("done")) >= 5, "5 start requests are done")
     if signum is signal.SIGKILL:
@@ -260,16 +230,10 @@ def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
     assert last.stats["dq/seeds/known"] >= 5
 
 
-def test_a_start_that_raises_leaves_the_run_open(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_start_that_raises_leaves_the_run_open(plant: Plant) -> None:
     """Workers whose start() raises crawl what there is and close with `start_error`; the rest comes next."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
     targets = [f"/seed?s=0&n={number}" for number in range(10)]
-    project = make_project([site.url(target) for target in targets], redis_url=redis.url, spider=INTERRUPTED)
+    redis, _, project = plant(targets=targets, spider=INTERRUPTED, pages=1)
 
     # Each waits for what the other still does, and neither for ever.
     workers = project.start_workers(2, environ={"FAIL_AFTER": "5"})

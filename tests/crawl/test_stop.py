@@ -7,10 +7,10 @@ import re
 import signal
 import time
 
+from crawl.conftest import Plant
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, peek
 from support.fault_spiders import GATHERED
-from support.given import MakeProject, StartRedis, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_spider import spider_of
@@ -48,15 +48,9 @@ def repeats(project: Project) -> int:
     return sum(done.values()) - len(done)
 
 
-def test_a_stopped_crawl_resumes_without_repeats(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
     """One worker gets SIGTERM, one Ctrl-C: pages at work are finished, the rest waits for the next crawl."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=150, latency_s=0.2)
-    project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)
+    redis, site, project = plant(spider=GATHERED, pages=150, latency_s=0.2)
     workers = project.start_workers(2)
     let_go(project)
     wait_for_pages(project, 25)
@@ -78,21 +72,10 @@ def test_a_stopped_crawl_resumes_without_repeats(
     assert project.count("done") == dict.fromkeys(site.paths, 1)
 
 
-def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(plant: Plant) -> None:
     """A callback at work is finished; the page that comes meanwhile is neither parsed nor retried here."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
     targets = ["/work?s=0", "/late?s=3", "/down?s=3&status=503"]
-    project = make_project(
-        [site.url(target) for target in targets],
-        redis_url=redis.url,
-        spider=WORKS,
-        settings={"DQ_SHUTDOWN_GRACE": 1},
-    )
+    redis, site, project = plant(targets=targets, spider=WORKS, settings={"DQ_SHUTDOWN_GRACE": 1}, pages=1)
     worker = project.start_worker()
     wait_until(lambda: site.hits().total() == 3 and project.count("start"), "all are asked for, one parsed")
     worker.terminate()
@@ -106,15 +89,9 @@ def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(
     assert project.count("done") == {"/work?s=0": 2, "/late?s=3": 1, "/down?s=3&status=503": 1}
 
 
-def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(plant: Plant) -> None:
     """CLOSESPIDER_PAGECOUNT closes one of two workers; the other continues as if nothing had happened."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=150, latency_s=0.1)
-    project = make_project([site.start_url], redis_url=redis.url, spider=GATHERED)
+    _, site, project = plant(spider=GATHERED, pages=150, latency_s=0.1)
     other = project.start_worker()
     limited = project.start_worker(settings={"CLOSESPIDER_PAGECOUNT": 10})
     let_go(project)
@@ -125,21 +102,15 @@ def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(
     assert project.count("done") == dict.fromkeys(site.paths, 1)
 
 
-def test_a_close_without_redis_ends_and_loses_nothing(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
+def test_a_close_without_redis_ends_and_loses_nothing(plant: Plant) -> None:
     """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR.
 
     The grace begins with the signal, not once the pages at work are through.
     """
     grace_s, timeout_s = 2, 0.5
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=60, latency_s=0.1)
     params = {"socket_timeout": timeout_s}
     settings = {"CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": grace_s, "REDIS_PARAMS": params}
-    project = make_project([site.start_url], redis_url=redis.url, settings=settings)
+    redis, site, project = plant(settings=settings, pages=60, latency_s=0.1)
     worker = project.start_worker()
     wait_for_pages(project, 20)
     redis.suspend()
