@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.fault_crawl import CONTENDERS, FIGURES, FaultCrawl, Verdict
-from support.project import Project
+from support.given import Figures, MakeCrawl, MakeProject, StartRedis, StartSite
 from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 """Each is a partition of its own; Linux has all of 127.0.0.0/8."""
 
 
 @pytest.fixture
-def fault_redis(start_redis: Callable[..., RedisServer]) -> RedisServer:
+def fault_redis(start_redis: StartRedis) -> RedisServer:
     """A Redis with an AOF, everysec, for this test alone."""
     return start_redis(appendonly=True)
 
 
 @pytest.fixture
 def fault_crawl(
-    start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
-) -> Callable[..., FaultCrawl]:
+    request: pytest.FixtureRequest, start_site: StartSite, make_project: MakeProject
+) -> MakeCrawl:
     """Return a function that makes a tree site and a project for it.
 
-    Its arguments: the RedisServer (or None: embedded), `through` (a proxy's URL), `contender`, `site`
-    (a dict for Tree), and what Project takes. The pages are
-    at four hosts, and each takes 30 ms, unless *site* says otherwise. No request is taken for the cause of
-    several deaths: workers that are killed at random may meet the same suspect more than three times.
+    Its arguments: the RedisServer (by default `fault_redis`; None: embedded), `through` (a proxy's URL),
+    `contender`, `site` (a dict for Tree), and what Project takes. The pages are at four hosts, and each
+    takes 30 ms, unless *site* says otherwise. No request is taken for the cause of several deaths: workers
+    that are killed at random may meet the same suspect more than three times.
     """
 
     def make(
-        redis: RedisServer | None,
-        *,
+        *redis: RedisServer | None,
         through: str = "",
         contender: Any = "scrapy_dq",
         site: dict[str, Any] | None = None,
@@ -44,7 +41,8 @@ def fault_crawl(
         **options: Any,
     ) -> FaultCrawl:
         tree = start_site(**({"pages": 600, "latency_s": 0.03, "hosts": HOSTS} | (site or {})))
-        url = redis.url if redis else ""
+        (server,) = redis or (request.getfixturevalue("fault_redis"),)
+        url = server.url if server else ""
         options.setdefault("start_urls", [tree.start_url])
         project = make_project(
             options.pop("start_urls"),
@@ -63,7 +61,7 @@ def fault_crawl(
 
 
 @pytest.fixture
-def figures(request: pytest.FixtureRequest) -> Callable[..., None]:
+def figures(request: pytest.FixtureRequest) -> Figures:
     """Return a function that notes what a test has measured; the run ends with a table of it all.
 
     Its arguments: the Verdict, or None, and whatever else is to be shown as `name=value`.

@@ -50,7 +50,6 @@ def test_each_host_keeps_its_budget(
 ) -> None:
     """No host gets more than that and what Redis has forgotten; what was over it is all there."""
     crawl = fault_crawl(
-        fault_redis,
         site=SITE | {"latency_s": 0.2},
         settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4},
     )
@@ -81,7 +80,7 @@ def test_the_number_of_pages_is_kept(
 ) -> None:
     """Of all workers together (with shards: nearly); more pages, and the crawl ends complete."""
     settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
-    crawl = fault_crawl(fault_redis, site=SITE | {"latency_s": 0.2}, settings=settings)
+    crawl = fault_crawl(site=SITE | {"latency_s": 0.2}, settings=settings)
     crawl.start(3)
     for pages in (10, 30):
         crawl.wait_for(pages)

@@ -137,7 +137,7 @@ def test_crawls_with_unusual_names_run_side_by_side(
     figures: Figures,
 ) -> None:
     """Each worker has a crawl of its own, all pages once; one that starts afresh harms no other."""
-    crawl = fault_crawl(fault_redis, site={"pages": 40, "latency_s": 0.02})
+    crawl = fault_crawl(site={"pages": 40, "latency_s": 0.02})
     every_page = dict.fromkeys(crawl.site.paths, 1)
     for first in range(0, len(chosen), 4):
         batch = chosen[first : first + 4]
@@ -170,7 +170,7 @@ def test_a_name_that_is_not_text_is_refused(
     setting: str, fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """An argument whose bytes are not UTF-8 stops the crawl before Redis is touched; the error names it."""
-    crawl = fault_crawl(fault_redis, site={"pages": 1})
+    crawl = fault_crawl(site={"pages": 1})
     worker = crawl.project.run_worker(
         settings={setting: "%(category)s"}, args={"category": b"b\xff".decode(errors="surrogateescape")}
     )
@@ -180,11 +180,9 @@ def test_a_name_that_is_not_text_is_refused(
         assert client.dbsize() == 0
 
 
-def test_an_argument_that_is_not_text_is_no_obstacle(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_an_argument_that_is_not_text_is_no_obstacle(fault_crawl: MakeCrawl) -> None:
     """Scrapy takes any bytes as `-a`, say the name of a file: so does a crawl that is not named after it."""
-    crawl = fault_crawl(fault_redis, site={"pages": 1})
+    crawl = fault_crawl(site={"pages": 1})
     worker = crawl.project.run_worker(args={"category": b"b\xff".decode(errors="surrogateescape")})
     assert worker.close_reason == "finished"
     assert set(crawl.done) == crawl.site.paths

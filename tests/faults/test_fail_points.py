@@ -12,16 +12,15 @@ from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GO, SLOW_START
 from support.given import Figures, MakeCrawl
 from support.outages import lines
-from support.redis_server import RedisServer
 from support.worker import Worker
 
 PAGES = 200
 
 
 @pytest.fixture
-def crawl(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> FaultCrawl:
+def crawl(fault_crawl: MakeCrawl) -> FaultCrawl:
     """A crawl whose workers may have fail points."""
-    return fault_crawl(fault_redis, site={"pages": PAGES}, settings=EXTENSIONS)
+    return fault_crawl(site={"pages": PAGES}, settings=EXTENSIONS)
 
 
 def await_death(crawl: FaultCrawl, worker: Worker) -> int:
@@ -86,15 +85,10 @@ def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
 
 @pytest.mark.parametrize(("place", "on_pass"), times("in the middle of start()", 40, 10, 80))
 def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
-    place: str,
-    on_pass: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    place: str, on_pass: int, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """The next worker's start() yields all; those that were admitted before are known."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 100, "fan_out": 0},
         settings=EXTENSIONS | {"PAGES": 100},
         spider=SLOW_START,

@@ -69,7 +69,7 @@ def test_each_url_that_was_fed_is_crawled(
     if kind != "list":
         settings[f"REDIS_START_URLS_AS_{kind}"] = True
     crawl = fault_crawl(
-        fault_redis, start_urls=[], site={"pages": count, "latency_s": 0.0}, settings=settings, spider=QUICK
+        start_urls=[], site={"pages": count, "latency_s": 0.0}, settings=settings, spider=QUICK
     )
     began = time.monotonic()
     victim, _ = crawl.start(2)
@@ -101,7 +101,6 @@ def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(
     count = 400
     settings = {"DQ_ROLLBACK_HORIZON": 10, "REDIS_START_URLS_AS_STREAM": True}
     crawl = fault_crawl(
-        fault_redis,
         start_urls=[],
         site={"pages": count, "latency_s": 0.03},
         settings=settings,

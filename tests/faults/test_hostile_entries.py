@@ -28,7 +28,6 @@ from support.hostile import (
     spoiled,
     store,
 )
-from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.worker import Worker
 
@@ -48,10 +47,9 @@ RENAMED = spider_of("""
 
 
 @pytest.fixture
-def watched(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> FaultCrawl:
+def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
     """A crawl whose workers note forbidden deeds; a canary lies on its path and one in its package."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only one that it may connect to
         # All dead letters are shown, also those of what looks as if it had been fed.
         settings={**watched_spider.SETTINGS, "SCHEDULER_DEBUG": True},
@@ -191,14 +189,10 @@ def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCraw
 
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
 def test_what_cannot_be_stored_outlives_its_worker(
-    kills: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    kills: int, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Four requests in ten have a lambda, a file, a lock or 2 MiB; workers are killed; none is lost."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 200 + 100 * kills},
         settings={"SCHEDULER_DEBUG": True, "CONCURRENT_REQUESTS": 8},
         spider=unstorable_spider.SPIDER,
@@ -226,10 +220,10 @@ def test_what_cannot_be_stored_outlives_its_worker(
 
 
 def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
+    fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Requests for the method that is gone stay, and the method brings them back."""
-    crawl = fault_crawl(fault_redis, site={"pages": 300}, spider=RENAMED)
+    crawl = fault_crawl(site={"pages": 300}, spider=RENAMED)
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)
     crawl.kill(first)

@@ -40,7 +40,7 @@ def test_derived_keys_are_rebuilt(
     figures: Figures,
 ) -> None:
     """What leads to the requests is deleted, and a worker killed then: nothing is lost, nothing hangs."""
-    crawl = fault_crawl(fault_redis, site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
     workers = begun(crawl)
     with fault_redis.client() as client:
         for name in names:
@@ -64,7 +64,7 @@ def test_requests_that_are_gone_are_reported(
     what: str, fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """The rest is crawled; every worker says that something is gone, and none closes with `finished`."""
-    crawl = fault_crawl(fault_redis, site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
     workers = begun(crawl)
     prefix = keys.prefix(crawl.project.name)
     with fault_redis.client() as client:
@@ -94,7 +94,7 @@ def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(
 ) -> None:
     """allkeys-random, and no room: whatever is evicted, no worker closes with `finished` over a loss."""
     site = {"pages": 600, "latency_s": 0.3}
-    crawl = fault_crawl(fault_redis, site=site, settings=SETTINGS, spider=GATHERED)
+    crawl = fault_crawl(site=site, settings=SETTINGS, spider=GATHERED)
     workers = begun(crawl)
     with fault_redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-random")

@@ -39,9 +39,7 @@ def test_a_killed_worker_delays_no_partition_that_has_limits(
     figures: Figures,
 ) -> None:
     """What it had leased and not sent, and what it had in flight, counts no more once it is reclaimed."""
-    crawl = fault_crawl(
-        fault_redis, site={"pages": 100 * kills, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS
-    )
+    crawl = fault_crawl(site={"pages": 100 * kills, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     kill_at_random(crawl, kills, random.Random(kills))
 
     assert_all_done(crawl, figures, kills=kills, leases_at_kills=crawl.leases_at_kills)
@@ -56,7 +54,7 @@ def test_redis_is_rolled_back_while_partitions_have_limits(
     figures: Figures,
 ) -> None:
     """Leases that were sent, counted and settled in the time that Redis forgot hold up nothing."""
-    crawl = fault_crawl(fault_redis, site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
+    crawl = fault_crawl(site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     crawl.start(2)
     for part in (0.1, 0.3, 0.6):
         crawl.wait_for_part(part)
@@ -71,12 +69,9 @@ def test_redis_is_rolled_back_while_partitions_have_limits(
     assert verdict.reasons == ("finished", "finished")
 
 
-def test_delayed_requests_outlive_all_workers(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_delayed_requests_outlive_all_workers(fault_crawl: MakeCrawl, figures: Figures) -> None:
     """All workers are killed while most of what is known is not due; the next ones crawl it all."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 60, "latency_s": 0.02},
         # One that starts when all is done must not begin a new run.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "one"},

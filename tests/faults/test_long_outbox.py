@@ -99,7 +99,6 @@ def test_many_start_requests_while_redis_is_slow(
     spill = tmp_path / "spill"
     spill.mkdir()
     crawl = fault_crawl(
-        fault_redis,
         through=proxy.url,
         site={"pages": 1, "latency_s": 0},
         spider=MANY_STARTS,

@@ -26,7 +26,6 @@ def test_no_lost_reply_loses_or_doubles_a_page(
     """One reply in ten is cut after Redis has applied the command: every page is processed exactly once."""
     proxy = start_proxy(fault_redis.url)
     crawl = fault_crawl(
-        fault_redis,
         through=proxy.url,
         site={"pages": exchanges * 4, "latency_s": 0.02},
         settings={"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 30},
@@ -66,7 +65,6 @@ def test_the_crawl_resumes_after_a_black_hole(
     """Nothing is answered for longer than the TTL: within 3 s of its end a page is done; none is lost."""
     proxy = start_proxy(fault_redis.url)
     crawl = fault_crawl(
-        fault_redis,
         through=proxy.url,
         site={"pages": 200 + 200 * times},
         settings={"CONCURRENT_REQUESTS": 8},

@@ -16,7 +16,6 @@ from scrapy_dq.frontier.keys import prefix
 from support.fault_crawl import FaultCrawl
 from support.given import Figures, MakeCrawl
 from support.outages import lines
-from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 
 MAX_DEATHS = 5
@@ -91,16 +90,11 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     [(300, 199), *(pytest.param(1_000, leaf, marks=pytest.mark.soak) for leaf in (250, 640, 999))],
 )
 def test_a_page_that_kills_its_worker_is_buried_and_no_other(
-    pages: int,
-    poison: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    pages: int, poison: int, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """After at most five deaths it is the one dead letter; every other page is done, and none was charged."""
     path = f"/p/{poison}"
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": pages},
         # A supervisor's worker may come when the others have just finished: it must not begin again.
         settings={"POISON": path, "DQ_MAX_ATTEMPTS": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},

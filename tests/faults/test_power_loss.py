@@ -89,7 +89,6 @@ def test_what_redis_forgot_is_stored_again(
 ) -> None:
     """Redis loses up to 1 s of a crawl: it ends complete, and repeats at most what it did in that second."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 300 + 200 * times, "latency_s": 0.04},
         settings={"CONCURRENT_REQUESTS": 4},
         spider=GATHERED,
@@ -113,7 +112,6 @@ def test_start_requests_that_redis_forgot_are_stored_again(
     pages = 100
     # start() yields faster than the workers crawl: what Redis forgets is not done yet.
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": pages, "fan_out": 0, "latency_s": 0.15},
         settings={"CONCURRENT_REQUESTS": 2, "PAGES": pages},
         spider=SLOW_START,
@@ -132,7 +130,6 @@ def test_a_worker_that_redis_forgot_continues(
 ) -> None:
     """Redis comes back from before the second worker joined: it registers again, and nothing is lost."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 250, "latency_s": 0.1},
         settings={"CONCURRENT_REQUESTS": 4},
         spider=GATHERED,
@@ -154,7 +151,7 @@ def test_a_frontier_that_redis_forgot_altogether_is_lost(
     fault_redis: RedisServer, fault_crawl: MakeCrawl
 ) -> None:
     """Redis comes back without the crawl: all close with frontier_lost; the next crawl is complete."""
-    crawl = fault_crawl(fault_redis, site={"pages": 150}, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": 150}, spider=GATHERED)
     before = fault_redis.snapshot()
     workers = start_together(crawl)
     crawl.wait_for_part(0.1)
@@ -177,7 +174,6 @@ def test_a_run_whose_start_redis_forgot_is_started_again(
 ) -> None:
     """Redis knows the run before only, perhaps not its end: the workers go on with theirs; it is whole."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 100, "latency_s": 0.05},
         settings={"CONCURRENT_REQUESTS": 4, "DQ_ROLLBACK_HORIZON": 60},
         spider=GATHERED,
@@ -222,7 +218,7 @@ ITEMS = spider_of("""
 def test_an_item_that_redis_forgot_is_written_again(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
     """Redis has the lease still, so that the page is not crawled again, and its item is gone."""
     settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
-    crawl = fault_crawl(fault_redis, site={"pages": 1}, settings=settings, spider=ITEMS)
+    crawl = fault_crawl(site={"pages": 1}, settings=settings, spider=ITEMS)
     (worker,) = crawl.start()
     key = f"{crawl.project.name}:items"
     with fault_redis.client() as client:
@@ -246,7 +242,7 @@ def test_a_roll_back_beyond_the_log_loses_nothing(
     fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Redis comes back several horizons older: what it has forgotten is found and crawled again."""
-    crawl = fault_crawl(fault_redis, site={"pages": 500}, settings=DEEP, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": 500}, settings=DEEP, spider=GATHERED)
     workers = start_together(crawl)
     losses = Losses(fault_redis, crawl)
     crawl.wait_for_part(0.05)
@@ -276,7 +272,7 @@ def test_start_requests_that_are_gone_for_good_are_reported(
 
     The run stays open: the same command runs start() again, and every page is crawled in that run.
     """
-    crawl = fault_crawl(fault_redis, site={"pages": 300}, settings=DEEP, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": 300}, settings=DEEP, spider=GATHERED)
     (first,) = start_together(crawl, 1)
     first.wait()
     crawl.site.set_latency(0.3)  # the next run is not over when it is forgotten

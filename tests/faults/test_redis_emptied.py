@@ -26,7 +26,7 @@ def test_after_flushall_no_worker_says_finished(
     figures: Figures,
 ) -> None:
     """Both workers close with frontier_lost and one CRITICAL line each; the crawl after it is complete."""
-    crawl = fault_crawl(fault_redis, site={"pages": 250, "latency_s": 0.04}, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": 250, "latency_s": 0.04}, spider=GATHERED)
     for number in range(times):
         workers = start_together(crawl)
         pids = [worker.pid for worker in workers]
@@ -85,7 +85,7 @@ def test_a_redis_that_forgets_its_scripts_gets_them_again(
     figures: Figures,
 ) -> None:
     """SCRIPT FLUSH every 20 ms from before the first join on: nobody notices."""
-    crawl = fault_crawl(fault_redis, site={"pages": pages}, spider=GATHERED)
+    crawl = fault_crawl(site={"pages": pages}, spider=GATHERED)
     with _script_flush(fault_redis) as flushed:
         workers = start_together(crawl)
         verdict = crawl.end(90)

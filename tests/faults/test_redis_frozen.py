@@ -28,7 +28,6 @@ def test_nobody_is_reclaimed_after_redis_was_frozen(
     """SIGSTOP for 2.5 times the TTL, whether or not the workers time out: no page is processed twice."""
     ttl_s = 1.0
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 200 + 150 * times},
         settings={
             "CONCURRENT_REQUESTS": 8,

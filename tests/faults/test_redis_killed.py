@@ -40,7 +40,6 @@ def test_the_crawl_continues_by_itself_after_redis_was_killed(
 ) -> None:
     """No worker ends, no page is lost, nobody waits; one warning when Redis goes, one line at its return."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 300 + 150 * len(away_s)},
         settings={"SCHEDULER": TIMED, "CONCURRENT_REQUESTS": 8},
         spider=GATHERED,

@@ -39,7 +39,7 @@ def phases(client: Any, crawl: FaultCrawl) -> list[bytes]:
 
 def test_a_crawl_over_shards_of_one_redis(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
     """Each page once; all shards have had some, and are cleared."""
-    crawl = fault_crawl(fault_redis, site=SITE, settings=SPREAD)
+    crawl = fault_crawl(site=SITE, settings=SPREAD)
     crawl.start(2)
     verdict = crawl.end(120)
     assert_whole(verdict)
@@ -56,9 +56,9 @@ def test_a_crawl_over_shards_of_a_cluster(cluster: Cluster, fault_crawl: MakeCra
     assert_whole(crawl.end(120))
 
 
-def test_workers_are_killed(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
+def test_workers_are_killed(fault_crawl: MakeCrawl) -> None:
     """What waits for links in other shards is crawled again, and nothing is lost."""
-    crawl = fault_crawl(fault_redis, site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
+    crawl = fault_crawl(site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
     live = crawl.start(2)
     for part in (0.05, 0.15, 0.3, 0.5):
         crawl.wait_for_part(part)

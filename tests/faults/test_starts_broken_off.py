@@ -12,7 +12,6 @@ from support.fault_crawl import FaultCrawl
 from support.fault_spiders import EXHAUSTED, GO
 from support.given import Figures, MakeCrawl
 from support.outages import lines
-from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
@@ -68,10 +67,9 @@ PAGES = 200
 
 
 @pytest.fixture
-def parts(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> FaultCrawl:
+def parts(fault_crawl: MakeCrawl) -> FaultCrawl:
     """A site without links whose pages only one worker asks for, one by one."""
     return fault_crawl(
-        fault_redis,
         site={"pages": PAGES, "fan_out": 0},
         settings={"PAGES": PAGES},
         spider=PARTS,
@@ -114,12 +112,9 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(
     assert parts.overview().run == 0
 
 
-def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(fault_crawl: MakeCrawl) -> None:
     """Its worker is not idle before the end of the crawl; when it dies before, the others finish the run."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # minutes: the crawl is not over by then
         settings={"PAGES": 100, "CONCURRENT_REQUESTS": 4},
         spider=PARTS,
@@ -145,11 +140,9 @@ def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(
     assert not verdict.lost
 
 
-def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl: MakeCrawl) -> None:
     """Nobody else has it: when its worker dies the others do not say that they have finished."""
-    crawl = fault_crawl(fault_redis, site={"pages": 5}, spider=LOCAL)
+    crawl = fault_crawl(site={"pages": 5}, spider=LOCAL)
     (waiting,) = crawl.start(args={"part": "1"})
     wait_until(lambda: crawl.project.count("exhausted"), "start() is over", 30)
     (other,) = crawl.start()
@@ -160,10 +153,10 @@ def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(
 
 
 def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
+    fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """The others have finished and left when it wakes: it finds what was seen, and no page runs again."""
-    crawl = fault_crawl(fault_redis, site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
+    crawl = fault_crawl(site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
     (crawl.project.folder / GO).touch()
     (frozen,) = crawl.start(environ={"FREEZE": "1"})
     frozen.wait_for_log("] INFO: Crawl '")
@@ -189,11 +182,10 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 
 @pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")], ids=["one host", "two hosts"])
 def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_several_hosts(
-    hosts: tuple[str, str], fault_redis: RedisServer, fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:  # fmt: skip
+    hosts: tuple[str, str], fault_crawl: MakeCrawl, figures: Figures
+) -> None:
     """On two hosts a supervisor may have restarted it: it closes with `finished`, and explains a rerun."""
-    crawl = fault_crawl(fault_redis, site={"pages": 100, "latency_s": 0.01})
+    crawl = fault_crawl(site={"pages": 100, "latency_s": 0.01})
     (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
     workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]
     for worker in workers:
@@ -218,11 +210,9 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_seve
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_requests_of_one_page_may_come_in_any_order(
-    killed: bool, fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_requests_of_one_page_may_come_in_any_order(killed: bool, fault_crawl: MakeCrawl) -> None:
     """They differ in their cb_kwargs alone, and another worker's start() yields them in another order."""
-    crawl = fault_crawl(fault_redis, site={"pages": 1}, spider=WORDS)
+    crawl = fault_crawl(site={"pages": 1}, spider=WORDS)
     (first,) = crawl.start()
     crawl.wait_for(15)
     if killed:

@@ -91,15 +91,10 @@ def assert_finished(crawl: FaultCrawl, workers: list[Worker], figures: Figures, 
 
 @pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
-    times: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    times: int, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """SIGSTOP for twice the TTL: others have its requests; after SIGCONT it rejoins and takes its share."""
-    crawl = fault_crawl(
-        fault_redis, site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED
-    )
+    crawl = fault_crawl(site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED)
     workers = start_together(crawl, 2)
     frozen_times = dict.fromkeys(workers, 0)
     for number in range(times):
@@ -139,7 +134,6 @@ def test_a_callback_that_blocks_is_no_death(
     proxy = start_proxy(fault_redis.url)
     proxy.set_delay(0.02)  # the answer comes while the callback blocks
     crawl = fault_crawl(
-        fault_redis,
         through=proxy.url,
         site=SITE | {"pages": 200 * times},
         settings=SETTINGS,
@@ -160,14 +154,10 @@ def test_a_callback_that_blocks_is_no_death(
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_callback_that_blocks_for_ever_loses_its_leases(
-    times: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    times: int, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Blocked for too long: the worker says so, others have its requests, and it comes back."""
     crawl = fault_crawl(
-        fault_redis,
         site=SITE | {"pages": 150 + 200 * times},
         settings=SETTINGS
         | {"CONSTANTS": {"scrapy_dq.frontier.worker.heartbeat.Heartbeat.stall_timeout_s": 1}},

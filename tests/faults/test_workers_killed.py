@@ -8,7 +8,6 @@ import pytest
 
 from support.fault_crawl import FaultCrawl
 from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 PAGES = 2_000
@@ -30,14 +29,10 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: fl
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.soak)])
 def test_no_page_is_lost_however_often_workers_are_killed(
-    kills: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    kills: int, fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """Every page of a tree is processed, and at most as many twice as the killed workers held."""
     crawl = fault_crawl(
-        fault_redis,
         site={"pages": PAGES * kills // 25, "latency_s": 0.08},
         # The one that replaces the last to be killed may come when the other has finished the crawl.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
@@ -54,11 +49,9 @@ def test_no_page_is_lost_however_often_workers_are_killed(
     assert (overview.phase, overview.members) == ("finished", [])
 
 
-def test_the_next_crawl_on_the_same_host_resumes_at_once(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_the_next_crawl_on_the_same_host_resumes_at_once(fault_crawl: MakeCrawl) -> None:
     """All workers are killed; one that starts later finishes the crawl long before DQ_WORKER_TTL is over."""
-    crawl = fault_crawl(fault_redis, site={"pages": 300}, settings={"DQ_WORKER_TTL": 600})
+    crawl = fault_crawl(site={"pages": 300}, settings={"DQ_WORKER_TTL": 600})
     workers = crawl.start(2)
     crawl.wait_for(60)
     for worker in workers:
@@ -73,11 +66,9 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(
     assert verdict.repeats <= crawl.leases_at_kills
 
 
-def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCrawl) -> None:
     """A frozen process is not a dead pid: its leases come back when its heartbeat stood still for the TTL."""
-    crawl = fault_crawl(fault_redis, site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
+    crawl = fault_crawl(site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
     frozen, other = crawl.start(2)
     wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)
     frozen.suspend()

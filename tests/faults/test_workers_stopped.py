@@ -158,15 +158,9 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
-def test_a_second_sigterm_loses_nothing(
-    times: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl, figures: Figures) -> None:
     """A worker that gets two signals ends without grace; what it held is run again by the next."""
     crawl = fault_crawl(
-        fault_redis,
         # Long enough that pages are still at work when the second signal comes.
         site={"pages": 24 * times, "fan_out": 11, "latency_s": 2.0},
         settings={"CONCURRENT_REQUESTS": CONCURRENCY},
@@ -204,15 +198,10 @@ def test_a_second_sigterm_loses_nothing(
     ids=lambda stops: f"{len(stops)} times",
 )
 def test_a_callback_that_closes_the_spider_is_run_again(
-    stops: Sequence[int],
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    stops: Sequence[int], fault_crawl: MakeCrawl, figures: Figures
 ) -> None:
     """CloseSpider in the middle of a callback drops the rest of its links; the next crawl finds all 100."""
-    crawl = fault_crawl(
-        fault_redis, site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF
-    )
+    crawl = fault_crawl(site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF)
     for stop_after in stops:
         (worker,) = crawl.start(settings={"STOP_AFTER": stop_after})
         assert worker.wait(30) == 0

@@ -11,7 +11,6 @@ from support.fault_crawl import FaultCrawl
 from support.given import Figures, MakeCrawl, MakeProject
 from support.outages import assert_quiet, lines
 from support.project import SPIDER, Project
-from support.redis_server import RedisServer
 from support.worker import Worker
 
 LATENCY_S = 0.1
@@ -84,16 +83,11 @@ def members_of(crawl: FaultCrawl) -> list[str]:
 
 @pytest.mark.parametrize(("first", "second"), [("1", "2"), pytest.param("2", "1", marks=pytest.mark.soak)])
 def test_a_worker_of_another_package_version_is_refused(
-    first: str,
-    second: str,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-    monkeypatch: pytest.MonkeyPatch,
+    first: str, second: str, fault_crawl: MakeCrawl, figures: Figures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that comes second names both schema versions and ends; the first one notices nothing."""
     monkeypatch.setattr(keys, "SCHEMA", first)  # for the looks of this test
-    crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS, spider=VERSIONS + SPIDER)
+    crawl = fault_crawl(site=SITE, settings=SETTINGS, spider=VERSIONS + SPIDER)
     going = start_first(crawl, {"SCHEMA": first})
     members = members_of(crawl)
 
@@ -110,13 +104,10 @@ def test_a_worker_of_another_package_version_is_refused(
 
 
 def test_two_projects_with_the_same_spider_share_the_crawl(
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    second_project: MakeProject,
-    figures: Figures,
+    fault_crawl: MakeCrawl, second_project: MakeProject, figures: Figures
 ) -> None:
     """Same spider name, same dotted name of the class, two folders: each page is done once, by either."""
-    crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS)
+    crawl = fault_crawl(site=SITE, settings=SETTINGS)
     first = start_first(crawl)
     second = second_project(crawl).start_worker()
     second.wait_for_log("] INFO: Crawl '")
@@ -135,13 +126,10 @@ def test_two_projects_with_the_same_spider_share_the_crawl(
 
 
 def test_another_spider_of_the_same_name_is_refused(
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    second_project: MakeProject,
-    figures: Figures,
+    fault_crawl: MakeCrawl, second_project: MakeProject, figures: Figures
 ) -> None:
     """Same spider name, another class: it names both classes and DQ_CRAWL, ends, and has changed nothing."""
-    crawl = fault_crawl(fault_redis, site=SITE, settings=SETTINGS)
+    crawl = fault_crawl(site=SITE, settings=SETTINGS)
     first = start_first(crawl)
     members = members_of(crawl)
 
