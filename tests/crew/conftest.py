@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.crew_process import CrewProcess
+from support.given import MakeProject, StartSite
 from support.project import SPIDER, Project
 from support.redis_server import RedisServer
 from support.tree_site import TreeSite
@@ -35,10 +36,11 @@ class Scene:
         return len(self.project.count("done"))
 
 
+SetScene = Callable[..., Scene]
+
+
 @pytest.fixture
-def scene(
-    redis_server: RedisServer, start_site: Callable[..., TreeSite], make_project: Callable[..., Project]
-) -> Iterator[Callable[..., Scene]]:
+def scene(redis_server: RedisServer, start_site: StartSite, make_project: MakeProject) -> Iterator[SetScene]:
     """Yield a function with Tree's arguments, a project's settings and its spider that sets the scene."""
     with ExitStack() as stack:
 

@@ -12,14 +12,13 @@ import shlex
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from scrapy.settings import default_settings
 
-from crew.conftest import Scene
+from crew.conftest import Scene, SetScene
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.crew.feeds.joining import Joining
 from scrapy_dq.crew.feeds.noted import noted
@@ -102,7 +101,7 @@ def start_and_wait(scene: Scene, *words: str, part: float = 0.2) -> CrewProcess:
     return crew
 
 
-def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]) -> None:
+def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
     """Each page's item is there once; what is printed reads well in a pipe."""
     here = scene(pages=60, latency_s=0.05)
     crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-O", "items.json")
@@ -131,7 +130,7 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: Callable[..., Scene]
     assert "requests done: " not in crew.out  # robots.txt is no page of the crawl
 
 
-def test_pages_that_are_not_the_requests_that_are_done_are_explained(scene: Callable[..., Scene]) -> None:
+def test_pages_that_are_not_the_requests_that_are_done_are_explained(scene: SetScene) -> None:
     here = scene(pages=4, redirect_every=3)
     crew = here.crew("-w", "2")
     assert crew.wait() == 0
@@ -140,7 +139,7 @@ def test_pages_that_are_not_the_requests_that_are_done_are_explained(scene: Call
 
 
 def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
-    scene: Callable[..., Scene],
+    scene: SetScene,
 ) -> None:
     """What makes a process a worker of a crew is not a setting of the project."""
     here = scene(pages=5, spider=OWN_EXTENSIONS)
@@ -156,7 +155,7 @@ def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
 
 
 @pytest.mark.parametrize("tuned", [True, False])
-def test_workers_collect_garbage_rarely(scene: Callable[..., Scene], tuned: bool) -> None:
+def test_workers_collect_garbage_rarely(scene: SetScene, tuned: bool) -> None:
     """Unless DQ_TUNE_GC = False."""
     here = scene(pages=1, spider=TELLS_COLLECTOR)
     crew = here.crew("-w", "1", "--log-dir", "logs", "-s", f"DQ_TUNE_GC={tuned}")
@@ -168,9 +167,7 @@ def test_workers_collect_garbage_rarely(scene: Callable[..., Scene], tuned: bool
 
 @pytest.mark.skipif(not hasattr(default_settings, "REMOTE_CONTROL_ENABLED"), reason="Scrapy before 2.19")
 @pytest.mark.parametrize("asked", [False, True])
-def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(
-    scene: Callable[..., Scene], asked: bool
-) -> None:
+def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(scene: SetScene, asked: bool) -> None:
     """Scrapy's RemoteControl is on by default."""
     here = scene(pages=1)
     if asked:
@@ -184,7 +181,7 @@ def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(
     assert ("Remote control HTTP server listening" in log.read_text()) == asked
 
 
-def test_a_killed_worker_is_started_again(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+def test_a_killed_worker_is_started_again(scene: SetScene, redis_server: RedisServer) -> None:
     """Nothing is missing; at most what it held is crawled twice."""
     here = scene(pages=80, latency_s=0.2)
     crew = start_and_wait(here)
@@ -201,7 +198,7 @@ def test_a_killed_worker_is_started_again(scene: Callable[..., Scene], redis_ser
 
 
 def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
-    scene: Callable[..., Scene], redis_server: RedisServer
+    scene: SetScene, redis_server: RedisServer
 ) -> None:
     """By themselves, within the grace; the next one joins their parts with its own."""
     here = scene(pages=80, latency_s=0.3)
@@ -225,7 +222,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
 
 @pytest.mark.parametrize("addon", [True, False])
 def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
-    scene: Callable[..., Scene], addon: bool
+    scene: SetScene, addon: bool
 ) -> None:
     """It goes on as with -o; the crew that joins the parts keeps what it has written, also with -O."""
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}, pages=60, latency_s=0.3)
@@ -255,7 +252,7 @@ def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
     ],
 )
 def test_what_a_killed_crew_has_left_is_joined_by_a_crew_with_other_feeds(
-    scene: Callable[..., Scene], first: str, second: str
+    scene: SetScene, first: str, second: str
 ) -> None:
     """Into the feed of the killed one, as after Ctrl-C."""
     here = scene(pages=60, latency_s=0.3)
@@ -284,7 +281,7 @@ def test_what_a_killed_crew_has_left_is_joined_by_a_crew_with_other_feeds(
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
-    scene: Callable[..., Scene], redis_server: RedisServer, flag: str
+    scene: SetScene, redis_server: RedisServer, flag: str
 ) -> None:
     """Before a new run begins, which would leave it behind: this command crawls nothing, the next does."""
     here = scene(pages=5)
@@ -310,7 +307,7 @@ def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
 
 
 def test_a_finished_run_whose_feed_of_another_name_was_not_joined_is_joined_first(
-    scene: Callable[..., Scene], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    scene: SetScene, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with the same name; not while another crew holds that feed: it is about to join it."""
     here = scene(pages=5)
@@ -342,7 +339,7 @@ def test_a_finished_run_whose_feed_of_another_name_was_not_joined_is_joined_firs
 
 
 def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
-    scene: Callable[..., Scene], redis_server: RedisServer
+    scene: SetScene, redis_server: RedisServer
 ) -> None:
     """Exit status 1; what is done is in the feed, also with -O, and no page is crawled twice."""
     here = scene(pages=60, latency_s=0.3)
@@ -372,7 +369,7 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     assert repeats(here) == 0
 
 
-def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scene]) -> None:
+def test_what_is_tried_again_after_the_end_is_appended(scene: SetScene) -> None:
     """A finished run that `scrapy dq retry` opens again goes on with its feed, also with -O."""
     here = scene(pages=13, spider=FAILS)
     words = ("-w", "1", "-O", "items.jsonl")
@@ -397,7 +394,7 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: Callable[..., Scen
     assert_tidy(here)
 
 
-def test_what_scrapy_crawl_has_scraped_in_the_run_stays(scene: Callable[..., Scene]) -> None:
+def test_what_scrapy_crawl_has_scraped_in_the_run_stays(scene: SetScene) -> None:
     """A feed that FEEDS overwrites; then the other way round, in the next run."""
     feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": True}}
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}, "FEEDS": feeds}, pages=13, spider=FAILS)
@@ -417,9 +414,7 @@ def test_what_scrapy_crawl_has_scraped_in_the_run_stays(scene: Callable[..., Sce
         assert repeats(here) == 0
 
 
-def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(
-    scene: Callable[..., Scene], redis_server: RedisServer
-) -> None:
+def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_server: RedisServer) -> None:
     """Pages that take long are not waited for; they are crawled by the next."""
     here = scene(pages=60, latency_s=0.2)
     crew = start_and_wait(here)
@@ -438,7 +433,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(
     assert repeats(here) <= held
 
 
-def test_a_worker_that_does_not_stop_is_killed(scene: Callable[..., Scene]) -> None:
+def test_a_worker_that_does_not_stop_is_killed(scene: SetScene) -> None:
     """One that hangs in a callback, say, after the second Ctrl-C and its grace."""
     here = scene(pages=60, latency_s=0.2, project={"DQ_SHUTDOWN_GRACE": 0})
     crew = start_and_wait(here)
@@ -451,7 +446,7 @@ def test_a_worker_that_does_not_stop_is_killed(scene: Callable[..., Scene]) -> N
     assert not any(map(alive, crew.pids))
 
 
-def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
+def test_restarts_have_a_limit(scene: SetScene) -> None:
     """Past it the crew goes on with those that live; with none, it says so and exits with 1."""
     here = scene(pages=100, latency_s=0.3)
     crew = start_and_wait(here, "--restarts", "0")
@@ -467,7 +462,7 @@ def test_restarts_have_a_limit(scene: Callable[..., Scene]) -> None:
 
 
 def test_what_all_workers_are_told_applies_to_those_that_are_down(
-    scene: Callable[..., Scene], redis_server: RedisServer
+    scene: SetScene, redis_server: RedisServer
 ) -> None:
     """One that died before `scrapy dq stop` is not started again; one that begins meanwhile closes."""
     here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1}, spider=LATE % 3)
@@ -487,9 +482,7 @@ def test_what_all_workers_are_told_applies_to_those_that_are_down(
 @pytest.mark.parametrize(
     "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
 )
-def test_the_exit_status_is_that_of_the_crawl_even_if_the_reader_ends(
-    scene: Callable[..., Scene], where: str
-) -> None:
+def test_the_exit_status_is_that_of_the_crawl_even_if_the_reader_ends(scene: SetScene, where: str) -> None:
     """A pipe whose reader has gone, a disk that is full: the feed is joined, and that is what counts."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
@@ -505,7 +498,7 @@ def test_the_exit_status_is_that_of_the_crawl_even_if_the_reader_ends(
     assert_tidy(here)
 
 
-def test_closed_standard_streams_are_no_obstacle(scene: Callable[..., Scene]) -> None:
+def test_closed_standard_streams_are_no_obstacle(scene: SetScene) -> None:
     """Pipes that took their numbers would not reach the workers; JSON is not mixed with anything."""
     here = scene(pages=3)
     command = shlex.join([*here.project.command("dq", "crawl", here.project.name), "-w", "1"])
@@ -518,7 +511,7 @@ def test_closed_standard_streams_are_no_obstacle(scene: Callable[..., Scene]) ->
     assert json.loads(done.stdout)["finished"]
 
 
-def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisServer) -> None:
     """It finds the crew's run finished, and closes; so does a late crew, whose -O leaves the feed alone."""
     here = scene(pages=3, spider=LATE % 2)
     crew = here.crew("-w", "2", "-o", "items.jsonl")
@@ -534,7 +527,7 @@ def test_a_late_worker_begins_no_new_run(scene: Callable[..., Scene], redis_serv
 
 
 def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
-    scene: Callable[..., Scene], redis_server: RedisServer
+    scene: SetScene, redis_server: RedisServer
 ) -> None:
     """A warning at the start, a last line and status 3; the same command then begins the run."""
     here = scene(pages=30, latency_s=0.1)
@@ -559,7 +552,7 @@ def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
     assert summary["pages"] == 30
 
 
-def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[..., Scene]) -> None:
+def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: SetScene) -> None:
     """The first line of each, the worker's number, what was raised; each worker has a log of its own."""
     spider = spider_of("""
     def parse(self, response):
@@ -580,7 +573,7 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: Callable[
     assert re.search(r"^ +all +.* 2 +0 +[\d.]+ s$", crew.out, re.MULTILINE)
 
 
-def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: Callable[..., Scene]) -> None:
+def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) -> None:
     """It cannot be stored. A later request of a worker that cannot be stored either is in its log alone."""
     spider = spider_of("""
     async def start(self):
@@ -603,7 +596,7 @@ def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: Callable[.
     assert all("/p/0?2> cannot be stored" in log.read_text() for log in logs)
 
 
-def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+def test_a_crawl_on_hold_says_so(scene: SetScene, redis_server: RedisServer) -> None:
     """Once when it is paused, once when it was so at the start, and how it goes on."""
     here = scene(pages=40, latency_s=0.1)
     name = here.project.name
@@ -628,7 +621,7 @@ def test_a_crawl_on_hold_says_so(scene: Callable[..., Scene], redis_server: Redi
     assert f"Crawl {name!r} is resumed" in following.err
 
 
-def test_a_crew_shows_why_its_workers_wait(scene: Callable[..., Scene], redis_server: RedisServer) -> None:
+def test_a_crew_shows_why_its_workers_wait(scene: SetScene, redis_server: RedisServer) -> None:
     """A full Redis answers the crew, and nothing moves; when it has memory again, the crawl goes on."""
     here = scene(pages=60, latency_s=0.1)
     with redis_server.client() as client:
@@ -643,7 +636,7 @@ def test_a_crew_shows_why_its_workers_wait(scene: Callable[..., Scene], redis_se
     assert here.done() >= len(here.site.paths)
 
 
-def test_csv_has_the_columns_of_all_items(scene: Callable[..., Scene]) -> None:
+def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
     """Though no worker's first item has them all, and one of them adds some late."""
     spider = spider_of("""
     def parse(self, response):
@@ -668,9 +661,7 @@ LONG_ITEMS = spider_of("""
 """)
 
 
-def test_items_for_which_the_disk_has_no_room_are_counted(
-    scene: Callable[..., Scene], tmp_path: Path
-) -> None:
+def test_items_for_which_the_disk_has_no_room_are_counted(scene: SetScene, tmp_path: Path) -> None:
     """By the command that loses them, and by the one that joins the rest; neither exits with 0."""
     here = scene(pages=30, spider=LONG_ITEMS)
     with ExitStack() as disks:
@@ -696,7 +687,7 @@ def test_items_for_which_the_disk_has_no_room_are_counted(
         assert here.crew(*words).wait() == 0
 
 
-def test_a_feed_that_cannot_be_stored_is_a_failure(scene: Callable[..., Scene]) -> None:
+def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:
     """Each worker has its own, on another machine; and its login is not shown."""
     here = scene(pages=3)
     crew = here.crew("-w", "1", "-o", f"ftp://me:s3kr@127.0.0.1:{free_port()}/%(dq_worker)s.jl")
@@ -719,7 +710,7 @@ FAILING = spider_of("""
 """)
 
 
-def test_an_incomplete_start_and_repeated_errors_are_explained(scene: Callable[..., Scene]) -> None:
+def test_an_incomplete_start_and_repeated_errors_are_explained(scene: SetScene) -> None:
     """What runs start() again, and what ends the run without; an error of all pages is shown thrice."""
     here = scene(pages=10, spider=FAILING)
     crew = here.crew("-w", "1")

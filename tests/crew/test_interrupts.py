@@ -7,13 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from crew.conftest import Scene
+from crew.conftest import SetScene
 from support.terminal import Terminal
 from support.waiting import wait_until
 
@@ -23,7 +22,7 @@ INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
 @pytest.mark.parametrize(("module", "says"), [
     ("commands/__init__.py", "scrapy dq: interrupted"), ("spiders/spider.py", "scrapy dq crawl: interrupted"),
 ])  # fmt: skip
-def test_ctrl_c_in_the_first_moments_is_a_line(scene: Callable[..., Scene], module: str, says: str) -> None:
+def test_ctrl_c_in_the_first_moments_is_a_line(scene: SetScene, module: str, says: str) -> None:
     """Before anything is begun: while Scrapy looks for commands, or for the spider."""
     here = scene(pages=3, project={"COMMANDS_MODULE": "tree_project.commands"})
     package = here.project.folder / "tree_project"
@@ -48,7 +47,7 @@ def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"reached", b"")
 
 
-def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: Callable[..., Scene]) -> None:
+def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: SetScene) -> None:
     """The table comes nevertheless, with the exit status of the crawl; a second one ends what hangs."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
@@ -96,7 +95,7 @@ def hangs(crew: subprocess.Popen[str]) -> bool:
         return False
 
 
-def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: Callable[..., Scene]) -> None:
+def test_ctrl_c_leaves_no_trace_in_the_live_view(scene: SetScene) -> None:
     """The terminal does not echo it meanwhile, and does so again afterwards."""
     here = scene(pages=60, latency_s=0.3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from crew.conftest import Scene
+from crew.conftest import SetScene
 from support.project import PLAIN
 from support.scrapy_redis_crawl import run_dq, run_dq_each
 
@@ -13,7 +11,7 @@ STORAGE = "tree_project.storage.Own"
 EXPORTER = "scrapy.exporters.PprintItemExporter"
 
 
-def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene]) -> None:
+def test_what_several_workers_cannot_write_is_refused(scene: SetScene) -> None:
     """Named with the way out; so are wrong settings, spiders and places; nothing is begun."""
     here = scene(pages=3)
     name = here.project.name
@@ -69,7 +67,7 @@ def test_what_several_workers_cannot_write_is_refused(scene: Callable[..., Scene
     assert here.done() == 0
 
 
-def test_a_crawl_that_cannot_begin_says_why(scene: Callable[..., Scene]) -> None:
+def test_a_crawl_that_cannot_begin_says_why(scene: SetScene) -> None:
     """The end of the worker's log is shown, and it is not tried again and again."""
     here = scene(pages=3, project={"SPIDER_MIDDLEWARES": {"tree_project.missing.Middleware": 1}})
     crew = here.crew("-w", "2")
@@ -80,7 +78,7 @@ def test_a_crawl_that_cannot_begin_says_why(scene: Callable[..., Scene]) -> None
     assert "Continue with" not in crew.out
 
 
-def test_starting_afresh_is_done_once_for_all_workers(scene: Callable[..., Scene]) -> None:
+def test_starting_afresh_is_done_once_for_all_workers(scene: SetScene) -> None:
     """With SCHEDULER_FLUSH_ON_START the crawl is deleted before the first worker; else it would go on."""
     here = scene(pages=20, project={"CLOSESPIDER_PAGECOUNT": 5})
     assert here.crew("-w", "1").wait() == 1
@@ -91,7 +89,7 @@ def test_starting_afresh_is_done_once_for_all_workers(scene: Callable[..., Scene
     assert here.project.count("done").total() == 20 + done
 
 
-def test_two_crews_do_not_write_one_feed(scene: Callable[..., Scene]) -> None:
+def test_two_crews_do_not_write_one_feed(scene: SetScene) -> None:
     """The second is refused, as long as the first one is there."""
     here = scene(pages=30, latency_s=0.5)
     first = here.crew("-w", "1", "-o", "items.jsonl")

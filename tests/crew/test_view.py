@@ -49,6 +49,9 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
     )  # fmt: skip
 
 
+OPTIONS = argparse.Namespace(
+    spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
+)
 CENSUS = Census(waiting=7, done=1200)
 
 
@@ -90,9 +93,6 @@ def test_the_line_says_which_site_all_workers_wait_for() -> None:
 
 def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
     """With the commands that show it and try it again, also of a crawl with a name of its own."""
-    options = argparse.Namespace(
-        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
-    )
     for census, name, lines in (
         (Census(done=2), "books", []),
         (Census(done=3), "books", [
@@ -110,7 +110,7 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
     ):  # fmt: skip
         crew = crew_with(census)
         crew.slots[0].counts += Counts(failed=census.failed)
-        summary = Summary(crew, name, "redis", [], [], options)
+        summary = Summary(crew, name, "redis", [], [], OPTIONS)
         summary.print()
         printed = capsys.readouterr().out.splitlines()
         assert printed[5:] == lines
@@ -124,32 +124,12 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_number_of_what_was_lost_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     """After feeds, and after the command that continues a run that is not finished."""
-    options = argparse.Namespace(
-        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
-    )
     crew = crew_with(Census(failed=1, waiting=3))
     crew.finished = False
-    Summary(crew, "books", "redis", [Joined(Path("a.csv"), 1, True)], ["a line"], options).print()
+    Summary(crew, "books", "redis", [Joined(Path("a.csv"), 1, True)], ["a line"], OPTIONS).print()
     *_, before, last = capsys.readouterr().out.splitlines()
     assert "Continue with: scrapy dq crawl books" in before
     assert last.startswith("Requests of this run: 1 failed for good. ")
-
-
-def test_one_is_no_plural(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither of items nor of requests."""
-    options = argparse.Namespace(
-        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
-    )
-    crew = crew_with(Census(done=1))
-    for slot in crew.slots:
-        slot.counts = Counts()
-    for is_new, line in ((False, "Nothing was left to do: 1 request done before. "), (True, "")):
-        crew.finished = not is_new
-        Summary(crew, "books", "redis", [Joined(Path("a.csv"), 1, is_new)], [], options).print()
-        told = capsys.readouterr().out
-        assert line in told
-        assert "The whole run: 1 request done. " in told or not is_new
-        assert ("a.csv: 1 item appended\n" if is_new else "a.csv: 1 item\n") in told
 
 
 def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,12 +152,9 @@ def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[s
     ]
     joined, unjoined = _join(feeds, crew, stops)
     assert joined == []
-    options = argparse.Namespace(
-        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
-    )
     for overview, left in ((crew.monitor.overview, "7 known requests are left. "), (None, "")):
         crew.monitor.overview = overview
-        Summary(crew, "books", "redis", joined, unjoined, options).print()
+        Summary(crew, "books", "redis", joined, unjoined, OPTIONS).print()
         told = capsys.readouterr().out
         assert "\nitems.jsonl is not joined: interrupted. Its parts stay in items.jsonl.parts" in told
         assert "\nitems.csv is not joined: no space\n" in told
@@ -186,9 +163,6 @@ def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[s
 
 def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """By what the workers have reported, and by the parts of an earlier command."""
-    options = argparse.Namespace(
-        spider="books", workers=2, spargs=[], set=[], output=[], overwrite_output=[], crawl=None
-    )
     crew = crew_with(Census(done=2))
     feeds = [Joined(tmp_path / "a.csv", 7, False), Joined(tmp_path / "b.csv", 5, False, lacking=2)]
     for unwritten, unstored, joined, lines in (
@@ -205,7 +179,7 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
     ):  # fmt: skip
         crew.slots[0].counts = Counts(pages=1, done=1, unwritten=unwritten)
         crew.slots[1].counts = Counts(pages=1, done=1, unstored=unstored)
-        summary = Summary(crew, "books", "redis", joined, [], options)
+        summary = Summary(crew, "books", "redis", joined, [], OPTIONS)
         assert summary.lacks_items == bool(lines)
         summary.print()
         assert capsys.readouterr().out.splitlines()[5 + len(joined) :] == lines

@@ -36,11 +36,18 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def fed(make_project: MakeProject, redis_url: str) -> MakeProject:
-    """Return a function that makes a project whose spider is fed; *lines* are more of its class."""
+def fed(make_project: MakeProject, start_site: StartSite, redis_url: str) -> Tree:
+    """Return a function that makes a site, SITE, and a project whose spider is fed.
 
-    def make(*lines: str, **settings: Any) -> Project:
-        return make_project([], redis_url=redis_url, spider=spider(*lines), settings=QUICK | settings)
+    Its arguments: more *lines* of the spider's class, the tree's, *more* of the module, and settings.
+    """
+
+    def make(
+        *lines: str, pages: int = 9, latency_s: float = 0.0, more: str = "", **settings: Any
+    ) -> tuple[TreeSite, Project]:
+        site = start_site(pages=pages, latency_s=latency_s)
+        settings = QUICK | {"SITE": site.url("")} | settings
+        return site, make_project([], redis_url=redis_url, spider=spider(*lines) + more, settings=settings)
 
     return make
 
@@ -55,10 +62,10 @@ def targets(site: TreeSite) -> list[str]:
 
 
 def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
+    fed: Tree, client: redis.Redis, look: Look
 ) -> None:
     """A bare URL and JSON, with method, meta and form data; the run is finished in the end."""
-    site, project = start_site(pages=40), fed()
+    site, project = fed(pages=40)
     client.rpush(
         key(project),
         site.start_url,
@@ -74,11 +81,9 @@ def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
     assert not client.exists(key(project))
 
 
-def test_the_spider_stays_open_and_takes_what_comes(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
-) -> None:
+def test_the_spider_stays_open_and_takes_what_comes(fed: Tree, client: redis.Redis, look: Look) -> None:
     """MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default: for ever. Two workers share what is fed."""
-    site, project = start_site(pages=3), fed(MAX_IDLE_TIME_BEFORE_CLOSE=0)
+    site, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=0, pages=3)
     workers = project.start_workers(2)
     wait_until(lambda: look(project).census.workers == 2, "both have joined", 30)
     for round_ in range(3):
@@ -93,12 +98,9 @@ def test_the_spider_stays_open_and_takes_what_comes(
 
 
 @pytest.mark.parametrize("kind", ["SET", "ZSET"])
-def test_sets_and_sorted_sets_feed_too(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, kind: str
-) -> None:
+def test_sets_and_sorted_sets_feed_too(fed: Tree, client: redis.Redis, kind: str) -> None:
     """REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET say what the key is; highest score first."""
-    site = start_site(pages=9)
-    project = fed(**{f"REDIS_START_URLS_AS_{kind}": True, "CONCURRENT_REQUESTS": 1})
+    site, project = fed(**{f"REDIS_START_URLS_AS_{kind}": True, "CONCURRENT_REQUESTS": 1})
     urls = [site.url(f"/p/{k}") for k in range(4, 9)]
     if kind == "SET":
         client.sadd(key(project), *urls)
@@ -108,12 +110,9 @@ def test_sets_and_sorted_sets_feed_too(
     assert targets(site) == [f"/p/{k}" for k in range(4, 9)]
 
 
-def test_streams_feed_and_are_told_what_is_done(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_streams_feed_and_are_told_what_is_done(fed: Tree, client: redis.Redis) -> None:
     """A message is pending until its page is crawled, retries and redirects included; also after a kill."""
-    site = start_site(pages=9, latency_s=30)
-    project = fed(REDIS_START_URLS_AS_STREAM=True, DQ_WORKER_TTL=2)
+    site, project = fed(latency_s=30, REDIS_START_URLS_AS_STREAM=True, DQ_WORKER_TTL=2)
     group = f"scrapy_dq:dq:{{{project.name}}}"
     first = client.xadd(key(project), {"url": site.url("/p/5")})
     for n, path in enumerate(("/flaky?flaky=2", "/moved?to=/p/6", "/p/7?status=404")):
@@ -132,12 +131,9 @@ def test_streams_feed_and_are_told_what_is_done(
     assert not client.exists(keys.prefix(project.name) + "messages")
 
 
-def test_several_keys_of_the_spider_feed_it(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_several_keys_of_the_spider_feed_it(fed: Tree, client: redis.Redis) -> None:
     """`redis_key` of the class wins over the setting; %(name)s is the spider's name."""
-    site = start_site(pages=9)
-    project = fed('redis_key = ["%(name)s:urgent", "%(name)s:other"]', REDIS_START_URLS_KEY="unused")
+    site, project = fed('redis_key = ["%(name)s:urgent", "%(name)s:other"]', REDIS_START_URLS_KEY="unused")
     client.rpush(f"{project.name}:other", site.url("/p/8"))
     client.rpush(f"{project.name}:urgent", site.url("/p/7"))
     worker = project.run_worker()
@@ -152,11 +148,9 @@ BAD = {
     b"": "'' is neither a URL nor a JSON object",
     b"not a url": "'not a url' is neither a URL nor a JSON object",
     b'{"url": ': "it begins like JSON but is invalid",
-    b'["http://localhost/"]': "its JSON is a list, not an object",
     b'{"uri": "http://localhost/"}': 'its JSON has no "url"',
     b'{"url": 7}': 'its "url" is a int, not a str',
     b'{"url": "http://localhost/", "meta": []}': 'its "meta" is a list, not a dict',
-    b'{"url": "http://localhost/", "method": 1}': 'its "method" is a int, not a str',
     b'{"url": "http://localhost/", "method": "GET\\r\\nX: y"}': "a method consists of",
     b'{"url": "http://localhost/", "form": {"a": 1}}': 'its "form" is not form data',
     b'{"url": "no scheme"}': "ValueError: Missing scheme in request url",
@@ -169,8 +163,6 @@ BAD = {
     b"[" * 100_000: "it begins like JSON but is invalid",
     f"http://{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
     rb"http:\\\\" + f"{HUGE_HOST}/".encode(): "its host has more than 1,000 characters",
-    rb"http:/\\" + f"{HUGE_HOST}/?/".encode(): "its host has more than 1,000 characters",
-    f'{{"url": "http://{HUGE_HOST}/"}}'.encode(): "its host has more than 1,000 characters",
     b"http://" + b"a." * 25_000 + b"com/": "its host has more than 1,000 characters",
     "http://\uff3b/".encode(): "its URL cannot be parsed (Invalid IPv6 URL)",
     b"http://user:SEK/RET@localhost/": "its URL cannot be parsed",
@@ -179,10 +171,10 @@ BAD = {
 
 
 def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons, errors: Errors
+    fed: Tree, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
     """Each with its reason; not all reasons in the log; what stands between them is crawled."""
-    site, project = start_site(pages=9), fed()
+    site, project = fed()
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
     worker = project.run_to_end()
@@ -196,12 +188,9 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     assert not errors(worker)
 
 
-def test_the_meta_of_a_payload_is_that_of_its_request(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_the_meta_of_a_payload_is_that_of_its_request(fed: Tree, client: redis.Redis) -> None:
     """As with scrapy-redis: what Scrapy's middlewares obey, and whatever a callback reads."""
-    site = start_site(pages=9)
-    project = fed(
+    site, project = fed(
         "def parse(self, response):",
         "    self.record('page', f'{response.status} {response.meta[\"own\"]}')",
     )
@@ -212,14 +201,14 @@ def test_the_meta_of_a_payload_is_that_of_its_request(
 
 
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
+    fed: Tree, start_site: StartSite, client: redis.Redis
 ) -> None:
     """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever their meta says."""
-    site, other = start_site(pages=9), start_site(pages=9)
+    other = start_site(pages=9)
     elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
     docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")
     (method,) = re.findall(r"(?ms)^(    def make_request_from_data.*?)^```", docs)
-    project = fed('allowed_domains = ["127.0.0.1"]', *textwrap.dedent(method).splitlines())
+    site, project = fed('allowed_domains = ["127.0.0.1"]', *textwrap.dedent(method).splitlines())
     client.rpush(
         key(project),
         elsewhere,
@@ -242,10 +231,10 @@ OWN = (
 
 
 def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons
+    fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
     """What it makes cannot be stored and is crawled by its worker: after the same checks."""
-    site, project = start_site(pages=9), fed(*OWN)
+    site, project = fed(*OWN)
     for page, meta in enumerate(({}, {"referrer_policy": "os.abort"}, {"download_slot": "\n"}), 1):
         client.rpush(key(project), json.dumps({"url": site.url(f"/p/{page}"), "meta": meta}))
     project.run_to_end()
@@ -255,19 +244,16 @@ def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
     assert "DQ_TYPES lists" in policy
 
 
-def test_make_request_from_data_is_the_projects_own(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons
-) -> None:
+def test_make_request_from_data_is_the_projects_own(fed: Tree, client: redis.Redis, reasons: Reasons) -> None:
     """It may yield several requests, of any callback; what it raises, or nothing at all, is a reason."""
-    site = start_site(pages=9)
-    project = fed(
+    site, project = fed(
         "def make_request_from_data(self, data):",
         "    if data == b'none':",
         "        return None",
         "    if data == b'item':",
         "        return {'a': 1}",
         "    for n in range(int(data)):",
-        f"        yield scrapy.Request('{site.url('/p/8')}?%d' % n, callback=self.parse_it)",
+        "        yield scrapy.Request(SITE + '/p/8?%d' % n, callback=self.parse_it)",
         "def parse_it(self, response):",
         "    self.record('own', page_path(response))",
     )
@@ -280,15 +266,12 @@ def test_make_request_from_data_is_the_projects_own(
     assert worker.stats["dq/duplicates"] == 2
 
 
-def test_start_requests_of_the_projects_own_run_too(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_start_requests_of_the_projects_own_run_too(fed: Tree, client: redis.Redis) -> None:
     """As of older spiders; `start_urls` do not."""
-    site = start_site(pages=9)
-    project = fed(
-        f"start_urls = ['{site.url('/p/7')}']",
+    site, project = fed(
+        "start_urls = [SITE + '/p/7']",
         "def start_requests(self):",
-        f"    yield scrapy.Request('{site.url('/p/8?own')}')",
+        "    yield scrapy.Request(SITE + '/p/8?own')",
     )
     client.rpush(key(project), site.url("/p/8?fed"))
     assert project.run_worker().close_reason == "finished"
@@ -296,10 +279,10 @@ def test_start_requests_of_the_projects_own_run_too(
 
 
 def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, reasons: Reasons
+    fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
     """None, an empty list and something that is not a Request are distinguished."""
-    project = fed(
+    _, project = fed(
         "def make_request_from_data(self, data):",
         "    return {b'none': None, b'empty': [], b'item': {'a': 1}, b'number': 7}[data]",
     )
@@ -315,10 +298,10 @@ def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
 
 
 def test_a_key_of_another_type_is_reported_and_waited_for(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, errors: Errors
+    fed: Tree, client: redis.Redis, errors: Errors
 ) -> None:
     """One ERROR names it; once it is repaired, the crawl continues from it."""
-    site, project = start_site(pages=9), fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
+    site, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
     client.set(key(project), "mine")
     worker = project.start_worker()
     wait_until(lambda: errors(worker), "the key was told", 20)
@@ -330,45 +313,30 @@ def test_a_key_of_another_type_is_reported_and_waited_for(
     assert targets(site) == ["/p/8"]
 
 
-def test_a_local_request_of_a_payload_keeps_it_in_flight(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
-) -> None:
-    """A request that cannot be stored dies with its worker: its payload must not be settled before."""
-    site = start_site(pages=9)
-    project = fed(
-        "def make_request_from_data(self, data):",
-        "    return scrapy.Request(data.decode(), callback=lambda response: None)",
-        MAX_IDLE_TIME_BEFORE_CLOSE=0,
-    )
-    client.rpush(key(project), site.url("/p/8?s=60"))
-    worker = project.start_worker()
-    wait_until(lambda: site.hits(), "it is under way", 20)
-    assert look(project).census.in_flight == 1
-    worker.kill()
-    worker = project.start_worker()
-    wait_until(lambda: sum(site.hits().values()) == 2, "it is crawled again", 30)
-    worker.kill()
-
-
 PICKY = """
 
 class Picky:
     def fingerprint(self, request):
         raise ValueError("on purpose")
 """
+FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Picky"}
 
 
-def test_a_payload_whose_request_cannot_be_classified_stays_in_flight(
-    redis_url: str, make_project: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
+@pytest.mark.parametrize(
+    ("callback", "settings"),
+    [("lambda response: None", {}), ("None", FINGERPRINTER)],
+    ids=["local", "not classified"],
+)
+def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
+    fed: Tree, client: redis.Redis, look: Look, callback: str, settings: dict[str, Any]
 ) -> None:
-    """The fingerprinter raises: the request is crawled by this worker, or, if it dies, by another one."""
-    site = start_site(pages=9)
-    project = make_project(
-        [],
-        redis_url=redis_url,
-        spider=spider("def make_request_from_data(self, data):", "    return scrapy.Request(data.decode())")
-        + PICKY,
-        settings={"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Picky"},
+    """It cannot be stored, or the fingerprinter raises: if its worker dies, another one makes it again."""
+    site, project = fed(
+        "def make_request_from_data(self, data):",
+        f"    return scrapy.Request(data.decode(), callback={callback})",
+        more=PICKY,
+        MAX_IDLE_TIME_BEFORE_CLOSE=0,
+        **settings,
     )
     client.rpush(key(project), site.url("/p/8?s=60"))
     worker = project.start_worker()
@@ -402,40 +370,37 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
-    fed: MakeProject, client: redis.Redis, line: str, look: Look
+    fed: Tree, client: redis.Redis, line: str, look: Look
 ) -> None:
     """One ERROR line, and no crawl."""
-    project = fed(line)
+    _, project = fed(line)
     worker = project.run_worker()
     assert f"scrapy_dq cannot start: {WRONG[line]}".split("expected")[-1] in worker.text
     assert "ERROR: scrapy_dq cannot start: " in worker.text
     assert look(project).phase == "absent"
 
 
-def test_the_server_of_scrapy_redis_is_there(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_the_server_of_scrapy_redis_is_there(fed: Tree, client: redis.Redis) -> None:
     """`self.server` is a client of the same Redis, for rare things."""
-    site = start_site(pages=9)
-    project = fed("def parse(self, response):", "    self.server.set(self.redis_key + ':seen', response.url)")
+    site, project = fed(
+        "def parse(self, response):", "    self.server.set(self.redis_key + ':seen', response.url)"
+    )
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
     assert client.getdel(key(project) + ":seen") == site.url("/p/8").encode()
 
 
-def test_a_spider_whose_start_raises_closes_all_the_same(fed: MakeProject, look: Look) -> None:
+def test_a_spider_whose_start_raises_closes_all_the_same(fed: Tree, look: Look) -> None:
     """The run is not finished: the next start() brings the rest."""
-    project = fed("async def start(self):", "    raise RuntimeError('no')", "    yield")
+    _, project = fed("async def start(self):", "    raise RuntimeError('no')", "    yield")
     worker = project.run_worker(timeout_s=40)
     assert worker.close_reason == "start_error"
     assert look(project).phase == "open"
 
 
-def test_one_that_takes_no_part_in_its_run_does_not_listen(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis
-) -> None:
+def test_one_that_takes_no_part_in_its_run_does_not_listen(fed: Tree, client: redis.Redis) -> None:
     """The run of its DQ_RUN_NAME is over: it closes, and what is fed waits for another one."""
-    site, project = start_site(pages=9), fed(DQ_RUN_NAME="monday")
+    site, project = fed(DQ_RUN_NAME="monday")
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
     client.rpush(key(project), site.url("/p/8"))
@@ -445,20 +410,18 @@ def test_one_that_takes_no_part_in_its_run_does_not_listen(
     assert targets(site) == ["/p/8"] * 2
 
 
-def test_one_that_is_fed_through_the_embedded_redis_says_so(
-    fed: MakeProject, make_project: MakeProject
-) -> None:
+def test_one_that_is_fed_through_the_embedded_redis_says_so(fed: Tree, make_project: MakeProject) -> None:
     """Whoever migrates pushes to localhost:6379, where nobody looks."""
     says = "programs that push to a Redis server do not use it. Set REDIS_URL to that server"
     assert says in make_project([], spider=spider(), settings=QUICK).run_worker().text
-    assert says not in fed().run_worker().text
+    assert says not in fed()[1].run_worker().text
 
 
 def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
-    fed: MakeProject, client: redis.Redis, start_site: StartSite
+    fed: Tree, client: redis.Redis, start_site: StartSite
 ) -> None:
     """DQ_ENABLED = False, or another SCHEDULER: the keys stay as they are."""
-    site, project = start_site(pages=2), fed(DQ_ENABLED=False)
+    site, project = fed(DQ_ENABLED=False, pages=2)
     client.rpush(key(project), site.start_url)
     worker = project.run_worker()
     assert "is fed by scrapy_dq.Scheduler, but this crawl has another scheduler" in worker.text
@@ -466,12 +429,9 @@ def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
     client.delete(key(project))
 
 
-def test_a_worker_that_dies_over_a_payload_gives_it_back(
-    fed: MakeProject, start_site: StartSite, client: redis.Redis, look: Look
-) -> None:
+def test_a_worker_that_dies_over_a_payload_gives_it_back(fed: Tree, client: redis.Redis, look: Look) -> None:
     """Killed while it makes a request of it: the claim is in flight, and the next worker takes it."""
-    site = start_site(pages=9)
-    project = fed(
+    site, project = fed(
         "def make_request_from_data(self, data):",
         "    import os, pathlib, signal",
         "    if not pathlib.Path('died').exists():",
@@ -487,9 +447,9 @@ def test_a_worker_that_dies_over_a_payload_gives_it_back(
     assert site.hits()["/p/6"] == site.hits()["/p/7"] == site.hits()["/p/8"] == 1
 
 
-def test_an_idle_spider_asks_redis_twice_a_second(fed: MakeProject, client: redis.Redis, look: Look) -> None:
+def test_an_idle_spider_asks_redis_twice_a_second(fed: Tree, client: redis.Redis, look: Look) -> None:
     """It is not notified of new payloads: it checks, rarely, with the exchanges that it makes anyway."""
-    project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
+    _, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
     # The first pauses are shorter, 20 ms and then twice as long each time; from 0.5 s on they are 0.4 to 0.5.
     assert 10 <= worker.stats["dq/exchanges"] <= 5 / 0.4 + 8
