@@ -22,7 +22,7 @@ from support.given import MakeProject, StartSite
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 from support.redis_server import RedisServer
 from support.samples import BEGAN, add_samples
-from support.scrapy_redis_crawl import run_dq, run_dq_each
+from support.scrapy_redis_crawl import run_dq_each
 from support.waiting import wait_until
 
 SPIDER = replace(IDENTITY, starts="{}")
@@ -200,11 +200,3 @@ def test_new_events_are_followed_until_ctrl_c(
     finally:
         process.kill()
         process.wait()
-
-
-def test_a_missing_crawl_is_reported(server: RedisServer, make_project: MakeProject) -> None:
-    """As by every other command."""
-    project = make_project([], redis_url=server.url)
-    done = run_dq(project, "events", "--crawl", "no such crawl")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "there is no crawl" in done.stderr

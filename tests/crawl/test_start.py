@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from typing import Any
 
@@ -15,7 +14,6 @@ from support.fault_spiders import GATHERED
 from support.given import MakeProject, StartRedis, StartSite
 from support.project import PLAIN, Project
 from support.tree_spider import spider_of
-from support.waiting import wait_until
 from support.worker import Worker
 
 UNMARKED = "scrapy.spidermiddlewares.start.StartSpiderMiddleware"
@@ -200,34 +198,6 @@ def test_items_of_start_are_emitted_once_per_worker(plant: Plant) -> None:
     crawl(project, 2)
 
     assert project.count("item") == dict.fromkeys(site.paths, 1) | {"from-start": 2}
-
-
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_what_an_interrupted_start_had_not_yielded_is_crawled_next_time(
-    signum: signal.Signals, plant: Plant
-) -> None:
-    """A worker that ends in the middle of start() leaves its run open; the next yields the rest."""
-    targets = [f"/seed?s=0&n={number}" for number in range(20)]
-    redis, _, project = plant(targets=targets, spider=INTERRUPTED, pages=1)
-    worker = project.start_worker(environ={"PAUSE": "0.2"})
-    wait_until(lambda: len(project.count("done")) >= 5, "5 start requests are done")
-    if signum is signal.SIGKILL:
-        worker.kill()
-    else:
-        worker.terminate()
-        worker.wait(20)
-    assert len(project.count("done")) < 20
-    with connect_url(redis.url) as client:
-        overview = peek(client, project.name)
-    assert overview.phase == "open"
-    held = overview.census.in_flight
-
-    last = project.run_to_end()
-    assert "resumed run 0" in last.text or "joined run 0" in last.text
-    done = project.count("done")
-    assert set(done) == set(targets)
-    assert sum(done.values()) - len(done) <= held
-    assert last.stats["dq/seeds/known"] >= 5
 
 
 def test_a_start_that_raises_leaves_the_run_open(plant: Plant) -> None:

@@ -208,9 +208,14 @@ def test_a_request_that_comes_of_itself_does_not_stay_in_memory(tree: Tree, thro
     assert worker.stats["dq/acked"] == 101
 
 
-def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(tree: Tree) -> None:
-    """A lambda, an open file, too large: crawled by this worker, counted; one warning for each reason."""
-    _, project = tree(spider=UNSTORABLE, settings={"DQ_MAX_ENTRY_BYTES": 1024}, pages=1)
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(tree: Tree, debug: bool) -> None:
+    """A lambda, an open file, too large: crawled by this worker, counted; one warning for each reason.
+
+    With SCHEDULER_DEBUG each request has its own.
+    """
+    settings = {"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": debug}
+    _, project = tree(spider=UNSTORABLE, settings=settings, pages=1)
     worker = project.run_to_end(timeout_s=20)
     local = {"/lambda", "/open-file", "/large", "/large-meta", "/local-of-local"}
     assert project.count() == {f"{path}?s=0": 1 for path in local | {"/in-time", "/child-of-local"}}
@@ -218,21 +223,11 @@ def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(tre
     assert stats["dq/unencodable"] == stats["dq/enqueued/local"] == len(local)
     assert stats["dq/acked"] == 3
     warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
-    assert len([line for line in warnings if "WARNING" in line]) == 4  # two lambdas, in two methods
+    assert len([line for line in warnings if "WARNING" in line]) == 4 + debug  # two lambdas, in two methods
+    assert sum("DQ_MAX_ENTRY_BYTES = 1,024" in line for line in warnings) == 1 + debug
     for path in ("/lambda?s=0", "/open-file?s=0", "/large?s=0", "/local-of-local?s=0"):
         assert len([line for line in warnings if path in line]) == 1
     assert "spider_exceptions/count" not in stats
-
-
-def test_scheduler_debug_names_each_request_that_cannot_be_stored(tree: Tree) -> None:
-    """With SCHEDULER_DEBUG each of them has its warning, with its reason."""
-    _, project = tree(
-        spider=UNSTORABLE, settings={"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": True}, pages=1
-    )
-    worker = project.run_worker(timeout_s=20)
-    warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
-    assert len(warnings) == 5
-    assert sum("DQ_MAX_ENTRY_BYTES = 1,024" in line for line in warnings) == 2
 
 
 # Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after

@@ -231,35 +231,6 @@ def test_a_page_is_in_flight_until_its_items_are_through(tree: Tree, look: Look)
     assert worker.stats["dq/acked"] == 1
 
 
-INTERRUPTED = spider_of("""
-    def parse(self, response):
-        path = page_path(response)
-        self.record("start", path)
-        for number, request in enumerate(response.follow_all(css="a", callback=self.parse)):
-            if number == self.settings.getint("BREAK_AT"):
-                raise CloseSpider("enough")
-            yield request
-        self.record("done", path)
-""")
-
-
-def test_closespider_in_the_middle_of_a_callback_gives_the_page_back(tree: Tree, look: Look) -> None:
-    """The rest of its output was dropped, so the page is released; a resumed crawl finds all 100 links."""
-    site, project = tree(spider=INTERRUPTED, settings={"BREAK_AT": -1}, pages=101, fan_out=100)
-    first = project.run_worker(settings={"BREAK_AT": 50}, timeout_s=20)
-    assert first.close_reason == "enough"
-    assert first.stats["dq/released"] >= 1
-    left = look(project)
-    assert (left.phase, left.census.in_flight, left.members) == ("open", 0, [])
-    assert left.census.waiting == 51 - left.census.done
-
-    second = project.run_to_end(timeout_s=20)
-    assert "resumed run 0" in second.text
-    assert project.count() == dict.fromkeys(site.paths, 1)
-    assert project.count("start")["/p/0"] == 2
-    assert second.stats["dq/duplicates"] == second.stats["dupefilter/filtered"] == 50
-
-
 PARENT_TWICE = spider_of("""
     async def start(self):
         site = self.start_urls[0]

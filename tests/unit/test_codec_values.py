@@ -43,7 +43,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgpack import ExtType
 from scrapy import Field, Item, Request, Spider
-from scrapy.http import Headers
 from scrapy.link import Link
 
 from scrapy_dq.codec import FORMAT, BadType, CannotDecode, CannotEncode, Codec, Items
@@ -625,14 +624,6 @@ def test_what_would_come_back_changed_is_refused(value: Any, reason: str, codec:
     assert reason in refused([{"a": (value,)}], codec)
     if type(value).__hash__ and not isinstance(value, Price):
         assert reason in refused({value: 1}, codec)
-
-
-def test_listed_types_are_carried_besides_the_projects(codec: Codec) -> None:
-    """DQ_TYPES names single classes, whose instances are carried, and no others of their module."""
-    listing = Codec(BookSpider(), types=["scrapy.link.Link"])
-    assert there_and_back(Link(URL), listing) == Link(URL)
-    assert "is not stored" in refused(Link, listing)
-    assert "is not stored" in refused(Headers(), listing)
 
 
 class Base:

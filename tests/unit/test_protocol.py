@@ -201,25 +201,6 @@ def test_an_outbox_that_is_lost_gives_every_lease_back() -> None:
     assert rejoin(made).held == []
 
 
-def test_two_runs_compose_the_same_bytes() -> None:
-    """The simulator relies on it: time, ids and randomness are handed in."""
-
-    def run() -> list[object]:
-        made, calls = protocol(start_keys=StartKeys("set", ("start",), b"m")), []
-        for number in range(20):
-            made.outbox.append(put(number, b"p" * 12 if number % 3 else None, 2000.0 + number))
-            call = made.compose(1000.0 + number, Asks(5, ahead_s=0.5, ahead=3))
-            calls.append(call)
-            if isinstance(call, Rejoin):
-                made.rejoined(Rejoined(Status.OK, 1, frozenset(call.held), None))
-            elif number % 4 != 3:  # else there is no answer
-                status = Status.RESYNC if number % 5 == 4 else Status.OK
-                made.received(Receipt(status, applied=status is Status.OK), 1000.5 + number)
-        return calls
-
-    assert run() == run()
-
-
 def test_every_kind_of_move_is_counted() -> None:
     """By the enum: the name of a class is not a stat."""
     made = protocol()
