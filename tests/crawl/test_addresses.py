@@ -200,7 +200,7 @@ def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProj
 @pytest.mark.parametrize("place", ["cluster"], indirect=True)
 def test_a_start_key_in_another_slot_is_refused(place: Place, make_project: MakeProject) -> None:
     """No script could take from it; the error has a name that is in the right slot."""
-    source = FED.replace("{%(name)s}:start_urls", "%(name)s:start_urls:elsewhere")
+    source = FED_BY_SLOT.replace("{%(name)s}:start_urls", "%(name)s:start_urls:elsewhere")
     worker = make_project([], redis_url=place.url, spider=source, settings=SETTINGS).run_worker()
     assert worker.close_reason != "finished"
     assert "they cannot be changed in one step. Give the key the crawl's hash tag" in worker.text

@@ -100,27 +100,18 @@ def test_a_delay_outlives_a_kill(begin: Tree, look: Look, prompt_s: Prompt) -> N
 FOLLOWED = ("/flaky?s=0&flaky=1", "/moved?to=/there%3Fs=0")
 
 
-def test_what_follows_from_a_delayed_request_is_not_delayed_again(begin: Tree, prompt_s: Prompt) -> None:
+@pytest.mark.parametrize("local", ["", ", dq_local=True"], ids=["stored", "local"])
+def test_what_follows_from_a_delayed_request_is_not_delayed_again(
+    begin: Tree, prompt_s: Prompt, local: str
+) -> None:
     """A retry and a redirect copy its meta."""
-    site, project = begin(spider(*(f'request("{target}", dq_delay=1)' for target in FOLLOWED)))
+    site, project = begin(spider(*(f'request("{target}", dq_delay=1{local})' for target in FOLLOWED)))
     project.run_to_end(timeout_s=20)
     hits = first_hits(site)
     for target in FOLLOWED:
         assert hits[target] >= 1 - EARLY_S
     tried, tried_again = all_hits(site, FOLLOWED[0])
     assert tried_again - tried < prompt_s()
-    assert hits["/there?s=0"] - hits[FOLLOWED[1]] < prompt_s()
-
-
-def test_what_follows_from_a_delayed_local_request_is_not_delayed_again(
-    begin: Tree, prompt_s: Prompt
-) -> None:
-    """As if it had been stored."""
-    site, project = begin(spider(*(f'request("{target}", dq_delay=1, dq_local=True)' for target in FOLLOWED)))
-    project.run_to_end(timeout_s=20)
-    tried, tried_again = all_hits(site, FOLLOWED[0])
-    assert tried_again - tried < prompt_s()
-    hits = first_hits(site)
     assert hits["/there?s=0"] - hits[FOLLOWED[1]] < prompt_s()
 
 
