@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from functools import partial
+
 import pytest
 import redis
 
-from support.given import StartProxy
+from support.given import MakeProject, StartProxy, StartSite
+from support.project import PLAIN, SPIDER, Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.resp import Framer
@@ -71,3 +76,43 @@ def test_a_held_command_arrives_when_released(
     direct = redis_server.client()
     wait_until(lambda: direct.get(crawl_name) == b"late", "it arrives")
     assert proxy.connections == 0
+
+
+LOOKS = (
+    SPIDER
+    + """
+import json, os, signal, sys, threading
+
+seen = {
+    "path": sys.path,
+    "argv": sys.argv,
+    "environ": dict(os.environ),
+    "folder": os.getcwd(),
+    "leads its session": os.getsid(0) == os.getpid(),
+    "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+    "threads": threading.active_count(),
+    "files": len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None,
+    "flags": [sys.dont_write_bytecode, sys.stdin.read(), sys.stdout.isatty()],
+}
+with open(f"seen-{os.getpid()}", "w") as file:
+    json.dump(seen, file)
+"""
+)
+
+
+def test_a_forked_worker_is_as_one_that_is_started(make_project: MakeProject, start_site: StartSite) -> None:
+    """It sees the same, ends in the same way, and its end is reported in the same way."""
+    site = start_site(pages=30, latency_s=0.05)
+    forked = make_project([site.start_url], settings=PLAIN, spider=LOOKS)
+    started = Project(forked.folder / "another", [site.start_url], settings=PLAIN, spider=LOOKS)
+    found = []
+    for project in (forked, started):
+        killed, ends = project.start_workers(2)
+        wait_until(partial(project.count, pids=[killed.pid]), "a page is done")
+        killed.kill()
+        assert not killed.running
+        assert (killed.wait(), ends.wait(), ends.close_reason) == (-9, 0, "finished")
+        text = (project.folder / f"seen-{ends.pid}").read_text()
+        text = text.replace(str(project.folder), "…").replace(project.name, "…")
+        found.append(re.sub(r"<Coverage @.*?>", "<Coverage>", text))  # its handler, in `make coverage`
+    assert json.loads(found[0]) == json.loads(found[1])
