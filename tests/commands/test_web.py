@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -46,7 +43,7 @@ from support.redis_server import RedisServer
 from support.samples import BEGAN, add_samples
 from support.stored_requests import stored
 from support.waiting import patience, wait_until
-from support.web_page import TOKEN, WebPage, ask_app, texts_of
+from support.web_page import TOKEN, WebPage, ask_app, refused, texts_of
 
 PASSWORD = "s3cr3t-w0rd"
 DATA = ("crawl", "failed", "dead", "stored")
@@ -642,13 +639,6 @@ def test_listeners_are_bounded(server: RedisServer, tmp_path: Path, live: LiveFr
 # ---- how it is started
 
 
-def run_web(folder: Path, url: str, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scrapy", "dq", "web", "--crawl", "first", "-s", f"REDIS_URL={url}", *words],
-        cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
 def test_what_is_wrong_is_said_in_one_line(server: RedisServer, page: WebPage, tmp_path: Path) -> None:
     """Another address without a token; a port in use; a token that is short, or in no file."""
     short = tmp_path / "short"
@@ -660,21 +650,15 @@ def test_what_is_wrong_is_said_in_one_line(server: RedisServer, page: WebPage, t
         (["--token-file", str(tmp_path / "none")], 1, "cannot be read"),
         (["-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:1/0"], 1, "cannot be reached"),
     ):
-        done = run_web(tmp_path, server.url, *words)
-        assert (done.returncode, done.stdout) == (status, "")
-        assert said in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        assert PASSWORD not in done.stderr
+        ended, line = refused(tmp_path, server.url, "web", *words)
+        assert (ended, said in line, PASSWORD in line) == (status, True, False), line
 
 
 def test_without_the_extra_a_line_says_what_to_install(server: RedisServer, tmp_path: Path) -> None:
-    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')\n")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = run_web(tmp_path, server.url, PYTHONPATH=path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
+    assert refused(tmp_path, server.url, "web", without="uvicorn") == (
+        1,
         "scrapy dq web: the page needs Starlette, uvicorn and prometheus_client: "
-        "pip install prometheus_client starlette uvicorn\n"
+        "pip install prometheus_client starlette uvicorn",
     )
 
 

@@ -24,6 +24,26 @@ UNPACED = (
 )
 
 
+def refused(folder: Path, redis_url: str, command: str, *words: str, without: str = "") -> tuple[int, str]:
+    """Return the exit status of `scrapy dq COMMAND`, which does not begin, and the one line that says why.
+
+    Args:
+        without: a package that is not installed.
+    """
+    environ = dict(os.environ)
+    if without:
+        (folder / f"{without}.py").write_text(f"raise ModuleNotFoundError('no', name={without!r})\n")
+        environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "scrapy", "dq", command, "--crawl", "first", "-s", f"REDIS_URL={redis_url}",
+         *words],
+        cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    (line,) = done.stderr.splitlines()
+    assert done.stdout == ""
+    return done.returncode, line
+
+
 class WebPage:
     """The page of a Redis, on a free port; its errors are in `log`."""
 
