@@ -9,7 +9,9 @@ from typing import Any
 
 import msgpack
 import pytest
+import redis
 
+from scrapy_dq import get_redis
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview, keys, peek
 from support.project import SPIDER, Project
@@ -23,6 +25,13 @@ def redis_url() -> Iterator[str]:
     """Yield the URL of one server: what Scrapy sees does not depend on its kind."""
     with RedisServer(appendonly=True) as server:
         yield server.url
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    """Yield a client of that server, as programs get one."""
+    with get_redis(url=redis_url) as client:
+        yield client
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 from typing import Any
 
@@ -360,10 +359,3 @@ def test_seen_that_was_kept_otherwise_is_refused(tree: Tree, errors: Errors, kep
     assert site.hits() == hits
     project.run_to_end(settings=second | {"SCHEDULER_FLUSH_ON_START": True}, timeout_s=20)
     assert site.hits() - hits == dict.fromkeys(site.paths, 1)
-
-
-def test_a_ttl_without_persist_is_refused(tree: Tree, errors: Errors) -> None:
-    _, project = tree(pages=1)
-    worker = project.run_worker(settings={"DQ_SEEN_TTL": random.randint(1, 9)}, timeout_s=20)
-    assert "SCHEDULER_PERSIST = True" in errors(worker)[0]
-    assert project.count() == {}

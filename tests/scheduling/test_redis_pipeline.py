@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_dq import get_redis
 from support.given import Errors, Look, MakeProject, StartProxy, StartSite, Tree
 from support.project import PLAIN
 from support.tree_spider import spider_of
@@ -20,12 +18,6 @@ from support.worker import Worker
 
 PIPELINES = {"scrapy_dq.RedisPipeline": 300, "support.tree_spider.ItemRecord": 500}
 BY_ADDON = {"SCHEDULER": None, "DUPEFILTER_CLASS": None, "ADDONS": {"scrapy_dq.Addon": 500}}
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with get_redis(url=redis_url) as client:
-        yield client
 
 
 def stored(client: redis.Redis, key: str) -> Counter[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_dq import get_redis
 from scrapy_dq.frontier import shared_stats
 from support.given import MakeProject, StartSite, Tree
 from support.project import PLAIN
@@ -23,12 +21,6 @@ def told_every(seconds: float) -> dict[str, Any]:
 
 AFTER_CLOSE = ("log_count/", "feedexport/")
 """What goes on to be counted after the scheduler has closed."""
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with get_redis(url=redis_url) as client:
-        yield client
 
 
 def test_the_sums_are_those_of_both_workers_logs(tree: Tree, client: redis.Redis) -> None:
