@@ -394,26 +394,6 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: SetScene) -> None:
     assert_tidy(here)
 
 
-def test_what_scrapy_crawl_has_scraped_in_the_run_stays(scene: SetScene) -> None:
-    """A feed that FEEDS overwrites; then the other way round, in the next run."""
-    feeds = {"items.jsonl": {"format": "jsonlines", "overwrite": True}}
-    here = scene({"ADDONS": {"scrapy_dq.Addon": 500}, "FEEDS": feeds}, pages=13, spider=FAILS)
-    mended = here.project.folder / "mended"
-    for ways in (("alone", "crew"), ("crew", "alone")):
-        mended.unlink(missing_ok=True)
-        for way in ways:
-            if way == "alone":
-                here.project.run_to_end()
-            else:
-                assert here.crew("-w", "1").wait() == 0
-            if not mended.exists():
-                assert paths_of(here.feed) == {"/p/0": 1}
-                mended.touch()
-                again = run_dq(here.project, "retry", here.project.name, "--all", "--yes")
-                assert again.returncode == 0, again.stderr
-        assert repeats(here) == 0
-
-
 def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_server: RedisServer) -> None:
     """Pages that take long are not waited for; they are crawled by the next."""
     here = scene(pages=60, latency_s=0.2)
