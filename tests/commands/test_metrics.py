@@ -26,7 +26,7 @@ from scrapy_dq.frontier.model import Figures, Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.crawls import CrawlList
-from scrapy_dq.inspection.metrics import Metrics
+from scrapy_dq.inspection.metrics import Metrics, label_of
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.web import app
 from support.given import StartRedis
@@ -297,6 +297,26 @@ def test_a_user_with_few_rights_reads_what_it_may(
     assert found.of("ours")["dq_requests waiting"] == 3
     assert found.of("theirs").keys() == {"dq_crawl_up", "dq_age_seconds"}
     assert (found.value("dq_up"), found.value("dq_redis_memory_bytes")) == (1, None)
+
+
+def test_who_asks_at_once_gets_the_same(place: Place, live: LiveFrontier, worker: HandWorker) -> None:
+    """However many Prometheuses there are."""
+    metrics = Metrics(CrawlList(live.crawl))
+    first = metrics.samples(place)
+    worker.exchange(put(1))
+    assert metrics.samples(place)[:2] == first[:2]
+    names = {"dq_requests", "dq_requests_done_total"}
+    assert [s for s in metrics.samples(place) if s["name"] in names] == [
+        s for s in first if s["name"] in names
+    ]
+
+
+def test_labels_are_short_and_printable() -> None:
+    """Whatever a crawl's name is; two never become one."""
+    names = ['{x="1"} 7', "a\nb", "\x1b[31m\x00", "x" * 5000, "x" * 5001, "\u202egnp.exe", "é\U0001f577"]
+    labels = {label_of(name) for name in names}
+    assert len(labels) == len(names)
+    assert all(label.isprintable() and len(label) <= 120 for label in labels)
 
 
 # ---- the command

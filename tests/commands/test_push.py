@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -14,14 +15,17 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from scrapy_dq.commands.push import _advice
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import control
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.producer import Producer
-from scrapy_dq.frontier.model import Ack, Fail, FrontierRefused, Limits
+from scrapy_dq.frontier.model import Ack, Census, Fail, FrontierRefused, Limits, Member
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.pushing import pusher
 from scrapy_dq.pushing.lines import Splitter
+from scrapy_dq.pushing.pusher import Pushed
 from scrapy_dq.scrapy_redis import fingerprint
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 
@@ -433,3 +437,14 @@ def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, 
     worker.exchange(put(1))
     worker.leave()
     assert "SCHEDULER_FLUSH_ON_START" in push.text(f"{HOST}/1", SCHEDULER_FLUSH_ON_START=True)
+
+
+def test_a_run_that_began_meanwhile_is_reported() -> None:
+    """The workers that were seen were those of the run before it, which end with that."""
+    seen = Overview("open", "epoch", 0, Census(workers=1), [Member("worker", {}, False, 0)])
+    options = argparse.Namespace(spider="pushed", crawl="", spargs=[], json=False)
+    assert list(_advice(Pushed(requests=1, run=0), seen, False, options)) == []
+    (told,) = _advice(Pushed(disturbed=True), seen, False, options)
+    assert told.startswith("Redis lost its newest data meanwhile")
+    first, *_ = _advice(Pushed(requests=1, run=1), seen, False, options)
+    assert first.startswith("Run 1 starts with them")

@@ -198,6 +198,15 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
 
 
+def test_of_many_partitions_with_many_lists_some_lists_are_counted(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """One call looks at 10,000 of them: Redis serves nobody else meanwhile."""
+    for rank in range(30):
+        worker.exchange(*[put(1000 * rank + n, rank, partition=b"p%d" % n) for n in range(400)])
+    assert {each.waiting for each in sizes(live.redis, live.crawl, 400).largest} == {10_000 // 400}
+
+
 def test_of_many_partitions_a_part_is_looked_at(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

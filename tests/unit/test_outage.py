@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 
 import pytest
 
@@ -27,3 +28,14 @@ def test_a_refusal_after_an_outage_is_reported_too(caplog: pytest.LogCaptureFixt
         "Redis is back",
         "Redis does not answer. It goes on",
     ]
+
+
+def test_it_goes_by_the_clock_and_the_jitter_that_it_is_given(caplog: pytest.LogCaptureFixture) -> None:
+    """A simulator has its own; the pauses double up to 2 s."""
+    caplog.set_level(logging.INFO)
+    clock = count(100.0, 2.5)
+    outage = Outage(clock=lambda: next(clock), uniform=lambda least, most: most)
+    outage.began(FrontierUnavailable("Redis does not answer"))
+    assert [outage.delay_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    outage.ended(5)
+    assert caplog.messages[-1] == "Redis is back after 2.5 s; 5 moves were kept meanwhile"
