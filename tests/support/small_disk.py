@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,11 +19,6 @@ class SmallDisk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    @property
-    def free_bytes(self) -> int:
-        """How much fits in."""
-        return shutil.disk_usage(self.folder).free
 
     def fill(self) -> None:
         """Write until nothing more fits in."""
