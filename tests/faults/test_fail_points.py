@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.fail_points import EXTENSIONS, FEW_LEASES, fail_at
-from support.fault_crawl import FaultCrawl
+from support.fault_crawl import FaultCrawl, assert_whole
 from support.fault_spiders import GO, SLOW_START
 from support.given import Figures, MakeCrawl
 from support.outages import lines
@@ -42,11 +42,8 @@ def assert_the_next_worker_finishes(crawl: FaultCrawl, figures: Figures, **more:
 
     verdict = crawl.end()
     figures(verdict, leases_at_kills=crawl.leases_at_kills, **more)
-    assert not verdict.lost
+    assert_whole(verdict, crawl.leases_at_kills, workers=1)
     assert set(crawl.project.count("item")) == crawl.site.paths
-    assert verdict.repeats <= crawl.leases_at_kills
-    assert verdict.reasons == ("finished",)
-    assert verdict.leases_left == 0
     overview = crawl.overview()
     assert (overview.phase, overview.members, overview.census.dead) == ("finished", [], 0)
     for worker_id, leases in held.items():

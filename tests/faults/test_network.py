@@ -7,6 +7,7 @@ import time
 import pytest
 
 from support import outages
+from support.fault_crawl import assert_whole
 from support.fault_spiders import GATHERED, start_together
 from support.given import Figures, MakeCrawl, StartProxy
 from support.redis_server import RedisServer
@@ -91,8 +92,5 @@ def test_the_crawl_resumes_after_a_black_hole(
     verdict = crawl.end()
     told = outages.assert_told(workers, times)
     figures(verdict, black_holes=times, resumed_after_s=resumed_s, kept=[one.kept for one in told])
-    assert not verdict.lost
-    assert verdict.repeats == 0
-    assert verdict.reasons == ("finished", "finished")
-    assert verdict.leases_left == 0
+    assert_whole(verdict)
     assert all(one.lasted_s < seconds + RESUMES_WITHIN_S + stalled_s for one in told)

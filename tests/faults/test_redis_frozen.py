@@ -7,6 +7,7 @@ import time
 import pytest
 
 from support import outages
+from support.fault_crawl import assert_whole
 from support.fault_spiders import GATHERED, start_together
 from support.given import Figures, MakeCrawl
 from support.redis_server import RedisServer
@@ -56,8 +57,5 @@ def test_nobody_is_reclaimed_after_redis_was_frozen(
     assert min(told) >= times if timeout_s < ttl_s else told == [0, 0]
     for worker in workers:
         outages.assert_quiet(worker)
-    assert not verdict.lost
-    assert verdict.repeats == 0
-    assert verdict.reasons == ("finished", "finished")
-    assert verdict.leases_left == 0
+    assert_whole(verdict)
     assert all("dq/rejoins" not in worker.stats for worker in workers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support import outages
+from support.fault_crawl import assert_whole
 from support.fault_spiders import GATHERED, start_together
 from support.given import MakeCrawl, StartRedis
 from support.redis_server import Kind
@@ -43,9 +44,6 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
         admin.execute_command("ACL", "SETUSER", "crawler", f"+{command}")
         verdict = crawl.end()
 
-    assert not verdict.lost
-    assert verdict.repeats == 0
-    assert set(verdict.reasons) == {"finished"}
-    assert verdict.leases_left == 0
+    assert_whole(verdict, workers=len(workers))
     outages.assert_told(workers, 1, "denies access")
     assert all(worker.stats.get("dq/rejoins", 0) <= 1 for worker in workers)

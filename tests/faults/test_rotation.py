@@ -6,6 +6,7 @@ from pathlib import Path
 
 from support import outages
 from support.certificates import DAY, Authority
+from support.fault_crawl import assert_whole
 from support.fault_spiders import GATHERED, start_together
 from support.given import Figures, MakeCrawl, StartRedis
 from support.proxy import RedisProxy
@@ -74,10 +75,7 @@ def test_a_certificate_that_expires_in_mid_crawl(
         proxy.present(authority.context())
         verdict = crawl.end(120)
     figures(verdict)
-    assert not verdict.lost
-    assert verdict.repeats == 0
-    assert verdict.reasons == ("finished", "finished")
-    assert verdict.leases_left == 0
+    assert_whole(verdict)
     for worker in workers:
         assert worker.text.count(NOT_ACCEPTED) == 1
         assert "certificate has expired" in worker.text
