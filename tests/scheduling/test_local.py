@@ -367,20 +367,22 @@ MANY_LOCAL = spider_of("""
 """)
 
 
-def local_project(
-    redis_url: str, make_project: MakeProject, site: TreeSite, *links: tuple[str, int, str, bool], **more: Any
-) -> Project:
-    settings = {"LINKS": links, "RETRY_ENABLED": False, "CONCURRENT_REQUESTS": 4} | more
-    return make_project([site.start_url], redis_url=redis_url, spider=MANY_LOCAL, settings=settings)
+@pytest.fixture
+def links(tree: Tree) -> Tree:
+    """Return a function that makes a project with links of MANY_LOCAL, and more settings."""
+
+    def make(*links: tuple[str, int, str, bool], **more: Any) -> tuple[TreeSite, Project]:
+        settings = {"LINKS": links, "RETRY_ENABLED": False, "CONCURRENT_REQUESTS": 4} | more
+        return tree(MANY_LOCAL, settings, pages=1, hosts=HOSTS)
+
+    return make
 
 
 def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
+    links: Tree,
 ) -> None:
     """However many there are: their site has no more downloads than it has slots, or than others leave it."""
-    site = start_site(pages=1, hosts=HOSTS)
-    project = local_project(
-        redis_url, make_project, site,
+    site, project = links(
         (HOSTS[1], 20, "/slow/%d?s=600", True), (HOSTS[2], 40, "/quick/%d?s=0", False),
         CONCURRENT_REQUESTS_PER_DOMAIN=2,
     )  # fmt: skip
@@ -391,12 +393,10 @@ def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
 
 
 def test_a_local_request_waits_while_its_site_wants_to_be_left_alone(
-    redis_url: str, make_project: MakeProject, start_site: StartSite
+    links: Tree,
 ) -> None:
     """As this worker has read in a Retry-After. Another site's local requests go on."""
-    site = start_site(pages=1, hosts=HOSTS)
-    project = local_project(
-        redis_url, make_project, site,
+    site, project = links(
         (HOSTS[1], 10, "/busy/%d?s=0&flaky=1&after=300", True), (HOSTS[2], 10, "/quick/%d?s=0", True),
         DQ_DOMAIN_DELAY=0.1,
     )  # fmt: skip
@@ -415,16 +415,10 @@ def test_a_local_request_waits_while_its_site_wants_to_be_left_alone(
     ],
 )
 def test_local_requests_keep_the_limits_of_their_site(
-    settings: dict[str, Any],
-    seconds: float,
-    redis_url: str,
-    make_project: MakeProject,
-    start_site: StartSite,
+    links: Tree, settings: dict[str, Any], seconds: float
 ) -> None:
     """Those that are stored, of the same site, are counted with them; and nothing is waited for too long."""
-    site = start_site(pages=1, hosts=HOSTS)
-    project = local_project(
-        redis_url, make_project, site,
+    site, project = links(
         (HOSTS[1], 6, f"/local/%d?s={seconds}", True), (HOSTS[1], 6, f"/stored/%d?s={seconds}", False),
         **settings,
     )  # fmt: skip
