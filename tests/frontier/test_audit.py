@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier import forget, keys
-from scrapy_dq.frontier.model import Admission, Audited, FrontierRefused, Move, Order, Receipt, Status
+from scrapy_dq.frontier import forget
+from scrapy_dq.frontier.model import Admission, Audited, Move, Order, Receipt, Status
 from scrapy_dq.frontier.worker.audit import audit, told
 from support.live_frontier import (
     IDENTITY,
@@ -225,23 +225,6 @@ def test_leases_that_are_gone_delay_no_partition(live: LiveFrontier, limits: dic
     assert (len(done), receipt.census.gone) == (2, 1)
 
 
-def test_a_worker_that_has_left_is_not_missing(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """An audit may have found its keys just before."""
-    other.leave()
-    before = live.dump()
-    assert live.call("audit", worker.epoch, worker.run, [], [b"other"]) == Audited()
-    assert live.dump() == before
-
-
-def test_what_was_forgotten_on_purpose_is_no_damage(live: LiveFrontier, worker: HandWorker) -> None:
-    """`scrapy dq clear --seen` may empty what was seen."""
-    worker.exchange(put(1, admission=Admission.SEEN), want=1)
-    assert forget(live.redis, live.crawl, [(entry_id(1), b"")]) == 1
-    assert worker.exchange(ack(1)).damage == ""
-
-
 @pytest.mark.parametrize("due_in", [0.0, 1000.0])
 @pytest.mark.parametrize("together", [True, False])
 def test_a_put_that_was_forgotten_and_comes_twice(
@@ -283,12 +266,6 @@ def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, o
     assert later.exchange().status is Status.FINISHED
 
 
-def test_beats_that_are_gone_come_back(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A worker that is killed then would never be found dead without."""
-    live.redis.delete(live.key("beats"))
-    assert live.call("beats", "worker", worker.epoch) == {"worker": 1, "other": 0}
-
-
 def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
     """More than one call of the audit takes, and all of them are served."""
     count = 450
@@ -312,23 +289,6 @@ def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
     assert mend(live, worker) == Audited()
     assert live.state() == before
     assert numbers(worker.exchange(want=1))
-
-
-def test_an_audit_is_of_its_own_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """It changes nothing in a crawl that has started again."""
-    before = live.dump()
-    for epoch, run in (("another", 0), (worker.epoch, 1), (worker.epoch, -1)):
-        with pytest.raises(FrontierRefused, match="changed meanwhile"):
-            live.call("audit", epoch, run, [], [])
-    assert live.dump() == before
-
-
-def test_keys_of_other_crawls_are_not_looked_at(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nor in one whose name has the same prefix."""
-    live.redis.rpush(keys.prefix(live.crawl + "*") + "backlog:0:a", "x" * 30)
-    live.redis.rpush(keys.prefix(live.crawl + "x") + "backlog:0:a", "x" * 30)
-    assert mend(live, worker) == Audited()
-    live.redis.delete(*(keys.prefix(live.crawl + each) + "backlog:0:a" for each in "*x"))
 
 
 def test_a_worker_that_seeds_is_not_forgotten_with_the_members(

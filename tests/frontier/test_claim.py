@@ -160,15 +160,6 @@ def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorke
     assert fed.left() == 0
 
 
-def test_claims_that_are_given_back_keep_their_order(fed: Fed, claimer: HandWorker) -> None:
-    """A worker that is stopped gives back what it has made nothing of yet."""
-    fed.feed(*(b"%d" % n for n in range(4)))
-    claimed = claim(claimer, 4).leases
-    claimer.exchange(put(1), *(Release(lease.entry_id) for lease in claimed), seeding=3)
-    again = claimer.exchange(want=5, seeding=3).leases
-    assert payloads(again) == payloads(claimed)
-
-
 @pytest.mark.parametrize("crawl", [limited(delay_s=1000.0), limited(concurrency=1)])
 def test_no_limit_of_a_site_holds_for_claims(fed: Fed, crawl: object) -> None:
     """A delay counts between requests to a site: a start payload is not a request yet."""
@@ -199,17 +190,6 @@ def test_a_large_payload_ends_the_claims_of_an_exchange(fed: Fed, claimer: HandW
     fed.feed(*(b"%d" % n + b"x" * 3_000_000 for n in range(3)))
     assert len(claim(claimer, 3).leases) == 2
     assert fed.left() == 1
-
-
-def test_a_worker_that_listens_keeps_the_run_open(fed: Fed, claimer: HandWorker) -> None:
-    """It is not counted among those that seed: others can tell that nothing is left."""
-    other = HandWorker(fed, "other")
-    claim(claimer, 1)
-    receipt = other.exchange()
-    assert (receipt.status, receipt.census.seeding) == (Status.OK, 0)
-    assert receipt.census.empty
-    claimer.exchange(seeding=0)
-    assert other.exchange().status is Status.FINISHED
 
 
 @pytest.mark.parametrize("order", list(Order))

@@ -54,21 +54,6 @@ def test_no_more_of_a_partition_is_leased_than_its_budget(live: LiveFrontier) ->
     assert live.call("limit", B)[3:] == (1, 1)
 
 
-def test_what_comes_back_is_not_spent(live: LiveFrontier) -> None:
-    worker = begin(live, budgeted(2))
-    assert sorted(worker.take(20)) == [0, 1, 10, 11]
-    assert sorted(numbers(worker.exchange(release(0), ack(10), want=9, seeding=1))) == [0]
-
-
-def test_what_no_site_got_is_not_spent(live: LiveFrontier) -> None:
-    """A middleware has ended it: with a response of its own, or because robots.txt forbids it."""
-    worker = begin(live, budgeted(2))
-    assert sorted(worker.take(20)) == [0, 1, 10, 11]
-    ended = ack(0, never_sent=True), fail(1, never_sent=True), ack(10)
-    assert sorted(numbers(worker.exchange(*ended, want=9, seeding=1))) == [2, 3]
-    assert live.call("limit", A)[3:] == (2, 0)
-
-
 @pytest.mark.parametrize("end", ["ack", "bury", "release"])
 def test_what_waits_for_another_shard_counts(live: LiveFrontier, end: str) -> None:
     """It is done, but not yet acked: against a budget it counts as what is in flight, and as done after."""
@@ -92,15 +77,6 @@ def test_a_person_may_give_more(live: LiveFrontier) -> None:
     assert live.call("limit", B, budget=0)[3:] == (0, 1)
     assert len(worker.take(20)) == 9
     assert live.call("limit", A, budget=-1)[3:] == (1, 1)
-
-
-def test_a_person_may_give_less(live: LiveFrontier) -> None:
-    """A first budget: what was done before it is not known, and does not count."""
-    worker = begin(live, IDENTITY)
-    assert sorted(worker.take(2)) == [0, 10]
-    worker.exchange(ack(0), ack(10), seeding=1)
-    assert live.call("limit", A, budget=2)[3:] == (2, 0)
-    assert sorted(n for n in worker.take(20) if n < 10) == [1, 2]
 
 
 def test_the_next_run_begins_with_nothing_spent(live: LiveFrontier) -> None:

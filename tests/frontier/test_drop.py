@@ -9,17 +9,7 @@ import pytest
 from scrapy_dq.frontier.admin import drop as drop_module
 from scrapy_dq.frontier.admin.drop import drop, waiting_in
 from scrapy_dq.frontier.model import Admission, Order
-from support.live_frontier import (
-    HandWorker,
-    LiveFrontier,
-    ack,
-    bury,
-    fail,
-    limited,
-    numbers,
-    put,
-    release,
-)
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, release
 
 pytestmark = pytest.mark.usefixtures("sound")
 TRAP, OTHER = b"trap.example", b"other.example"

@@ -9,19 +9,9 @@ import pytest
 from scrapy_dq.crew.redis_access import run_name_for
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Census, Parentless, Receipt, Seeding, Status, Words
+from scrapy_dq.frontier.model import Admission, Parentless, Receipt, Seeding, Status
 from scrapy_dq.settings import Config
-from support.live_frontier import (
-    IDENTITY,
-    HandWorker,
-    LiveFrontier,
-    ack,
-    bury,
-    entry_id,
-    numbers,
-    put,
-    release,
-)
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, numbers, put
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
 
@@ -29,51 +19,6 @@ FINISHED = Status.FINISHED
 
 
 # When it is finished
-
-
-def test_a_run_without_anything_to_do_is_finished(live: LiveFrontier, worker: HandWorker) -> None:
-    """The first exchange of a lone worker that seeds nothing ends the run."""
-    receipt = worker.exchange()
-    assert (receipt.status, receipt.applied) == (FINISHED, True)
-    assert live.state()["phase"] == "finished"
-
-
-def test_it_is_finished_by_the_last_ack(worker: HandWorker) -> None:
-    """Not while something waits or is in flight; the exchange that leaves nothing says so itself."""
-    assert worker.exchange(put(1), put(2)).status is Status.OK
-    assert worker.exchange(want=2).status is Status.OK
-    assert worker.exchange(ack(1)).status is Status.OK
-    assert worker.exchange(ack(2)).status is FINISHED
-
-
-def test_what_came_back_keeps_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
-    """Released entries and suspects wait like any other."""
-    worker.exchange(put(1), want=1)
-    assert worker.exchange(release(1)).status is Status.OK
-    worker.take(1)
-    other = HandWorker(live, "other")
-    other.reclaim("worker")
-    assert other.exchange().status is Status.OK
-    assert other.take(1) == [1]
-    assert other.exchange(ack(1)).status is FINISHED
-
-
-def test_others_leases_keep_the_run_open(worker: HandWorker, other: HandWorker) -> None:
-    """What another worker has in flight may still yield requests."""
-    worker.exchange(put(1), want=1)
-    assert other.exchange().status is Status.OK
-    worker.exchange(ack(1))
-    assert other.exchange().status is FINISHED
-
-
-def test_leases_of_a_fenced_worker_keep_the_run_open(worker: HandWorker, other: HandWorker) -> None:
-    """Between fence and drain the dead worker's leases have no owner, and are not done."""
-    worker.exchange(put(1), want=1)
-    other.exchange()
-    other.fence("worker")
-    assert other.exchange().status is Status.OK
-    other.drain("worker")
-    assert other.exchange().status is Status.OK
 
 
 @pytest.mark.parametrize("seeding", [1, 2])
@@ -85,18 +30,6 @@ def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWork
     assert worker.exchange(seeding=0).status is FINISHED
 
 
-def test_a_worker_is_seeding_from_the_start(worker: HandWorker, other: HandWorker) -> None:
-    """A worker that has just joined has not reported yet that its start() is exhausted."""
-    assert other.exchange().status is Status.OK
-
-
-def test_a_leaver_no_longer_seeds(worker: HandWorker, other: HandWorker) -> None:
-    """A worker that stopped in the middle of its start() does not keep the others waiting forever."""
-    worker.exchange(seeding=1)
-    worker.leave()
-    assert other.exchange().status is FINISHED
-
-
 def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
     """Finished is a mark: a late request must find what was seen."""
     other.exchange(put(1, admission=Admission.SEEN))
@@ -106,44 +39,6 @@ def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other
 
 
 # Which workers are notified, and how
-
-
-def test_each_worker_learns_it_by_its_own_exchange(worker: HandWorker, other: HandWorker) -> None:
-    """FINISHED without anything applied; the census says what there was."""
-    other.exchange()
-    worker.exchange()
-    receipt = other.exchange(want=5)
-    assert receipt == Receipt(FINISHED, False, (), Census(workers=2), words=Words())
-
-
-def test_the_repeat_of_the_finishing_exchange_is_finished(worker: HandWorker) -> None:
-    """The stored reply tells the phase as it is now, and that the exchange was applied."""
-    worker.exchange(put(1), want=1)
-    receipt = worker.exchange(ack(1))
-    assert worker.send(worker.last) == receipt
-    assert (receipt.status, receipt.applied) == (FINISHED, True)
-
-
-def test_a_repeat_after_others_finished_the_run(worker: HandWorker, other: HandWorker) -> None:
-    """The worker whose reply was lost learns by its repeat that the run has ended since."""
-    assert worker.exchange().status is Status.OK
-    other.exchange()
-    receipt = worker.send(worker.last)
-    assert (receipt.status, receipt.applied) == (FINISHED, True)
-
-
-def test_without_a_put_a_finished_run_stays_as_it_is(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """Acks of a worker that lost its leases, or a want, change nothing: not applied, and noted."""
-    worker.exchange()
-    other.exchange()
-    before = live.state()
-    receipt = worker.exchange(ack(1), release(2), want=5, seeding=1)
-    assert (receipt.status, receipt.applied) == (FINISHED, False)
-    after = live.state()
-    assert before["members"].pop("worker") != after["members"].pop("worker")
-    assert after == before
 
 
 def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_one(
@@ -192,17 +87,6 @@ def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, o
     assert worker.exchange(ack(1)).status is FINISHED
 
 
-def test_a_put_that_was_already_seen_does_not_open_the_run_again(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """It is applied, found known and dropped: the run is as finished as before."""
-    worker.exchange(put(1, admission=Admission.SEEN), want=1)
-    worker.exchange(ack(1))
-    receipt = worker.exchange(put(1, admission=Admission.SEEN), seeding=1)
-    assert (receipt.status, receipt.applied, receipt.dropped) == (FINISHED, True, (0,))
-    assert live.state()["phase"] == "finished"
-
-
 def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
     """Puts to a finished run from an unknown worker, a fenced worker or out of sequence: rejoin first."""
     fenced = HandWorker(live, "fenced")
@@ -220,20 +104,6 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
 
 
 # Who comes back
-
-
-def test_who_was_drained_finds_the_run_finished_whatever_it_holds(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """Others have completed it: its leases are nobody's, and no damage is found."""
-    worker.exchange(put(1), want=1)
-    other.reclaim("worker")
-    assert other.take(1) == [1]
-    assert other.exchange(ack(1)).status is FINISHED
-    assert worker.exchange() == Receipt(Status.RESYNC)
-    assert worker.rejoin("again").status is FINISHED
-    receipt = other.exchange()
-    assert (receipt.status, receipt.damage) == (FINISHED, "")
 
 
 def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
@@ -272,12 +142,6 @@ def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None
     assert live.state()["phase"] == "finished"
 
 
-def test_what_failed_stays_with_all_that_a_retry_needs(live: LiveFrontier) -> None:
-    """Failed requests and dead letters, and what makes a put known: no more is crawled again."""
-    finished_by(live).leave()
-    assert live.key_names() == {"meta", "dead", "seen", "seeds", "admitted"}
-
-
 def test_others_that_are_there_keep_the_finished_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
@@ -290,40 +154,7 @@ def test_others_that_are_there_keep_the_finished_run(
     assert other.exchange(put(2, admission=Admission.SEEN, token=entry_id(1))).dropped == (0,)
 
 
-def test_seen_stays_on_request(live: LiveFrontier) -> None:
-    """With SCHEDULER_PERSIST the next run crawls only what is new."""
-    finished_by(live).leave(keep_seen=True)
-    assert live.key_names() >= {"meta", "dead", "seen"}
-    again = HandWorker(live, "again", replace(IDENTITY, keep_seen=True))
-    moves = [put(n, admission=Admission.SEEN) for n in (1, 4)]
-    assert again.exchange(*moves).dropped == (0,)
-
-
-def test_the_tombstone_outlives_repeated_leaves(live: LiveFrontier) -> None:
-    """The repeat of the last leave finds everything done."""
-    last = finished_by(live)
-    last.leave()
-    before = live.dump()
-    assert last.leave() == (0, True)
-    assert live.dump() == before
-
-
 # The next run
-
-
-def test_a_worker_is_told_whether_others_have_crawled_in_its_run(live: LiveFrontier) -> None:
-    """Programs that feed it do not count; a repeat of the first join gets the same answer."""
-    HandWorker(live, "program", replace(IDENTITY, starts=""))
-    crawl = replace(IDENTITY, starts="args")
-    first = HandWorker(live, "first", crawl)
-    assert (first.joined.resumed, first.joined.crawled) == (True, False)
-    assert not HandWorker(live, "first", crawl).joined.crawled
-    second = HandWorker(live, "second", crawl)
-    assert second.joined.crawled
-    for worker in (HandWorker(live, "program", replace(IDENTITY, starts="")), first, second):
-        worker.exchange()
-        worker.leave()
-    assert not HandWorker(live, "third", crawl).joined.crawled
 
 
 def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, worker: HandWorker) -> None:
@@ -335,20 +166,6 @@ def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, wor
     late = HandWorker(live, "late", replace(IDENTITY, run_name="job"))
     assert (late.joined.status, late.run) == (FINISHED, 0)
     assert HandWorker(live, "next", replace(IDENTITY, run_name="another")).run == 1
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_the_next_to_join_starts_the_next_run(live: LiveFrontier, left: bool) -> None:
-    """With a number of its own, the same epoch and nothing of the run before, whoever is still there."""
-    last = finished_by(live)
-    if left:
-        last.leave()
-    again = HandWorker(live, "again")
-    assert (again.epoch, again.run, again.joined.resumed) == (last.epoch, 1, False)
-    assert again.joined.census == Census(workers=1)
-    assert live.key_names() == {"meta", "members", "beats", "worker:again"}
-    assert again.exchange(put(1, admission=Admission.SEEN), put(2, admission=Admission.SEED)).dropped == ()
-    assert live.members() == {"again"}
 
 
 def test_a_run_of_a_name_is_not_run_twice(live: LiveFrontier) -> None:
@@ -369,18 +186,6 @@ def test_a_run_of_another_name_is_a_new_one(live: LiveFrontier) -> None:
     again.exchange()
     assert HandWorker(live, "late", replace(IDENTITY, run_name="job-2")).joined.status is FINISHED
     assert HandWorker(live, "next", replace(IDENTITY, run_name="job-1")).run == 2
-
-
-def test_runs_without_a_name_are_always_new(live: LiveFrontier) -> None:
-    """Two empty names are not the same name."""
-    finished_by(live).leave()
-    assert HandWorker(live, "again").run == 1
-
-
-def test_a_name_matters_only_at_the_end(live: LiveFrontier, worker: HandWorker) -> None:
-    """An open run is joined whatever its name is."""
-    joined = HandWorker(live, "again", replace(IDENTITY, run_name="job-2")).joined
-    assert (joined.status, joined.run, joined.resumed) == (Status.OK, 0, True)
 
 
 def test_the_name_of_a_run_and_the_time_of_the_last_end_are_stored(live: LiveFrontier) -> None:
@@ -551,21 +356,6 @@ def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
     for parentless in (Parentless.WAITING, Parentless.LOGGED):
         assert last.rejoin("late", parentless=parentless).status is FINISHED
     assert live.dump() == before
-
-
-def test_the_next_run_does_not_use_what_was_kept_for_a_returning_worker(live: LiveFrontier) -> None:
-    """It is a run like any other."""
-    HandWorker(live, "sleeper")
-    other = HandWorker(live, "other")
-    other.exchange(put(1, admission=Admission.SEEN))
-    other.take(1)
-    other.fence("sleeper")
-    other.drain("sleeper")
-    assert other.exchange(ack(1)).status is FINISHED
-    other.leave()
-    again = HandWorker(live, "again")
-    assert (again.run, live.key_names()) == (1, {"meta", "members", "beats", "worker:again"})
-    assert again.exchange(put(1, admission=Admission.SEEN)).dropped == ()
 
 
 def test_crews_that_begin_at_once_have_one_name_for_their_run(live: LiveFrontier) -> None:

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from scrapy_dq.frontier.model import Admission, Census, FrontierUnavailable, Lease, Receipt, Status
-from support.live_frontier import (
-    HandWorker,
-    LiveFrontier,
-    ack,
-    bury,
-    decline,
-    entry_id,
-    fail,
-    numbers,
-    partition_of,
-    put,
-    release,
-)
+from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Receipt, Status
+from support.live_frontier import HandWorker, LiveFrontier, ack, bury, decline, fail, numbers, put, release
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
 
@@ -74,102 +60,6 @@ def test_what_is_stored_is_moved_in_a_full_redis(live: LiveFrontier, what: str) 
     live.state()
 
 
-def test_moves_are_applied_in_order_and_leases_taken_after_them(worker: HandWorker) -> None:
-    """What an exchange puts it may lease at once; a lease carries attempts, payload and partition."""
-    receipt = worker.exchange(put(1, payload=b"\x00one\r\n"), put(2, payload=b""), want=5)
-    assert receipt.leases == (
-        Lease(entry_id(1), 0, b"\x00one\r\n", partition_of(1)),
-        Lease(entry_id(2), 0, b"", partition_of(2)),
-    )
-    assert receipt.status is Status.OK
-    assert receipt.applied
-
-
-def test_the_census_counts_everything_after_the_exchange(worker: HandWorker, other: HandWorker) -> None:
-    """A receipt says how many wait, are in flight, done, dead and seen, and how many workers there are."""
-    worker.exchange(*(put(n, admission=Admission.SEEN) for n in range(1, 9)), want=4, seeding=1)
-    receipt = worker.exchange(ack(1), ack(2), bury(3), put(9), want=0, seeding=1)
-    assert receipt.census == Census(waiting=5, in_flight=1, done=2, dead=1, seen=8, workers=2)
-
-
-def test_the_census_counts_who_is_seeding_while_nothing_waits(worker: HandWorker, other: HandWorker) -> None:
-    """Only an idle worker needs to know whom it waits for; a worker whose start() failed is not counted."""
-    assert worker.exchange(seeding=1).census.seeding == 2
-    assert worker.exchange(seeding=2).census.seeding == 1
-    assert worker.exchange(put(1), seeding=1).census.seeding == 0
-
-
-@pytest.mark.parametrize("admission", Admission)
-def test_a_put_is_dropped_if_its_token_was_seen(worker: HandWorker, admission: Admission) -> None:
-    """Positions in the prefix tell which puts were known, within one exchange too."""
-    assert worker.exchange(put(1, admission=admission, token=b"t")).dropped == ()
-    moves = [put(2), put(3, admission=admission, token=b"t"), put(4, admission=admission, token=b"u")]
-    receipt = worker.exchange(*moves, replace(moves[2], entry_id=entry_id(5)), want=10)
-    assert receipt.dropped == (1, 3)
-    assert numbers(receipt) == [1, 2, 4]
-
-
-def test_each_admission_has_tokens_of_its_own(worker: HandWorker) -> None:
-    """A seed is not seen: a link back to the start page is crawled, and the other way round."""
-    receipt = worker.exchange(*(put(a, admission=a, token=b"t") for a in Admission), want=10)
-    assert receipt.dropped == ()
-    assert len(receipt.leases) == 3
-
-
-def test_settled_entries_are_where_they_belong(live: LiveFrontier, worker: HandWorker) -> None:
-    """Acked: gone. Released: in the backlog, uncharged. Buried: a dead letter, out of the way."""
-    worker.exchange(put(1), put(2), put(3), want=3)
-    worker.exchange(ack(1), release(2), bury(3), seeding=1)
-    state = live.state()
-    assert state["entries"] == {entry_id(2): ("backlog", 0, False, b"payload")}
-    assert state["dead"] == {entry_id(3): ("worker", 0, b"payload")}
-    assert state["done"] == 1
-
-
-def test_what_is_not_held_cannot_be_settled(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """Acks, releases and burials of waiting, foreign, settled and unknown entries are skipped."""
-    worker.exchange(*(put(n) for n in range(1, 5)), want=2)
-    other.exchange(want=1)
-    worker.exchange(ack(1))
-    before = live.state()["entries"]
-    for n in (1, 3, 4, 99):
-        for move in (ack(n), release(n), bury(n)):
-            assert worker.exchange(move).applied
-    assert live.state()["entries"] == before
-    assert live.state()["dead"] == {}
-    assert live.state()["done"] == 1
-
-
-def test_settling_twice_counts_once(worker: HandWorker) -> None:
-    """The second ack of a lease, in the same exchange or later, does nothing."""
-    worker.exchange(put(1), put(2), want=2)
-    assert worker.exchange(ack(1), ack(1), release(1)).census.done == 1
-    assert worker.exchange(ack(1), bury(1)).census == Census(in_flight=1, done=1, workers=1)
-
-
-def test_a_released_lease_may_come_back_at_once(worker: HandWorker) -> None:
-    """Moves come before leases: a release frees the entry for the same exchange's want."""
-    worker.exchange(put(1), put(2, partition=partition_of(1)), want=1)
-    assert numbers(worker.exchange(release(1), want=1)) == [1]
-
-
-def test_want_limits_the_leases(worker: HandWorker) -> None:
-    """An exchange never brings more leases than wanted; want 0 brings none."""
-    assert numbers(worker.exchange(*(put(n) for n in range(1, 50)))) == []
-    assert numbers(worker.exchange(want=1)) == [1]
-    assert numbers(worker.exchange(want=40)) == list(range(2, 42))
-
-
-def test_nobody_takes_more_than_its_share(live: LiveFrontier) -> None:
-    """Of a small backlog a worker gets ceil(waiting / members), however much it wants."""
-    workers = [HandWorker(live, f"worker-{i}") for i in range(4)]
-    workers[0].exchange(*(put(n) for n in range(10)))
-    shares = [len(worker.exchange(want=10).leases) for worker in workers]
-    assert shares == [3, 2, 2, 1]
-
-
 # Once, and in sequence
 
 
@@ -182,27 +72,6 @@ def test_a_repeat_gets_the_stored_reply(live: LiveFrontier, worker: HandWorker) 
         assert worker.send(worker.last) == first
     assert live.dump() == before
     assert first.dropped == (1,)
-
-
-def test_a_repeat_brings_only_what_is_in_flight_still(worker: HandWorker, other: HandWorker) -> None:
-    """What was reclaimed between the exchange and its repeat is not given a second time."""
-    other.exchange(*(put(n) for n in range(1, 5)))
-    worker.exchange(want=2)
-    other.fence("worker")
-    other.drain("worker", limit=1)
-    repeated = worker.send(worker.last)
-    assert repeated.applied
-    assert len(repeated.leases) == 1
-
-
-def test_a_repeat_of_an_older_exchange_is_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """A late copy of an exchange that was answered and followed by another changes nothing."""
-    worker.exchange(put(1))
-    late = worker.last
-    worker.exchange(want=1)
-    before = live.dump()
-    assert worker.send(late) == RESYNC
-    assert live.dump() == before
 
 
 @pytest.mark.parametrize("seq", [0, 2, 5, 100])
@@ -224,27 +93,7 @@ def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWork
     assert live.dump() == before
 
 
-def test_a_rolled_back_redis_is_noticed_before_anything_is_applied(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """After a roll-back the worker's next exchange is not the frontier's next: RESYNC, and nothing done."""
-    worker.exchange(put(1))
-    older = live.dump()
-    worker.exchange(put(2))
-    live.roll_back(older)
-    assert worker.exchange(put(3), want=1) == RESYNC
-    assert live.dump() == older
-
-
 # In good standing
-
-
-def test_an_unknown_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorker) -> None:
-    """A worker that is not a member, because it was drained or Redis was rolled back, changes nothing."""
-    worker.exchange(put(1), put(2), want=1)
-    before = live.dump()
-    assert worker.exchange(put(3), want=1, worker_id="nobody", seq=1, held=0) == RESYNC
-    assert live.dump() == before
 
 
 def test_a_fenced_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:

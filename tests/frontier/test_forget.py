@@ -8,7 +8,7 @@ import pytest
 
 from scrapy_dq.frontier import forget
 from scrapy_dq.frontier.model import Admission, Put, Seen
-from support.live_frontier import HandWorker, LiveFrontier, ack, limited, numbers, put
+from support.live_frontier import HandWorker, LiveFrontier, ack, limited, put
 
 
 def seen(n: int, fingerprint: bytes) -> Put:
@@ -44,13 +44,6 @@ def test_workers_are_notified(live: LiveFrontier, worker: HandWorker) -> None:
     for calls in (1, 2):
         forget(live.redis, live.crawl, [(b"one", b"-")])
         assert [live.count(counter) for counter in ("forgets", "words")] == [calls, calls]
-
-
-def test_nothing_else_is_touched(live: LiveFrontier, worker: HandWorker) -> None:
-    """Waiting entries are still served, and the run continues."""
-    worker.exchange(seen(1, b"one"))
-    forget(live.redis, live.crawl, [(b"one", b"-")])
-    assert numbers(worker.exchange(want=1)) == [1]
 
 
 def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:

@@ -30,18 +30,7 @@ from scrapy_dq.inspection.history import (
     read_samples,
     said,
 )
-from support.live_frontier import (
-    FOREIGN,
-    HISTORY,
-    IDENTITY,
-    HandWorker,
-    LiveFrontier,
-    ack,
-    bury,
-    fail,
-    put,
-    puts,
-)
+from support.live_frontier import HISTORY, IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put, puts
 from support.redis_server import RedisServer
 
 SPIDER = replace(IDENTITY, starts="{}")
@@ -179,13 +168,6 @@ def test_who_is_no_member_reports_nothing(live: LiveFrontier, spider: HandWorker
     assert report(spider, Figures(5), 2.0)[0] == {"spider": 0}
     assert samples(live) == []
     assert "outage" not in {event.kind for event in events(live)}
-
-
-def test_a_report_is_a_beat(live: LiveFrontier, spider: HandWorker) -> None:
-    """It returns the beats of all, and the number of words."""
-    steer(live.redis, live.crawl, Word.PAUSE)
-    assert report(spider) == ({"spider": 1}, 1)
-    assert report(spider) == ({"spider": 2}, 1)
 
 
 @pytest.mark.parametrize("size", [2**20, 2**40], ids=["a crawl of a million", "larger than any"])
@@ -410,13 +392,6 @@ def test_a_run_that_is_finished_now_and_then_is_one_event(live: LiveFrontier, sp
     assert happened(live)[2:] == [("finished", "", 3, "")]
 
 
-def test_a_long_id_is_cut(live: LiveFrontier) -> None:
-    """Of a worker; somebody else may have written it."""
-    HandWorker(live, "x" * 150, SPIDER)
-    records = live.redis.lrange(live.key("journal"), 0, -1)
-    assert [msgpack.unpackb(record, raw=True)[3] for record in records] == [b"x" * 80] * 2
-
-
 def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: HandWorker) -> None:
     """By the first that is back; a later one is another."""
     other = HandWorker(live, "other", SPIDER)
@@ -478,29 +453,6 @@ def test_the_pace_is_that_since_the_sample_before() -> None:
 
 
 # What others may have written
-
-
-@pytest.mark.parametrize("type_", [type_ for type_ in FOREIGN if type_ != "list"])
-def test_a_key_of_another_type_stops_nothing(live: LiveFrontier, type_: str) -> None:
-    """The crawl goes on without a history; whoever reads it is told."""
-    worker = HandWorker(live, "worker", SPIDER)
-    for name in HISTORY:
-        live.redis.delete(live.key(name))
-        FOREIGN[type_](live, name)
-    before = {name: live.redis.dump(live.key(name)) for name in HISTORY}
-    HandWorker(live, "other", SPIDER).leave()
-    worker.exchange(put(1), want=1)
-    grow_older_than_a_day(live)
-    report(worker, ended_s=5.0)
-    steer(live.redis, live.crawl, Word.PAUSE, BY)
-    worker.exchange(ack(1))
-    assert {name: live.redis.dump(live.key(name)) for name in HISTORY} == before
-    for read in (samples, events):
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            read(live)
-    worker.leave()
-    assert live.call("flush", [])[0] == ""
-    assert live.dump() == {}
 
 
 def grow_older_than_a_day(live: LiveFrontier) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrapy_dq.frontier.keys import KEYS, PREFIX, meta, prefix
+from scrapy_dq.frontier.keys import PREFIX, prefix
 from scrapy_dq.frontier.model import Order
 from support.live_frontier import HandWorker, LiveFrontier, numbers, put
 
@@ -38,12 +38,6 @@ def test_the_hash_tag_is_the_whole_name(name: str) -> None:
     assert tag
     assert not set(tag) & set("{}*:?[]\\ \n")
     assert tag.isascii()
-
-
-def test_the_meta_key_stands_for_all() -> None:
-    """Scripts get the one key from which they make the names of the others."""
-    assert meta("spider") == "dq:{spider}:meta"
-    assert KEYS[0].name == "meta"
 
 
 @pytest.mark.parametrize("suffix", ["", ":", "*", "}:meta", "%7D", " ", "é"])

@@ -6,7 +6,6 @@ import pytest
 
 from scrapy_dq.frontier.model import Release, Status, Terms
 from support.live_frontier import (
-    IDENTITY,
     SLOW,
     HandWorker,
     LiveFrontier,
@@ -14,10 +13,8 @@ from support.live_frontier import (
     block,
     limited,
     numbers,
-    partitions,
     put,
     puts,
-    sent,
     waits,
 )
 
@@ -26,109 +23,7 @@ pytestmark = pytest.mark.usefixtures("sound")
 A, B = b"a", b"b"
 
 
-# While the crawl runs
-
-
-def test_a_limit_set_manually_holds_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """What is in flight already counts, though nothing was counted before there was a limit."""
-    worker.exchange(*puts(A, 10), *puts(B, 10, 10), want=6)
-    assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
-    assert partitions(worker.exchange(want=4)) == [A, B, B, B]
-
-
-def test_a_lower_limit_waits_for_what_is_in_flight(live: LiveFrontier, worker: HandWorker) -> None:
-    """Three are at work where one may be: none until all three are done."""
-    live.limit(A, concurrency=3)
-    worker.exchange(*puts(A, 10), want=9)
-    live.limit(A, concurrency=1)
-    assert numbers(worker.exchange(ack(0), want=9)) == []
-    assert numbers(worker.exchange(ack(1), want=9)) == []
-    assert numbers(worker.exchange(ack(2), want=9)) == [3]
-
-
-def test_a_higher_limit_frees_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
-    """Nothing needs to be done first; 0 is no limit, a negative one the crawl's own."""
-    assert narrow.take(9) == [0, 1]
-    assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
-    assert narrow.take(9) == [2, 3]
-    assert live.limit(A, concurrency=0) == (0.0, 0, 0.0)
-    assert narrow.take(2) == [4, 5]
-    assert live.limit(A, concurrency=-1) == (0.0, 2, 0.0)
-    assert narrow.take(9) == []
-
-
-def test_what_is_freed_and_saturated_still_delays_nobody(live: LiveFrontier, narrow: HandWorker) -> None:
-    """A change for one partition has all that were saturated looked at, and put back."""
-    narrow.exchange(*(put(100 + n, partition=b"slot %d" % (n % 9)) for n in range(27)))
-    assert len(narrow.take(20)) == 20
-    live.limit(A, concurrency=3)
-    assert narrow.take(9) == [2]
-
-
-def test_a_delay_set_manually_holds_from_the_next_lease_on(live: LiveFrontier, worker: HandWorker) -> None:
-    """Without one before it, the first goes at once, the second waits; the crawl's own is no limit again."""
-    worker.exchange(*puts(A, 10), want=1)
-    assert live.limit(A, delay_s=100.0) == (100.0, 0, 0.0)
-    assert waits(worker.exchange(want=9)) == {1: 0}
-    worker.exchange(ack(1))
-    assert live.limit(A, delay_s=-1.0) == (0.0, 0, 0.0)
-    live.advance(100)
-    assert waits(worker.exchange(want=2)) == {2: None, 3: None}
-
-
-def test_a_delay_that_is_taken_back_is_reported_still(live: LiveFrontier, slow: HandWorker) -> None:
-    """A stint under way ends by its report; after that there is none."""
-    slow.exchange(want=1)
-    live.limit(A, delay_s=0.0)
-    assert numbers(slow.exchange(want=1)) == []
-    assert waits(slow.note(sent(0, partition=A), want=2)) == {1: None, 2: None}
-
-
-def test_a_shorter_delay_ends_the_rest_under_way(live: LiveFrontier) -> None:
-    """If a delay of an hour is reduced to a second, nobody waits for the hour."""
-    worker = HandWorker(live, "worker", limited(3600.0))
-    worker.exchange(*puts(A, 10), want=1)
-    worker.exchange(ack(0))
-    live.limit(A, delay_s=100.0)
-    live.advance(100)
-    assert numbers(worker.exchange(want=1)) == [1]
-
-
-def test_limits_of_a_crawl_that_does_not_exist(live: LiveFrontier) -> None:
-    """There is nothing to change, and nothing is made."""
-    assert live.limit(A, delay_s=1.0) is None
-    assert live.dump() == {}
-
-
 # Settings and runs
-
-
-def test_limits_of_the_settings_hold(live: LiveFrontier) -> None:
-    """Delay and concurrency of the crawl, and of single partitions, of which None is the crawl's."""
-    worker = HandWorker(live, "worker", limited(100.0, 0, b=(None, 1), c=(0.0, None), d=(0.0, 2)))
-    for i, slot in enumerate((A, B, b"c", b"d")):
-        worker.exchange(*puts(slot, 3, 10 * i))
-    taken = waits(worker.exchange(want=12, terms=Terms(ahead_s=100.0)))
-    assert taken == {0: 0, 1: 100, 10: 0, 20: None, 21: None, 22: None, 30: None, 31: None}
-
-
-def test_a_resumed_crawl_keeps_what_was_changed_manually(live: LiveFrontier, slow: HandWorker) -> None:
-    """With the same settings as before, that is."""
-    live.limit(A, delay_s=0.0)
-    slow.leave()
-    resumed = HandWorker(live, "resumed", SLOW)
-    assert (resumed.joined.resumed, resumed.joined.limits_before) == (True, None)
-    assert waits(resumed.exchange(want=9)) == dict.fromkeys(range(9))
-
-
-def test_a_worker_that_joins_with_the_same_limits_changes_nothing(
-    live: LiveFrontier, slow: HandWorker
-) -> None:
-    """What was changed by hand stays; the answer says that nothing was replaced."""
-    live.limit(A, delay_s=0.0)
-    other = HandWorker(live, "other", SLOW)
-    assert other.joined.limits_before is None
-    assert waits(other.exchange(want=9)) == dict.fromkeys(range(5))
 
 
 def test_other_settings_replace_all_limits(live: LiveFrontier, slow: HandWorker) -> None:
@@ -141,40 +36,6 @@ def test_other_settings_replace_all_limits(live: LiveFrontier, slow: HandWorker)
     assert live.limit(A) == (0.0, 3, 0.0)
     assert live.limit(B) == (50.0, 3, 0.0)
     assert numbers(resumed.exchange(want=9)) == [0, 1, 2]
-
-
-def test_settings_without_limits_free_all(live: LiveFrontier, slow: HandWorker) -> None:
-    """What waited for a report does so still; the rest is leased."""
-    slow.exchange(*puts(B, 3, 10), want=1)
-    other = HandWorker(live, "other", IDENTITY)
-    assert other.joined.limits_before == SLOW.limits
-    live.advance(500)
-    assert waits(other.exchange(want=4)) == {10: None, 11: None, 12: None}
-    assert waits(other.note(want=9)) == {}
-    slow.exchange(ack(0))
-    assert waits(other.exchange(want=2)) == {1: None, 2: None}
-
-
-def test_settings_that_raise_the_concurrency_free_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
-    """Nothing needs to be done first; the others keep their turns."""
-    assert narrow.take(2) == [0, 1]
-    narrow.exchange(
-        put(10, partition=B), put(11, partition=B), put(20, partition=b"c"), put(30, partition=b"d")
-    )
-    assert numbers(narrow.exchange(want=1)) == [10]
-    other = HandWorker(live, "other", limited(concurrency=3))
-    assert [numbers(other.exchange(want=1))[0] for _ in range(4)] == [2, 20, 30, 11]
-
-
-def test_settings_that_lower_the_concurrency_count_what_is_in_flight(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Three were leased when there was no limit; with one of three nothing more is."""
-    worker.exchange(*puts(A, 9), want=3)
-    other = HandWorker(live, "other", limited(concurrency=3))
-    assert numbers(other.exchange(want=2)) == []
-    worker.exchange(ack(0))
-    assert numbers(other.exchange(want=2)) == [3]
 
 
 def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: HandWorker) -> None:

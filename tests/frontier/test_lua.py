@@ -229,16 +229,6 @@ def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) 
     assert len(args) == len(stated_args(name))
 
 
-@pytest.mark.parametrize("name", LOOKS)
-def test_a_look_changes_nothing(name: str) -> None:
-    """It calls no command that writes."""
-    called = set(re.findall(r"redis\.p?call\('(\w+)'", LUA[name]))
-    assert called <= {
-        "HSCAN", "EXISTS", "LLEN", "ZRANGEBYLEX", "HLEN", "HGET", "LINDEX", "ZRANGE", "ZREVRANGE",
-        "HMGET", "ZMSCORE", "HEXISTS", "HVALS", "SMEMBERS", "ZSCORE",
-    }  # fmt: skip
-
-
 def test_every_transition_has_a_typed_call() -> None:
     """No script without a method, no method without a script."""
     called = {*(SCRIPT_OF.get(method, method) for method in CALLS), *MOVING_CALLS, *BLOCKING_CALLS, "probe"}

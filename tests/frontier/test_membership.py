@@ -13,7 +13,6 @@ from scrapy_dq.frontier.calls import Rejoin
 from scrapy_dq.frontier.model import (
     Admission,
     Census,
-    Flushed,
     Lease,
     Member,
     Parentless,
@@ -37,7 +36,6 @@ from support.live_frontier import (
     numbers,
     partition_of,
     put,
-    release,
 )
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)
@@ -58,15 +56,6 @@ def places(live: LiveFrontier) -> dict[int, str]:
 # join
 
 
-def test_the_first_to_join_creates_the_frontier(live: LiveFrontier) -> None:
-    """An absent frontier becomes an open one of run 0, with the epoch that the first worker brings."""
-    joined = live.call("join", "a", {"host": "h"}, "epoch-1", IDENTITY)
-    assert (joined.status, joined.epoch, joined.run, joined.resumed) == (Status.OK, "epoch-1", 0, False)
-    joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
-    assert (joined.status, joined.epoch, joined.run, joined.resumed) == (Status.OK, "epoch-1", 0, True)
-    assert joined.census == Census(workers=2)
-
-
 def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandWorker) -> None:
     """Somebody deleted `meta` alone: the new frontier does not count what the old one left behind."""
     worker.exchange(put(1), put(2), want=1)
@@ -74,41 +63,6 @@ def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandW
     joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
     assert (joined.epoch, joined.census) == ("epoch-2", Census(workers=1))
     assert live.key_names() == {"meta", "members", "beats", "worker:b"}
-
-
-def but_beats(live: LiveFrontier) -> dict[bytes, bytes]:
-    """Return all keys but the heartbeat counters, which a repeated join or rejoin counts up."""
-    return {name: value for name, value in live.dump().items() if not name.endswith(b":beats")}
-
-
-def test_a_repeated_join_registers_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """A join whose reply was lost is sent again: the same member, its exchanges untouched."""
-    worker.exchange(put(1), put(2), want=1)
-    before = but_beats(live)
-    again = live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY)
-    assert (again.epoch, again.run) == (worker.epoch, worker.run)
-    assert but_beats(live) == before
-
-
-def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """A member's join that arrives again after the run has finished leaves it finished."""
-    worker.exchange()
-    before = but_beats(live)
-    assert live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY).run == worker.run
-    assert but_beats(live) == before
-
-
-def test_members_are_described_to_others(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """Others see a worker's identity, whether it is fenced, its leases and its beat."""
-    worker.exchange(put(1), want=1)
-    live.call("beats", "worker", worker.epoch)
-    other.fence("worker")
-    described = {member.worker_id: member for member in live.call("members")}
-    assert set(described) == {"worker", "other"}
-    assert described["worker"].identity == {"host": "worker"}
-    assert [described["worker"].fenced, described["other"].fenced] == [True, False]
-    assert [described["worker"].in_flight, described["other"].in_flight] == [1, 0]
-    assert [described["worker"].beat, described["other"].beat] == [1, 0]
 
 
 # rejoin
@@ -126,27 +80,6 @@ def test_rejoin_keeps_what_the_worker_holds_and_releases_the_rest(
     assert live.members() == {"worker-2", "other"}
     receipt = other.exchange(want=1)
     assert receipt.leases == (Lease(entry_id(2), 0, b"payload", partition_of(0)),)
-
-
-def test_a_rejoined_worker_counts_from_one_and_is_seeding(live: LiveFrontier, worker: HandWorker) -> None:
-    """The new member's exchanges are numbered from 1; until the first, nobody finishes the run under it."""
-    worker.exchange(put(1))
-    worker.rejoin("worker-2")
-    assert worker.exchange(want=0, seq=2).status is Status.RESYNC
-    assert live.state()["members"]["worker-2"][1:3] == (0, 1)
-    assert worker.exchange(want=1).applied
-
-
-def test_a_repeated_rejoin_gets_the_same_answer(live: LiveFrontier, worker: HandWorker) -> None:
-    """After a lost reply the same rejoin, by its new id, changes nothing and answers the same."""
-    worker.exchange(*(put(n) for n in ALL), want=4)
-    held = [entry_id(1), entry_id(2)]
-    args = Rejoin("worker-2", "worker", worker.epoch, 0, held, Parentless.NONE, Seeding.ACTIVE), {}, IDENTITY
-    first = live.call("rejoin", *args)
-    before = but_beats(live)
-    assert live.call("rejoin", *args) == first
-    assert but_beats(live) == before
-    assert first == Rejoined(Status.OK, 0, frozenset({entry_id(1), entry_id(2)}), last_seq=1)
 
 
 @pytest.mark.parametrize("fenced", [False, True])
@@ -168,40 +101,6 @@ def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
     assert live.state()["absent"] == {}
 
 
-def test_a_fenced_worker_rejoins_with_nothing(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """A worker that was declared dead comes back without leases; its former leases are drained."""
-    worker.exchange(put(1), put(2))
-    assert worker.take(2) == [1, 2]
-    other.fence("worker")
-    assert worker.rejoin("worker-2").owned == set()
-    assert places(live) == {1: "worker", 2: "worker"}
-    assert live.members() == {"worker", "worker-2", "other"}
-    assert worker.drain("worker") == (2, 0, 0)
-
-
-def test_a_fenced_worker_that_is_drained_leaves_no_member_behind(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """The worker that has fenced it may be gone before the drain: the crawl's keys would stay."""
-    worker.exchange(put(1), want=1)
-    worker.exchange(ack(1))
-    other.fence("worker")
-    assert worker.rejoin("worker-2").owned == set()
-    assert live.members() == {"worker-2", "other"}
-
-
-def test_rejoin_after_everything_was_drained(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """An old id that is not a member any more owns nothing."""
-    worker.exchange(put(1), want=1)
-    other.reclaim("worker")
-    assert worker.rejoin("worker-2") == Rejoined(Status.OK, 0, frozenset())
-    assert live.members() == {"worker-2", "other"}
-
-
 @pytest.mark.parametrize("epoch", ["", "another"])
 def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWorker, epoch: str) -> None:
     """Rejoin never adopts a frontier that is not the worker's own."""
@@ -209,33 +108,6 @@ def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWork
     before = live.dump()
     assert worker.rejoin("worker-2") == Rejoined(Status.LOST)
     assert live.dump() == before
-
-
-def test_rejoin_does_not_create_a_frontier(live: LiveFrontier, worker: HandWorker) -> None:
-    """A frontier that is gone stays gone."""
-    live.roll_back({})
-    assert worker.rejoin("worker-2") == Rejoined(Status.LOST)
-    assert live.dump() == {}
-
-
-def test_rejoin_of_a_finished_run(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """The run of a worker that was declared dead is over, and it has nothing new: it learns so."""
-    worker.exchange()
-    other.exchange()
-    other.fence("worker")
-    before = live.dump()
-    assert worker.rejoin("worker-2") == Rejoined(Status.FINISHED, last_seq=1)
-    assert live.dump() == before
-
-
-def test_a_member_of_a_finished_run_stays_one_when_it_is_out_of_step(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Redis came back a second older, in which nothing had happened: a spider that is kept open goes on."""
-    worker.exchange()
-    assert worker.rejoin("worker-2").status is Status.OK
-    assert worker.exchange().status is Status.FINISHED
-    assert numbers(worker.exchange(put(1), want=1)) == [1]
 
 
 def test_rejoin_with_parentless_puts_is_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
@@ -369,17 +241,6 @@ def test_an_earlier_run_is_crawled_as_the_later_one_is(
     assert (joined.status, joined.run, joined.resumed) == (Status.OK, 4, True)
 
 
-def test_rejoin_when_redis_forgot_a_worker_and_the_run_is_cleared(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """Nobody waited for it before what was seen went: it learns that what it alone knew may be missing."""
-    worker.leave()
-    other.exchange()
-    other.leave()
-    for parentless in Parentless:
-        assert worker.rejoin("worker-2", parentless=parentless) == Rejoined(Status.FINISHED, last_seq=None)
-
-
 # fence and drain
 
 
@@ -391,13 +252,6 @@ def test_fencing_drops_the_seeding_level(live: LiveFrontier, worker: HandWorker,
     assert other.exchange().status is Status.FINISHED
 
 
-def test_only_members_are_fenced(live: LiveFrontier, worker: HandWorker) -> None:
-    """Fencing a worker that has left makes no keys for it."""
-    before = live.dump()
-    assert worker.fence("nobody") == "ABSENT"
-    assert live.dump() == before
-
-
 def test_only_the_fenced_are_drained(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
     """Drain before fence would let a worker run on what another leases; it takes nothing."""
     worker.exchange(put(1), put(2), want=2)
@@ -405,22 +259,6 @@ def test_only_the_fenced_are_drained(live: LiveFrontier, worker: HandWorker, oth
     assert other.drain("worker") == (0, 0, 0)
     assert other.drain("nobody") == (0, 0, 0)
     assert live.dump() == before
-
-
-def test_drain_moves_a_few_leases_at_a_time(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """A step is bounded, says what is left, and the last one removes the member."""
-    worker.exchange(*(put(n) for n in ALL))
-    worker.take(5)
-    other.fence("worker")
-    assert other.drain("worker", limit=2) == (2, 0, 3)
-    assert live.members() == {"worker", "other"}
-    assert other.drain("worker", limit=2) == (2, 0, 1)
-    assert other.drain("worker", limit=2) == (1, 0, 0)
-    assert live.members() == {"other"}
-    assert other.drain("worker", limit=2) == (0, 0, 0)
-    assert set(places(live).values()) == {"backlog"}
 
 
 def test_every_step_of_a_long_drain_moves_its_share(live: LiveFrontier, worker: HandWorker) -> None:
@@ -434,15 +272,6 @@ def test_every_step_of_a_long_drain_moves_its_share(live: LiveFrontier, worker: 
         assert (moved, buried) == (min(20, left), 0)
         assert left_now == left - moved
         left = left_now
-
-
-def test_draining_a_worker_without_leases_removes_it(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """One step is enough."""
-    other.fence("worker")
-    assert other.drain("worker") == (0, 0, 0)
-    assert live.members() == {"other"}
 
 
 @pytest.mark.parametrize(
@@ -478,15 +307,6 @@ def test_a_leaver_gives_everything_back(live: LiveFrontier, worker: HandWorker, 
     assert {lease.attempts for lease in receipt.leases} == {0}
 
 
-def test_leaving_twice_is_leaving_once(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A repeated leave finds nothing to give back."""
-    worker.exchange(put(1), put(2), want=1)
-    worker.leave()
-    before = live.dump()
-    assert worker.leave() == (0, False)
-    assert live.dump() == before
-
-
 def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: HandWorker) -> None:
     """A crawl that was interrupted is resumed as it was."""
     worker.exchange(*(put(n, admission=Admission.SEEN) for n in ALL), want=2)
@@ -498,37 +318,6 @@ def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: Hand
 
 
 # beats
-
-
-def test_a_repeated_join_or_rejoin_is_a_sign_of_life(live: LiveFrontier, worker: HandWorker) -> None:
-    """All answers were lost: its heartbeat has not begun, or is that of its old id; it must not seem dead."""
-    live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY)
-    assert live.state()["members"]["worker"][4] == 1
-    args = Rejoin("worker-2", "worker", worker.epoch, 0, [], Parentless.NONE, Seeding.ACTIVE), {}, IDENTITY
-    live.call("rejoin", *args)
-    live.call("rejoin", *args)
-    assert live.state()["members"]["worker-2"][4] == 1
-
-
-def test_beats_count_up_and_show_everyone(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """Each call counts one's own beat; the others' stand still unless they beat."""
-    assert live.call("beats", "worker", worker.epoch) == {"worker": 1, "other": 0}
-    assert live.call("beats", "worker", worker.epoch) == {"worker": 2, "other": 0}
-    assert live.call("beats", "other", worker.epoch) == {"worker": 2, "other": 1}
-
-
-def test_a_beat_returns_the_number_of_words_too(live: LiveFrontier, worker: HandWorker) -> None:
-    assert live.call("beat", "worker", worker.epoch) == ({"worker": 1}, 0)
-
-
-def test_a_beat_does_not_bring_a_worker_back(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """A worker that left, or was drained, has no beat again by beating."""
-    worker.leave()
-    before = live.dump()
-    assert live.call("beats", "worker", worker.epoch) == {"other": 0}
-    assert live.dump() == before
 
 
 def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWorker) -> None:
@@ -544,25 +333,6 @@ def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWork
 def member(live: LiveFrontier, worker_id: str) -> Member:
     """Return the member of this id."""
     return next(each for each in live.call("members") if each.worker_id == worker_id)
-
-
-def test_what_a_worker_has_done_is_counted_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """Acks and fails of what it holds; neither what it gave back or buried, nor a repeated exchange."""
-    worker.exchange(*(put(n) for n in ALL))
-    worker.take(5)
-    worker.exchange(ack(1), fail(2), release(3), bury(4), ack(2), ack(77))
-    worker.send(worker.last)
-    assert member(live, "worker").done == 2
-    worker.exchange(ack(5), want=1)
-    assert member(live, "worker").done == 3
-
-
-def test_since_is_when_a_worker_joined(live: LiveFrontier, worker: HandWorker) -> None:
-    """By the clock of Redis; a join that is repeated changes nothing."""
-    assert abs(live.redis.time()[0] - member(live, "worker").since) < 60
-    live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
-    live.call("join", "worker", {"host": "h"}, "another", IDENTITY)
-    assert (member(live, "worker").since, member(live, "worker").done) == (5.0, 7)
 
 
 @pytest.mark.parametrize("fenced", [False, True])
@@ -582,40 +352,6 @@ def test_a_worker_that_rejoins_keeps_since_and_done(
 
 
 # flush
-
-
-def test_flush_refuses_while_a_worker_lives(
-    live: LiveFrontier, worker: HandWorker, other: HandWorker
-) -> None:
-    """A member that is not declared dead blocks it, and is named."""
-    worker.exchange(put(1), want=1)
-    before = live.dump()
-    assert live.call("flush", []) in (Flushed("worker", Census()), Flushed("other", Census()))
-    assert live.call("flush", ["other", "nobody"]) == Flushed("worker", Census())
-    assert live.dump() == before
-
-
-def test_flush_deletes_every_key(live: LiveFrontier, worker: HandWorker) -> None:
-    """With everybody dead, whatever the crawl has stored goes, and what there was is reported."""
-    other = HandWorker(live, "other")
-    worker.exchange(*(put(n, admission=Admission(n % 3 + 1), partition=partition_of(0)) for n in range(9)))
-    assert other.take(4) == [0, 1, 2, 3]
-    other.exchange(release(0), bury(1))
-    assert worker.take(2) == [0, 4]
-    worker.reclaim("other")
-    worker.exchange(release(4))
-    assert live.key_names() == {
-        "meta", "members", "beats", "seen", "seeds", "admitted", "bands", "returned", "quarantine", "dead",
-        f"backlog:0:{partition_of(0).decode()}", "rotation", "worker:worker", "in-flight:worker",
-    }  # fmt: skip
-    assert live.call("flush", ["worker"]) == Flushed("", Census(waiting=7, in_flight=1, seen=3))
-    assert live.dump() == {}
-
-
-def test_flush_of_nothing(live: LiveFrontier) -> None:
-    """An absent frontier is flushed without complaint."""
-    assert live.call("flush", []) == Flushed("", Census())
-    assert live.dump() == {}
 
 
 @pytest.mark.parametrize("rejoins", [False, True], ids=["join", "rejoin"])

@@ -14,13 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from scrapy_dq.frontier import Overview, Retried, frontier, keys, peek, retry
 from scrapy_dq.frontier.admin import retry as retry_module
@@ -726,43 +720,5 @@ def test_a_retry_of_a_finished_run_ends_its_hold(redis_server: RedisServer) -> N
         machine.steer(word=Word.PAUSE)
         machine.retry(dead=1, failed=0)
         machine.the_overview_is_the_same()
-    finally:
-        machine.teardown()
-
-
-@pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_limits_that_are_only_shown_change_nothing_in_the_reference_either(redis_server: RedisServer) -> None:
-    """What was leased ahead of its time keeps its wait. (Hypothesis has found it.)"""
-    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
-    limits = Limits(UNIT_S, 0, {"a": (2 * UNIT_S, None), "b": (0.0, 1)})
-    try:
-        machine.begin(order=Order.PRIORITY_LIFO, seen=Seen.EXACT, limits=limits, partitions=1, named=False,
-                      moves=[*[put] * 4, ("seen", 1, 0, False, 0, "")])  # fmt: skip
-        machine.limit(block=None, concurrency=None, delay=-1, slot=0)
-        machine.progress(moves=[("ack", 0, 0, False, 0, "")], terms=(1, 1, {}, [], None), want=1, who=0)
-        assert machine.live.state()["earliest"]
-        machine.limit(block=None, concurrency=None, delay=None, slot=0)
-        machine.the_state_is_the_same()
-    finally:
-        machine.teardown()
-
-
-@pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_a_late_join_of_who_has_crawled_the_run_begins_none_in_the_reference_either(
-    redis_server: RedisServer,
-) -> None:
-    """It has left, and the run is over. (Hypothesis has found it.)"""
-    machine = FrontierMachine(redis_server.url)
-    try:
-        machine.begin(order=Order.PRIORITY_LIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}), partitions=1,
-                      named=False, moves=[("seen", 0, 0, False, 0, "")] * 6)  # fmt: skip
-        (join,) = (
-            args for _, args in machine.history if args[0] == machine.reference.crawled and len(args) == 4
-        )
-        machine.finish()
-        for _ in range(2):
-            machine.leave(who=0, keep_seen=False)
-        assert machine.both("join", *join).status is Status.FINISHED
-        machine.the_state_is_the_same()
     finally:
         machine.teardown()

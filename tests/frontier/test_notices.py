@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgpack
-
 from scrapy_dq.frontier.model import Figures
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put
 
@@ -59,21 +57,6 @@ def test_an_outage_of_a_minute_is_told(live: LiveFrontier) -> None:
         live.redis.hdel(live.key("meta"), "sampled")  # so that each is an outage of its own
         live.call("report", worker.worker_id, worker.epoch, True, Figures(), seconds)
         assert kinds(live) == told
-
-
-def test_what_others_have_written_breaks_nothing(live: LiveFrontier) -> None:
-    """Into the journal, or beside it."""
-    worker = HandWorker(live, "worker")
-    worker.exchange(put(1), put(2), want=1)
-    worker.exchange(bury(1))
-    for event in (b"", b"\xc1", msgpack.packb([0, 1, "outage", "", {}, ""]), msgpack.packb({"a": 1})):
-        live.redis.rpush(live.key("journal"), event)
-    live.redis.hset(live.key("meta"), "noticed", b"\xff" * 1_000)
-    assert kinds(live) == ["dead"]
-    live.redis.delete(live.key("journal"))
-    live.redis.set(live.key("journal"), "not ours")
-    assert kinds(live) == []
-    live.redis.delete(live.key("journal"))
 
 
 def test_what_only_workers_know_of_other_shards_is_told(live: LiveFrontier) -> None:

@@ -20,7 +20,6 @@ from support.live_frontier import (
     IDENTITY,
     HandWorker,
     LiveFrontier,
-    ack,
     by_partition,
     numbers,
     partition_of,
@@ -73,72 +72,6 @@ def test_served_as_the_order_says(live: LiveFrontier, worker: HandWorker) -> Non
     """Higher priority first where it counts, then newest or oldest, start requests after their like."""
     worker.exchange(*mixed_puts())
     assert by_partition(worker.take(20)) == by_partition(SERVED[live.order])
-
-
-def test_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """How many are leased at a time does not change the order."""
-    worker.exchange(*mixed_puts())
-    served = [numbers(worker.exchange(want=1))[0] for _ in MIXED]
-    assert by_partition(served) == by_partition(SERVED[live.order])
-
-
-def test_put_one_by_one_is_the_same_as_all_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """How many are put at a time, and by whom, does not either."""
-    other = HandWorker(live, "other")
-    for i, one in enumerate(mixed_puts()):
-        (worker, other)[i % 2].exchange(one)
-    assert by_partition(worker.take(20)) == by_partition(SERVED[live.order])
-
-
-def test_a_newcomer_takes_its_place(live: LiveFrontier, worker: HandWorker) -> None:
-    """Between two leases a better entry goes first, a worse one does not."""
-    slot = partition_of(0)
-    worker.exchange(*(put(n, partition=slot) for n in (1, 2, 3)))
-    first = worker.take(1)
-    worker.exchange(*(put(n, priority, partition=slot) for n, priority in ((4, 1), (5, -1), (6, 0))))
-    served = {
-        Order.PRIORITY_LIFO: [3, 4, 6, 2, 1, 5],
-        Order.PRIORITY_FIFO: [1, 4, 2, 3, 6, 5],
-        Order.FIFO: [1, 2, 3, 4, 5, 6],
-        Order.LIFO: [3, 6, 5, 4, 2, 1],
-    }
-    assert first + worker.take(9) == served[live.order]
-
-
-def test_released_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
-    """In whatever order they come back, among old and new entries, they are served where they stood."""
-    puts = random_puts(60, seed=1)
-    worker.exchange(*puts[:40])
-    taken = worker.take(25)
-    random.Random(2).shuffle(taken)
-    for n in taken[:10]:
-        worker.exchange(release(n))
-    worker.exchange(*puts[40:], *(release(n) for n in taken[10:]))
-    assert by_partition(worker.take(60)) == expected(live.order, puts)
-
-
-def test_drained_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
-    """In quarantine they are served one at a time, each where it stood."""
-    puts = random_puts(40, seed=3)
-    worker.exchange(*puts[:30])
-    victim = HandWorker(live, "victim")
-    assert len(victim.take(20)) == 20
-    worker.reclaim("victim")
-    worker.exchange(*puts[30:])
-    served = []
-    while got := numbers(worker.exchange(*(ack(n) for n in served[-1:]), want=1)):
-        served += got
-    assert by_partition(served) == expected(live.order, puts)
-
-
-def test_left_leases_return_to_their_exact_places(live: LiveFrontier, worker: HandWorker) -> None:
-    """A worker that stops leaves no trace in the order."""
-    puts = random_puts(30, seed=4)
-    worker.exchange(*puts)
-    leaver = HandWorker(live, "leaver")
-    leaver.take(12)
-    leaver.leave()
-    assert by_partition(worker.take(30)) == expected(live.order, puts)
 
 
 def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -> None:

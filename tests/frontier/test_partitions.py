@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier.model import (
-    MAX_PARTITION_BYTES,
-    Limits,
-    Status,
-    Terms,
-)
+from scrapy_dq.frontier.model import MAX_PARTITION_BYTES, Limits, Status, Terms
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -45,18 +40,6 @@ def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
     assert sorted(taken) == sorted([A, *(b"small %d" % i for i in range(9))])
 
 
-def test_leases_are_shared_evenly(crowd: HandWorker) -> None:
-    """A worker that wants twelve gets three of each of four partitions, in the order of each."""
-    assert sorted(numbers(crowd.exchange(want=12))) == [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32]
-
-
-def test_what_a_small_partition_leaves_goes_to_the_others(worker: HandWorker) -> None:
-    """Of one, two and twenty entries, twelve leases are one, two and nine."""
-    worker.exchange(*puts(A, 20), *puts(B, 1, 100), *puts(C, 2, 200))
-    taken = partitions(worker.exchange(want=12))
-    assert [taken.count(slot) for slot in (A, B, C)] == [9, 1, 2]
-
-
 def test_the_least_recently_served_partition_is_next(crowd: HandWorker) -> None:
     """One lease at a time, by any worker: each partition in turn, and no two of one before all had one."""
     other = HandWorker(crowd.live, "other")
@@ -64,53 +47,13 @@ def test_the_least_recently_served_partition_is_next(crowd: HandWorker) -> None:
     assert taken == [*SLOTS, *SLOTS]
 
 
-def test_a_new_partition_waits_for_those_that_wait(worker: HandWorker) -> None:
-    """A new partition goes behind those that have not had their turn, and before one that is served again."""
-    worker.exchange(*puts(A, 2), *puts(B, 2, 10))
-    assert numbers(worker.exchange(want=1)) == [0]
-    worker.exchange(*puts(C, 2, 20))
-    assert [numbers(worker.exchange(want=1))[0] for _ in range(4)] == [10, 1, 20, 11]
-
-
-def test_a_newcomer_does_not_move_its_partition(worker: HandWorker) -> None:
-    """Where something waits already, another rank or what comes back leaves the turn as it is."""
-    worker.exchange(*puts(A, 3), *puts(B, 3, 10), want=3)
-    worker.exchange(release(0), put(100, 5, partition=A))
-    before = worker.live.state()["turns"]
-    worker.exchange(put(101, -5, partition=A), put(102, partition=B))
-    assert worker.live.state()["turns"] == before
-
-
 # What a worker can take
-
-
-def test_no_more_of_one_partition_than_most(crowd: HandWorker) -> None:
-    """A worker that can start two of a site at once takes two, though it wants many."""
-    assert numbers(crowd.exchange(want=20, terms=Terms(most=2))) == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
 def test_what_it_has_nothing_of_comes_first(crowd: HandWorker) -> None:
     """A worker that is busy with two sites begins with the others, then those of which it holds least."""
     here = {A: (3, 5), B: (1, 5)}
     assert partitions(crowd.exchange(want=4, terms=Terms(here=here))) == [C, D, B, A]
-
-
-def test_no_more_of_a_partition_than_there_is_room_for(crowd: HandWorker) -> None:
-    """Room is said of each that it holds; `most` is for the others."""
-    taken = partitions(crowd.exchange(want=20, terms=Terms(most=3, here={A: (1, 1), B: (4, 0)})))
-    assert [taken.count(slot) for slot in SLOTS] == [1, 0, 3, 3]
-
-
-def test_partitions_without_room_hide_no_others(crowd: HandWorker) -> None:
-    """The first three in the rotation are skipped, and keep their turn."""
-    here = {A: (1, 0), B: (1, 0), C: (1, 0)}
-    assert numbers(crowd.exchange(want=1, terms=Terms(here=here))) == [30]
-    assert numbers(crowd.exchange(want=1)) == [0]
-
-
-def test_a_partition_where_nothing_waits_may_be_in_here(crowd: HandWorker) -> None:
-    """A worker tells of all that it holds, whether there is more of it or not."""
-    assert len(numbers(crowd.exchange(want=4, terms=Terms(here={b"elsewhere": (2, 2)})))) == 4
 
 
 # Nothing is left behind
@@ -174,35 +117,3 @@ def test_no_name_stands_for_another(worker: HandWorker) -> None:
         receipt = worker.exchange(want=9, terms=Terms(here=others))
         assert numbers(receipt) == [10 * i, 10 * i + 1, 10 * i + 2]
         assert set(partitions(receipt)) == {name}
-
-
-# Suspects
-
-
-def test_a_worker_holds_one_suspect_of_all_partitions(live: LiveFrontier, worker: HandWorker) -> None:
-    """Suspects of three partitions run one by one, what waits beside them runs on, and each has its turn."""
-    worker.exchange(*(put(n, partition=SLOTS[n]) for n in range(3)))
-    victim = HandWorker(live, "victim")
-    assert victim.take(3) == [0, 1, 2]
-    worker.reclaim("victim")
-    worker.exchange(put(10, partition=A), put(11, partition=D))
-    other = HandWorker(live, "other")
-    assert len(suspects(worker.take(9))) == 1
-    [mine] = suspects(int(i) for i in worker.held)
-    [theirs] = suspects(other.take(9))
-    assert worker.held | other.held >= {b"%012d" % n for n in (10, 11)}
-    assert numbers(worker.exchange(ack(mine), want=9)) == [3 - mine - theirs]
-
-
-def suspects(taken: object) -> list[int]:
-    return [n for n in taken if n < 10]
-
-
-def test_a_partition_with_suspects_alone_has_its_turn(crowd: HandWorker) -> None:
-    """It is in line with the others, not behind them all."""
-    crowd.exchange(put(100, partition=b"poisonous"))
-    victim = HandWorker(crowd.live, "victim")
-    here = dict.fromkeys(SLOTS, (1, 0))
-    assert numbers(victim.exchange(want=1, terms=Terms(here=here))) == [100]
-    crowd.reclaim("victim")
-    assert [numbers(crowd.exchange(want=1))[0] for _ in range(6)] == [0, 10, 20, 30, 100, 1]

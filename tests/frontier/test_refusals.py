@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from scrapy_dq.frontier import keys, peek
-from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import (
-    Admission,
-    Census,
-    FrontierRefused,
-    FrontierUnavailable,
-    Order,
-    Seen,
-    Status,
-)
-from scrapy_dq.frontier.wire import pack_moves
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Seen, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
-from support.redis_server import RedisServer
 
 # Another crawl under this name
 
@@ -41,16 +29,6 @@ def test_a_worker_of_another_crawl_is_refused(
     before = live.dump()
     with pytest.raises(FrontierRefused, match=words):
         HandWorker(live, "other", replace(IDENTITY, **changed))
-    assert live.dump() == before
-
-
-def test_a_worker_of_another_order_is_refused(
-    open_frontier: Callable[..., LiveFrontier], live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Places are not comparable between orders."""
-    before = live.dump()
-    with pytest.raises(FrontierRefused, match="DQ_ORDER 'fifo', this worker has 'lifo'"):
-        HandWorker(open_frontier(Order.LIFO), "other")
     assert live.dump() == before
 
 
@@ -127,61 +105,3 @@ def test_a_key_of_another_type_is_refused_before_anything_is_written(
         with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
             refused()
     assert live.dump() == before
-
-
-# Redis itself
-
-
-def test_redis_that_forgot_the_scripts_is_given_them_again(live: LiveFrontier, worker: HandWorker) -> None:
-    """A restart or SCRIPT FLUSH costs a second trip, not a move."""
-    worker.exchange(put(1), put(2))
-    live.redis.script_flush()
-    assert worker.take(1) == [1]
-    live.redis.script_flush()
-    assert peek(live.redis, live.crawl).census == Census(waiting=1, in_flight=1, workers=1)
-    live.redis.script_flush()
-    assert live.call("beat", "worker", worker.epoch) == ({"worker": 1}, 0)
-
-
-def test_no_redis_is_unavailable(redis_server: RedisServer, start_redis: Callable[..., RedisServer]) -> None:
-    """Without a usable reply the call says so, and may be repeated unchanged."""
-    server = start_redis(redis_server.kind)
-    with closing(LiveFrontier(server.url, "crawl")) as live:
-        worker = HandWorker(live, "worker")
-        server.stop()
-        with pytest.raises(FrontierUnavailable):
-            worker.exchange(put(1))
-        with pytest.raises(FrontierUnavailable):
-            live.call("beat", "worker", worker.epoch)
-        server.start()
-
-
-def test_a_redis_that_denies_access_is_refused(
-    redis_server: RedisServer, start_redis: Callable[..., RedisServer]
-) -> None:
-    """Waiting does not fix a wrong or missing password."""
-    server = start_redis(redis_server.kind, password="secret")
-    with closing(LiveFrontier(server.url.replace(":secret@", ":guess@"), "crawl")) as live:
-        with pytest.raises(FrontierRefused, match="denies access"):
-            live.call("members")
-        live.redis = server.client()
-
-
-def test_only_moves_are_packed() -> None:
-    """An argument that is not a move is a programming error, found before anything is sent."""
-    with pytest.raises(TypeError, match="not a move"):
-        pack_moves([object()])  # type: ignore[list-item]
-
-
-def test_peek_shows_a_crawl_from_outside(live: LiveFrontier) -> None:
-    """Phase, epoch, run, counts and members; absent without a single key being made."""
-    absent = peek(live.redis, live.crawl)
-    assert (absent.phase, absent.epoch, absent.run, absent.members) == ("absent", "", 0, [])
-    assert live.dump() == {}
-    worker = HandWorker(live, "worker")
-    worker.exchange(put(1), put(2), want=1, seeding=1)
-    shown = peek(live.redis, live.crawl)
-    assert (shown.phase, shown.epoch, shown.run) == ("open", worker.epoch, 0)
-    assert shown.census == Census(waiting=1, in_flight=1, workers=1, seeding=1)
-    assert [member.worker_id for member in shown.members] == ["worker"]
-    assert isinstance(live.frontier, Frontier)

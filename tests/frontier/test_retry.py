@@ -14,24 +14,9 @@ from scrapy_dq.frontier import Retried, peek, retry
 from scrapy_dq.frontier.admin.entries import failed
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.read_pace import ReadPace
-from scrapy_dq.frontier.admin.retry import MAX_RECORDS, _batches, retry_records
-from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Order, Status, Terms
-from support.live_frontier import (
-    IDENTITY,
-    HandWorker,
-    LiveFrontier,
-    ack,
-    bury,
-    by_partition,
-    entry_id,
-    fail,
-    limited,
-    numbers,
-    put,
-    puts,
-    release,
-    waits,
-)
+from scrapy_dq.frontier.admin.retry import _batches, retry_records
+from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Status
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, release
 
 pytestmark = pytest.mark.usefixtures("sound")
 A = b"a"
@@ -51,42 +36,6 @@ def retry_all(live: LiveFrontier) -> Retried:
 # Where they go
 
 
-@pytest.mark.parametrize("partitioning", ["none", "slots", "own"], indirect=True)
-@pytest.mark.parametrize("order", list(Order))
-@pytest.mark.parametrize("how", END)
-def test_each_returns_to_its_place(
-    open_frontier: Callable[..., LiveFrontier], order: Order, how: str
-) -> None:
-    """Of every order and partition: the same is served as if it had never been leased."""
-    live = open_frontier(order)
-    worker = HandWorker(live, "worker")
-    begin = [put(n, n % 3, start=n % 4 == 0) for n in range(12)]
-    worker.exchange(*begin)
-    served = worker.take(12)
-    worker.exchange(*(release(n) for n in served))
-    chosen = worker.take(7)
-    worker.exchange(*(END[how](n) for n in chosen))
-    kept = live.redis.llen(live.key("failed")) if how == "failed" else 7
-    found = retry_all(live)
-    assert (found.failed, found.dead, found.left) == ((kept, 0, 0) if how == "failed" else (0, 7, 0))
-    gone = set(chosen[: 7 - kept])  # no more than five are kept here
-    again = worker.take(12)
-    assert by_partition(again) == by_partition([n for n in served if n not in gone])
-
-
-def test_no_attempt_is_charged_any_more(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of one whose workers died with it: it is not a suspect, and has all attempts again."""
-    worker.exchange(put(1), put(2))
-    for n in range(4):
-        victim = HandWorker(live, f"victim {n}")
-        assert victim.take(1) == [1]
-        worker.reclaim(victim.worker_id, max_attempts=3)
-    assert look(live).census.dead == 1
-    assert retry_all(live).dead == 1
-    assert live.state()["entries"][entry_id(1)] == ("backlog", 0, False, b"payload")
-    assert worker.take(2) == [1, 2]
-
-
 def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None:
     """Nothing was waiting for them; what moves nothing tells nobody."""
     worker.exchange(put(1), want=1)
@@ -97,62 +46,7 @@ def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None
     assert live.count("words") == 1
 
 
-def test_the_counts_follow(live: LiveFrontier, worker: HandWorker) -> None:
-    """What failed counts as waiting; but what was trimmed from the list has failed for good."""
-    worker.exchange(*(put(n) for n in range(9)), want=9)
-    worker.exchange(*(fail(n) for n in range(7)), bury(7))
-    assert retry_all(live) == Retried(failed=5, dead=1)
-    census = look(live).census
-    assert (census.waiting, census.in_flight, census.failed, census.dead) == (6, 1, 2, 0)
-    live.change_count("failed", -live.count("failed"))  # a corrupted count
-    worker.exchange(fail(8))
-    live.change_count("failed", -live.count("failed"))
-    assert retry_all(live).failed == 1
-    assert look(live).census.failed == 0
-
-
-def test_what_was_put_as_a_dead_letter_waits_in_its_partition(live: LiveFrontier, worker: HandWorker) -> None:
-    """It never had a place: it is served as one that was put then."""
-    worker.exchange(put(1, partition=A), put(2, partition=A, reason="odd"), put(3, partition=A))
-    assert retry_all(live).dead == 1
-    assert live.state()["partitions"][entry_id(2)] == A
-    assert sorted(worker.take(3)) == [1, 2, 3]
-
-
-def test_limits_hold_for_what_returns(live: LiveFrontier) -> None:
-    """A partition that was empty, and rests or is full, stays so."""
-    slow = HandWorker(live, "slow", limited(100.0, b=(0.0, 1)))
-    slow.exchange(put(1, partition=A), put(2, partition=b"b"), put(3, partition=b"b"), want=9)
-    slow.exchange(fail(1))
-    assert slow.take(1) == []
-    slow.exchange(fail(2), want=1)
-    assert slow.held == {entry_id(3)}
-    assert retry_all(live).failed == 2
-    assert numbers(slow.exchange(want=9)) == []
-    slow.exchange(ack(3))
-    assert numbers(slow.exchange(want=9)) == [2]
-    live.advance(100)
-    assert waits(slow.exchange(want=9, terms=Terms(ahead_s=1.0))) == {1: 0}
-
-
 # Which ones
-
-
-def test_only_what_is_chosen_is_moved(live: LiveFrontier, worker: HandWorker) -> None:
-    """The others stay, in their order."""
-    worker.exchange(*(put(n) for n in range(8)), want=8)
-    worker.exchange(*(fail(n) for n in range(4)), *(bury(n) for n in range(4, 8)))
-    found = retry(
-        live.redis, live.crawl, look(live),
-        failed=lambda record: record.label.endswith(("/1", "/2")),
-        dead=lambda record: record.entry_id == entry_id(6),
-    )  # fmt: skip
-    assert found == Retried(failed=2, dead=1)
-    state = live.state()
-    assert [int(record[0]) for record in state["failed"]] == [3, 0]
-    assert set(state["dead"]) == {entry_id(n) for n in (4, 5, 7)}
-    assert worker.take(9) == [1, 2, 6]
-    assert retry(live.redis, live.crawl, look(live)) == Retried()
 
 
 def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worker: HandWorker) -> None:
@@ -284,16 +178,6 @@ def finished_run(live: LiveFrontier) -> HandWorker:
     return worker
 
 
-def test_a_finished_run_that_has_members_is_open_again(live: LiveFrontier) -> None:
-    """A worker that has not left yet continues."""
-    worker = finished_run(live)
-    assert retry_all(live) == Retried(1, 1)
-    assert look(live).phase == "open"
-    receipt = worker.exchange(want=9)
-    assert (receipt.status, numbers(receipt)) == (Status.OK, [1, 2])
-    assert worker.exchange(ack(1), ack(2)).status is Status.FINISHED
-
-
 @pytest.mark.parametrize("keep_seen", [False, True])
 def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, keep_seen: bool) -> None:
     """The next worker continues it, and requests that the run had admitted are duplicates."""
@@ -363,35 +247,6 @@ def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) 
     assert again.take(1) == [1]
     assert again.exchange(put(2), ack(1), want=9).dropped == (0,)
     assert again.exchange(ack(2)).census.in_flight == 0
-
-
-def test_nothing_moved_opens_no_run(live: LiveFrontier) -> None:
-    """Of a finished one nothing is retried: it stays finished."""
-    finished_run(live)
-    assert retry_records(live.redis, live.frontier.name, look(live), (), [b"no such id!!"]) == (0, 0)
-    assert look(live).phase == "finished"
-
-
-def test_no_more_than_a_bounded_number_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """A script holds Redis while it runs: each call is given no more records, and no more bytes."""
-    live.frontier.keep_failed = 1000
-    worker.exchange(*puts(b"", 250), want=250)
-    worker.exchange(*(fail(n) for n in range(250)))
-    asked: list[int] = []
-
-    class Counting:
-        def evalsha(self, sha: str, count: int, *args: Any) -> Any:
-            asked.append(len(msgpack.unpackb(args[count + 2], raw=True)) // 2)
-            return live.redis.evalsha(sha, count, *args)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(live.redis, name)
-
-    overview = look(live)
-    retry_records(live.redis, live.frontier.name, overview)  # the script is known from here on
-    assert retry(Counting(), live.crawl, overview, failed=lambda record: True).failed == 250
-    assert max(asked) <= MAX_RECORDS
-    assert sum(asked) == 250
 
 
 def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from scrapy_dq.frontier import forget, frontier, keys, peek
+from scrapy_dq.frontier import forget, frontier, keys
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Order, Seen, Status
 from scrapy_dq.frontier.scripts import Script, lua_files, source
 from support.compact import chance_of_a_false_seen, compacted
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, numbers, put
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, numbers, put
 
 KEPT = replace(IDENTITY, keep_seen=True)
 LOAD, MOST_SPLITS, SWEPT_BESIDE, MOST_BUCKETS = 200, 6, 100, 2**28
@@ -50,44 +50,6 @@ def in_parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 # That it is a `seen`
-
-
-def test_what_was_put_counts_as_seen(live: LiveFrontier) -> None:
-    """In this run, when it is resumed, and after a rejoin."""
-    worker = HandWorker(live, "worker")
-    assert worker.exchange(seen(1, 1), seen(2, 2), seen(3, 1)).dropped == (2,)
-    assert worker.rejoin("again").status is Status.OK
-    assert worker.exchange(seen(4, 2), seen(5, 3)).dropped == (0,)
-    worker.leave()
-    resumed = HandWorker(live, "resumed")
-    assert resumed.exchange(seen(6, 3)).dropped == (0,)
-    assert resumed.exchange().census.seen == peek(live.redis, live.crawl).census.seen == 3
-    assert live.state()["tokens"][Admission.SEEN] == compacted([b"page %d" % n for n in (1, 2, 3)])
-
-
-@pytest.mark.parametrize("keep_seen", [True, False])
-def test_the_next_run_knows_what_is_kept(live: LiveFrontier, keep_seen: bool) -> None:
-    """Or nothing, and then no bucket is left behind."""
-    worker = HandWorker(live, "worker", KEPT)
-    worker.exchange(seen(1, 1), seen(2, 2))
-    finish(worker, keep_seen)
-    buckets = {name for name in live.key_names() if name.startswith("seen:")}
-    assert len(buckets) == (2 if keep_seen else 0)
-    again = HandWorker(live, "again", KEPT)
-    assert (again.run, again.exchange(seen(3, 1)).dropped) == (1, (0,) if keep_seen else ())
-
-
-def test_it_stays_for_a_retry(live: LiveFrontier) -> None:
-    """As long as what failed may be tried again; the next run does not know it."""
-    worker = HandWorker(live, "worker")
-    worker.exchange(seen(1, 1))
-    worker.take(1)
-    assert worker.exchange(fail(1)).status is Status.FINISHED
-    worker.leave()
-    assert peek(live.redis, live.crawl).census.seen == 1
-    again = HandWorker(live, "again")
-    assert again.exchange(seen(1, 1)).dropped == ()
-    live.state()
 
 
 def test_every_exchange_uses_what_is_stored(
@@ -241,18 +203,6 @@ def test_a_sweep_finds_all_of_very_many(live: LiveFrontier) -> None:
     assert live.dump() == {}
 
 
-def test_a_crawl_that_begins_again_discards_too(live: LiveFrontier) -> None:
-    """Its last run was finished, and nobody left it: the keys were still there."""
-    worker = HandWorker(live, "worker")
-    worker.exchange(seen(1, 1), want=1)
-    assert worker.exchange(ack(1)).status is Status.FINISHED
-    again = HandWorker(live, "again")
-    assert (again.run, again.joined.census.seen) == (1, 0)
-    assert live.redis.hlen(live.key("discarded")) == 1
-    assert again.exchange(seen(1, 1)).dropped == ()
-    live.state()
-
-
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: str) -> None:
     """Their directory says which they are."""
@@ -268,21 +218,6 @@ def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: st
 
 
 # What others do to it
-
-
-def test_a_bucket_that_was_filled_on_purpose_is_divided(live: LiveFrontier) -> None:
-    """However many are in it: more than a call takes."""
-    worker = HandWorker(live, "worker")
-    worker.exchange(seen(1, 1))
-    first = live.key(f"seen:{live.redis.hget(live.key('seen'), 'generation').decode()}:0")
-    # Their last nine digits are odd: they belong into the first bucket of the next round.
-    live.redis.sadd(first, *(10**18 + 2 * n + 1 for n in range(9000)))
-    live.redis.sadd(first, "no number")
-    live.redis.hset(live.key("seen"), "count", 1024 * LOAD)
-    assert worker.exchange(seen(2, 2), seeding=1).applied
-    assert directory(live)["buckets"] == 1025
-    assert live.redis.scard(first[:-1] + "1024") == 9000
-    assert live.redis.sismember(first, "no number")
 
 
 def test_an_interrupted_exchange_leaves_no_bucket_that_nobody_deletes(
@@ -329,15 +264,3 @@ def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None
             live.redis.eval(text, len(keys.FIXED), *keys.fixed(live.crawl))
     finally:
         live.redis.config_set("maxmemory", 0)
-
-
-def test_a_flush_ends_however_much_others_say_is_to_be_deleted(
-    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The crawl is gone; what is left of the buckets, the next run deletes some at a time."""
-    monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
-    HandWorker(live, "worker").exchange(put(1))
-    live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})
-    flushed = live.call("flush", ["worker"])
-    assert (flushed.joined, flushed.left) == ("", True)
-    assert live.key_names() == {"discarded"}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier import keys, peek
+from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Order, Seen, Status
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, numbers, put, release
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 HOUR = 3600.0
 CRAWL = replace(IDENTITY, keep_seen=True, seen_ttl_s=HOUR)
@@ -104,22 +104,6 @@ def test_without_a_time_to_live_nothing_is_forgotten(live: LiveFrontier) -> None
     age(live, 1, 10**5 * HOUR)
     finish(worker)
     assert HandWorker(live, "again", crawl).exchange(seen(2, 1)).dropped == (0,)
-
-
-def test_a_crawl_with_it_is_a_crawl(live: LiveFrontier) -> None:
-    """It is counted, shown, resumed, cleared and flushed like any other."""
-    worker = HandWorker(live, "worker", replace(CRAWL, keep_seen=False))
-    assert numbers(worker.exchange(seen(1, 1), seen(2, 2), want=1)) == [1]
-    assert peek(live.redis, live.crawl).census.seen == 2
-    worker.exchange(release(1))
-    assert live.state()["tokens"][Admission.SEEN] == {b"page 1", b"page 2"}
-    assert worker.rejoin("worker again").status is Status.OK
-    worker.exchange(*(ack(n) for n in worker.take(9)))
-    worker.leave()
-    assert live.key_names() == {"meta"}
-    HandWorker(live, "again", CRAWL).exchange(seen(1, 1))
-    assert live.call("flush", ["again"])[1].seen == 1
-    assert live.dump() == {}
 
 
 @pytest.mark.parametrize("method", ["join", "flush"])

@@ -28,16 +28,7 @@ from scrapy_dq.frontier.model import (
     Terms,
 )
 from support import stored
-from support.live_frontier import (
-    IDENTITY,
-    HandWorker,
-    LiveFrontier,
-    ack,
-    entry_id,
-    limited,
-    numbers,
-    put,
-)
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put
 
 SPREAD = replace(IDENTITY, shards=3)
 

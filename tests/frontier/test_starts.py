@@ -47,25 +47,6 @@ def test_others_do_not_finish_the_run(live: LiveFrontier, how: str, seeding: int
     assert live.state()["phase"] == "open"
 
 
-@pytest.mark.parametrize("how", ["killed", "leave"])
-def test_one_with_the_same_arguments_makes_up_for_it(live: LiveFrontier, how: str) -> None:
-    """Whether it comes later, as the next crawl does, or was there before."""
-    broken(live, how)
-    receipt = all_done(HandWorker(live, "worker", ARGS))
-    assert (receipt.status, receipt.census.incomplete) == (Status.FINISHED, 0)
-
-
-def test_one_that_was_complete_before_makes_up_for_it(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE: all with the same arguments yield the same."""
-    HandWorker(live, "complete", ARGS).exchange(put(1))
-    worker = HandWorker(live, "late", ARGS)
-    worker.exchange(seeding=1)
-    by = HandWorker(live, "by", OTHER)
-    assert live.call("fence", "late", by.epoch, by.run, True) == ("OK", "")
-    by.drain("late")
-    assert all_done(by).status is Status.FINISHED
-
-
 def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) -> None:
     """DQ_SEED_ONCE = False: what was complete, or under way, yielded its own requests."""
     early = HandWorker(live, "early", OWN)
@@ -138,26 +119,6 @@ def test_a_complete_start_is_not_broken_off_any_more(live: LiveFrontier) -> None
     worker.fence("worker", gone=True)
     worker.drain("worker")
     assert live.state()["starts"] == {"args": True}
-
-
-def test_a_program_has_no_start(live: LiveFrontier) -> None:
-    """A Queue, or `scrapy dq push`, that dies leaves nothing open either."""
-    program = HandWorker(live, "program", replace(IDENTITY, starts=""))
-    worker = HandWorker(live, "worker", ARGS)
-    worker.fence("program", gone=True)
-    worker.drain("program")
-    assert all_done(worker).status is Status.FINISHED
-    assert program.exchange().status in (Status.RESYNC, Status.FINISHED)
-
-
-def test_the_next_run_knows_nothing_of_it(live: LiveFrontier) -> None:
-    """Each run has its own."""
-    broken(live, "killed")
-    worker = HandWorker(live, "worker", ARGS)
-    assert all_done(worker).status is Status.FINISHED
-    worker.leave()
-    again = HandWorker(live, "again", OTHER)
-    assert (again.run, live.state()["starts"]) == (1, {})
 
 
 @pytest.mark.parametrize("how", ["killed", "leave"])

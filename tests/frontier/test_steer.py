@@ -6,15 +6,7 @@ import pytest
 
 from scrapy_dq.frontier.admin.control import Word, limit, steer
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.model import (
-    Claim,
-    Hold,
-    Seeding,
-    StartKeys,
-    Status,
-    Terms,
-    Words,
-)
+from scrapy_dq.frontier.model import Claim, Hold, Seeding, StartKeys, Status, Terms, Words
 from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, put, puts
 
 HOLDS = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING}
@@ -96,15 +88,6 @@ def test_other_limits_are_reported(live: LiveFrontier, worker: HandWorker) -> No
     limit(live.redis, live.crawl, "a", block_s=1)
     limit(live.redis, live.crawl, "a")
     assert worker.exchange().words == Words(1, limitings=1)
-
-
-def test_an_unknown_word_that_holds_is_a_pause(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nothing is leased under it; nobody fails over its name."""
-    live.redis.hset(live.key("meta"), mapping={"hold": "something new", "told": "1 0 0 0"})
-    worker.exchange(put(1))
-    receipt = worker.exchange(want=1)
-    assert (receipt.leases, receipt.words) == ((), Words(1, hold=Hold.PAUSED))
-    assert peek(live.redis, live.crawl).hold is Hold.PAUSED
 
 
 def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, worker: HandWorker) -> None:

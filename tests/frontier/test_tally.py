@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
 from scrapy_dq.frontier import shared_stats
-from scrapy_dq.frontier.model import FrontierRefused, Order
+from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.frontier.wire import pack_tally
-from support.live_frontier import HandWorker, LiveFrontier, put
+from support.live_frontier import HandWorker, LiveFrontier
 
 Delta = tuple[str, str, Any]
 
@@ -106,19 +105,6 @@ def test_a_new_frontier_begins_with_no_sums(live: LiveFrontier, teller: Teller) 
     assert read(live) == {}
 
 
-def test_a_flush_removes_the_sums(live: LiveFrontier, teller: Teller) -> None:
-    teller.tell(("sum", "a", 1))
-    live.call("flush", ["worker"])
-    assert live.key_names() == set()
-
-
-def test_an_invalid_number_of_a_tally_counts_as_missing(live: LiveFrontier, teller: Teller) -> None:
-    """Untrusted data may be there, too: then that worker's numbers start again."""
-    live.redis.hset(live.key("stats"), "told:source", b"soon")
-    assert teller.tell(("sum", "a", 1)) == "OK"
-    assert read(live) == {"a": 1}
-
-
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63)])
 def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, number: int) -> None:
     """Bytes received by a long crawl; a Lua number would round them."""
@@ -149,14 +135,3 @@ def test_a_key_of_another_type_is_refused(live: LiveFrontier, teller: Teller) ->
     assert live.dump() == before
     with pytest.raises(redis.ResponseError):
         read(live)
-
-
-def test_a_tally_moves_no_entry(open_frontier: Callable[..., LiveFrontier]) -> None:
-    """Its worker's exchanges continue their sequence."""
-    live = open_frontier(Order.FIFO)
-    worker = HandWorker(live, "worker")
-    worker.exchange(put(1), want=1)
-    before = live.state()
-    assert Teller(live, worker).tell(("sum", "a", 1)) == "OK"
-    assert live.state() == before
-    assert worker.exchange().applied
