@@ -16,11 +16,10 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -428,19 +427,6 @@ def test_a_stuck_script_keeps_nobody_out_and_does_not_outlive_its_users(place: P
 
 
 @every_kind
-def test_ensure_leaves_a_live_server_alone(place: Place) -> None:
-    """While it answers, nothing is started; only a user can have it started."""
-    user = place.user()
-    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
-        user.ensure()
-    assert user.acquire() == user.ensure()
-    assert place.log().count("is starting") == 1
-    user.release()
-    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
-        user.ensure()
-
-
-@every_kind
 def test_acquire_replaces_a_killed_server(place: Place) -> None:
     """The socket and the pid file of a killed server mislead nobody, even if that pid is used again."""
     place.client(place.user()).set("page", "1")
@@ -827,24 +813,6 @@ def test_ctrl_c_ends_what_was_to_become_a_daemon(place: Place, monkeypatch: pyte
     wait_until(lambda: not lives(pid), "the wrapper's child to end")
 
 
-def test_a_server_that_stops_answering_as_it_is_joined_is_an_error(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that could not join is not a user."""
-    user = place.user()
-    with monkeypatch.context() as patch:
-
-        def lose_reply(started: bool) -> None:
-            place.note_server()
-            raise redis.TimeoutError("Timeout reading from socket")
-
-        patch.setattr(user, "_note", lose_reply)
-        with pytest.raises(EmbeddedError, match=r"does not answer \(Timeout"):
-            user.acquire()
-    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
-        user.ensure()
-
-
 def test_a_server_that_does_not_stop_is_left_running_and_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -976,19 +944,6 @@ def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
 
 
 @every_kind
-def test_an_aof_cut_at_its_end_loads(place: Place) -> None:
-    """A crash in the middle of a write costs that write only."""
-    user = place.user()
-    client = place.client(user)
-    client.set("page", "1")
-    client.set("page", "2")
-    user.release()
-    aof = aof_file(place)
-    os.truncate(aof, aof.stat().st_size - 3)
-    assert place.client(user).get("page") == b"1"
-
-
-@every_kind
 def test_a_long_load_is_waited_for(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The start time-out is for a server that gives no sign; one that loads may take longer."""
     caplog.set_level(logging.INFO)
@@ -998,29 +953,6 @@ def test_a_long_load_is_waited_for(place: Place, caplog: pytest.LogCaptureFixtur
     client = place.client(waiting)
     assert client.dbsize() == 7_000
     assert "loading the stored crawls" in caplog.text
-
-
-def test_silence_counts_from_the_last_sign_of_life(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that said LOADING may be too busy to answer the next PING."""
-    place.user().acquire()
-    place.note_server()
-    user = place.user(start_timeout_s=0.3)
-    signs = iter(["loading"] * 25 + [None] * 5)  # one each POLL_S: 0.5 s, then 0.1 s
-    clock = [0.0]
-
-    def sleep(seconds: float) -> None:
-        clock[0] += seconds
-
-    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    monkeypatch.setattr(user, "_state", lambda: next(signs, "ready"))
-    user.acquire()
-    assert clock[0] > 0.55
-    signs = iter(["loading"] + [None] * 30)
-    other = place.user(start_timeout_s=0.3)
-    monkeypatch.setattr(other, "_state", lambda: next(signs))
-    with pytest.raises(EmbeddedError, match="lives, but gave no answer"):
-        other.acquire()
-    monkeypatch.undo()
 
 
 def test_a_hanging_starter_is_named(place: Place) -> None:
@@ -1044,27 +976,3 @@ def test_a_directory_that_cannot_be_used_is_an_error_with_its_path(
     place.directory.touch()
     with pytest.raises(EmbeddedError, match=f"needs the folder {place.directory}: .*DQ_DATA_DIR.*REDIS_URL"):
         place.user().acquire()
-
-
-def test_a_stale_socket_without_a_server_is_replaced(place: Place) -> None:
-    """A file that nobody listens on is no server."""
-    place.directory.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place.directory / "redis.sock"))
-    assert place.client(place.user()).ping()
-
-
-def test_the_log_says_who_started_joined_and_stopped(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """One INFO line each, with path, version and pid."""
-    caplog.set_level(logging.INFO)
-    users: Sequence[EmbeddedRedis] = [place.user(), place.user()]
-    for user in users:
-        user.acquire()
-    place.note_server()
-    for user in users:
-        user.release()
-    lines = [record.message for record in caplog.records if record.name == "scrapy_dq.embedded.server"]
-    assert [line.split()[2] for line in lines] == ["started", "joined", "stopped"]
-    for line in lines:
-        assert f"{users[0].version}, pid {users[0].pid}" in line
-        assert str(place.directory) in line

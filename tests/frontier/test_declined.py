@@ -59,17 +59,6 @@ def test_nothing_is_buried_while_a_present_worker_may_serve_it(
     assert receipt.census.waiting == receipt.census.declined == 0
 
 
-def test_a_worker_that_joins_later_is_offered_what_all_others_have_declined(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """While anything else is left, nothing is given up."""
-    worker.exchange(put(9))
-    worker.take(1)
-    declines(worker, 1, 2)
-    assert worker.exchange(want=5).census.dead == 0
-    assert sorted(HandWorker(live, "new code").take(5)) == [1, 2]
-
-
 @pytest.mark.parametrize("seeding", [2, 3])
 def test_a_worker_that_listens_or_whose_start_failed_does_not_keep_them(
     worker: HandWorker, seeding: int

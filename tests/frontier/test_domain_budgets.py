@@ -67,30 +67,6 @@ def test_what_waits_for_another_shard_counts(live: LiveFrontier, end: str) -> No
     assert worker.take(20) == {"ack": [], "bury": [1], "release": [0]}[end]
 
 
-def test_a_person_may_give_more(live: LiveFrontier) -> None:
-    """At once; 0: any number; negative: what the settings say."""
-    worker = begin(live, budgeted(1))
-    assert sorted(worker.take(20)) == [0, 10]
-    worker.exchange(ack(0), ack(10), seeding=1)
-    assert live.call("limit", A, budget=3)[3:] == (3, 1)
-    assert sorted(worker.take(20)) == [1, 2]
-    assert live.call("limit", B, budget=0)[3:] == (0, 1)
-    assert len(worker.take(20)) == 9
-    assert live.call("limit", A, budget=-1)[3:] == (1, 1)
-
-
-def test_the_next_run_begins_with_nothing_spent(live: LiveFrontier) -> None:
-    worker = HandWorker(live, "worker", budgeted(1))
-    worker.exchange(*puts(A, 1))
-    assert worker.take(1) == [0]
-    worker.exchange(ack(0))
-    worker.leave()
-    assert not live.redis.exists(live.key("spent"))
-    second = HandWorker(live, "second", budgeted(1))
-    second.exchange(*puts(A, 1))
-    assert second.take(1) == [0]
-
-
 def test_a_retry_after_the_end_spends_of_the_same_budget(live: LiveFrontier) -> None:
     """The run goes on under its number, also if nobody was a member at its end."""
     worker = HandWorker(live, "worker", budgeted(3))
@@ -251,11 +227,3 @@ def test_of_earlier_days_nothing_is_kept(live: LiveFrontier) -> None:
     assert live.redis.hkeys(live.key("spent")) == [B]
     worker.exchange(ack(1), seeding=1)
     assert sorted(live.redis.hkeys(live.key("spent"))) == [A, B]
-
-
-def test_who_joins_without_budgets_ends_them(live: LiveFrontier) -> None:
-    """Settings that differ replace the limits, as always."""
-    worker = begin(live, budgeted(1))
-    assert sorted(worker.take(20)) == [0, 10]
-    HandWorker(live, "other", IDENTITY).exchange(seeding=1)
-    assert len(worker.take(20)) == 18

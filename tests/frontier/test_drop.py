@@ -69,12 +69,6 @@ def test_what_was_dropped_stays_seen_and_the_run_ends_without_it(live: LiveFront
     assert worker.exchange(ack(0)).status.value == "FINISHED"
 
 
-def test_what_is_found_later_waits_again(everywhere: HandWorker, live: LiveFrontier) -> None:
-    drop(live.redis, live.crawl, TRAP.decode())
-    everywhere.exchange(put(500, 9, partition=TRAP))
-    assert 500 in everywhere.take(40)
-
-
 def test_a_partition_at_its_limit_is_no_obstacle(live: LiveFrontier) -> None:
     """It stands among those that wait for their leases, or for their time."""
     for first, limit in ((0, limited(concurrency=1)), (10, limited(100.0))):

@@ -26,18 +26,6 @@ A, B = b"a", b"b"
 # Settings and runs
 
 
-def test_other_settings_replace_all_limits(live: LiveFrontier, slow: HandWorker) -> None:
-    """A crawl is resumed with other limits: they hold, those set manually are gone, and this is reported."""
-    live.limit(A, delay_s=0.0)
-    live.limit(B, delay_s=7.0, concurrency=7)
-    slow.leave()
-    resumed = HandWorker(live, "resumed", limited(0.0, 3, b=(50.0, None)))
-    assert (resumed.joined.resumed, resumed.joined.limits_before) == (True, SLOW.limits)
-    assert live.limit(A) == (0.0, 3, 0.0)
-    assert live.limit(B) == (50.0, 3, 0.0)
-    assert numbers(resumed.exchange(want=9)) == [0, 1, 2]
-
-
 def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: HandWorker) -> None:
     """What was changed by hand, blocked or resting in the last one does not count any more."""
     for n in range(10):

@@ -36,6 +36,20 @@ def test_a_worker_holds_one_suspect_at_a_time(worker: HandWorker, suspects: list
     assert numbers(worker.exchange(ack(1), want=10)) == [2]
 
 
+@pytest.mark.parametrize("suspect", [1, 2])
+def test_suspects_and_released_entries_are_merged(
+    live: LiveFrontier, worker: HandWorker, suspect: int
+) -> None:
+    """Of a suspect and an entry that was released, the one that stood first goes first."""
+    victim = HandWorker(live, "victim")
+    worker.exchange(put(1), put(2), put(3))
+    for n in (1, 2):
+        assert (victim if n == suspect else worker).take(1) == [n]
+    worker.reclaim("victim")
+    worker.exchange(release(3 - suspect))
+    assert worker.take(9) == [1, 2, 3]
+
+
 def test_a_released_suspect_stays_one(live: LiveFrontier, worker: HandWorker, suspects: list[int]) -> None:
     """A worker that stops as it should charges nothing, but clears nobody either."""
     worker.take(1)

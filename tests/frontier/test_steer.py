@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.admin.control import Word, limit, steer
+from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.model import Claim, Hold, Seeding, StartKeys, Status, Terms, Words
+from scrapy_dq.frontier.model import Claim, Hold, Seeding, StartKeys, Terms, Words
 from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, put, puts
 
 HOLDS = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING}
@@ -45,49 +45,6 @@ def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> 
         assert len(worker.exchange(want=5, seeding=Seeding.LISTENING, terms=terms).leases) == 1
     finally:
         fed.close()
-
-
-def test_an_answer_that_was_lost_is_the_same_and_says_what_holds_now(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Leases of before stay leases; the word is heard nevertheless."""
-    worker.exchange(*puts(b"", 3), want=2)
-    say(live, Word.PAUSE)
-    again = worker.send(worker.last)
-    assert (numbers(again), again.words) == ([0, 1], Words(1, hold=Hold.PAUSED))
-
-
-def test_a_worker_that_joins_later_gets_the_orders_given_before(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """A stop is for those that were members: a later worker sees that it came before it."""
-    assert worker.joined.words == Words()
-    say(live, Word.STOP)
-    say(live, Word.DRAIN)
-    later = HandWorker(live, "later")
-    assert later.joined.words == Words(2, stops=1, hold=Hold.DRAINING)
-    assert worker.exchange().words == later.exchange().words == later.joined.words
-
-
-def test_a_finished_run_is_reported_too_and_the_next_one_is_not_on_hold(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """A worker that is kept open after the end hears a stop; to be on hold ends with the run."""
-    say(live, Word.PAUSE)
-    assert worker.exchange().status is Status.FINISHED
-    say(live, Word.STOP)
-    told = worker.exchange()
-    assert (told.applied, told.words) == (False, Words(2, stops=1, hold=Hold.PAUSED))
-    worker.leave()
-    assert HandWorker(live, "next").joined.words == Words(2, stops=1)
-
-
-def test_other_limits_are_reported(live: LiveFrontier, worker: HandWorker) -> None:
-    """What buffers hold was leased under other ones; a block, or a mere look, tells by itself."""
-    limit(live.redis, live.crawl, "a", delay_s=1)
-    limit(live.redis, live.crawl, "a", block_s=1)
-    limit(live.redis, live.crawl, "a")
-    assert worker.exchange().words == Words(1, limitings=1)
 
 
 def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, worker: HandWorker) -> None:

@@ -97,14 +97,6 @@ def test_sums_outlast_the_run_and_end_with_the_next(live: LiveFrontier, teller: 
     assert teller.tell(("sum", "a", 1)) == "FINISHED"
 
 
-def test_a_new_frontier_begins_with_no_sums(live: LiveFrontier, teller: Teller) -> None:
-    """Its meta was deleted or evicted: the rest belongs to another one."""
-    teller.tell(("sum", "a", 1))
-    live.redis.delete(live.key("meta"))
-    HandWorker(live, "new")
-    assert read(live) == {}
-
-
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63)])
 def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, number: int) -> None:
     """Bytes received by a long crawl; a Lua number would round them."""
@@ -117,13 +109,6 @@ def test_a_sum_that_overflows_continues_as_a_broken_number(live: LiveFrontier, t
     for _ in range(2):
         assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"
     assert read(live) == pytest.approx({"a": 2.0**64, "b": 2e30, "c": 2e300})
-
-
-def test_names_of_stats_are_kept_as_they_are(live: LiveFrontier, teller: Teller) -> None:
-    """Colons, slashes, spaces, other scripts; the same name may be counted and compared."""
-    names = ["a:b", "sum:a", "told:source", "", "é/ü", "x" * 5000]
-    teller.tell(*(("sum", name, n) for n, name in enumerate(names, 1)))
-    assert read(live) == {name: n for n, name in enumerate(names, 1)}
 
 
 def test_a_key_of_another_type_is_refused(live: LiveFrontier, teller: Teller) -> None:

@@ -170,15 +170,6 @@ def test_other_spider_arguments_are_warned_about(server: RedisServer, make_proje
     assert "prose" not in warning
 
 
-def test_arguments_in_the_name_make_crawls_of_their_own(project: Project, live: LiveFrontier) -> None:
-    """What the warning advises."""
-    join(live, "stopped", GONE, replace(OURS, spider_args='{"category": "poetry"}')).leave()
-    settings = {"DQ_CRAWL": "%(spider)s-%(category)s"}
-    worker = project.run_worker(settings=settings, args={"category": "prose"}, timeout_s=30)
-    assert "new run 0" in opening_line(worker, f"{project.name}-prose")
-    assert not warnings_of(worker)
-
-
 # SCHEDULER_FLUSH_ON_START
 
 FLUSH = {"SCHEDULER_FLUSH_ON_START": "1"}

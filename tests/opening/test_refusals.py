@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -312,12 +312,3 @@ def test_the_stored_crawl_of_these_tests_is_one_that_opens(tmp_path: Path) -> No
         Stage({server.kind: server}, stack, project.name).store()
         worker = project.run_to_end(timeout_s=30)
         assert "resumed run 0; 2 waiting, 0 in flight, 1 seen" in worker.text
-
-
-def test_an_old_redis_is_asked_for_nothing_but_its_version() -> None:
-    """The double that stands for it answers as one: a client gets through PING and INFO."""
-    with OldRedis() as old, closing(redis.Redis.from_url(old.url, protocol=2)) as client:
-        assert client.ping()
-        assert client.info()["redis_version"] == "5.0.14"
-        with pytest.raises(redis.ResponseError):
-            client.get("key")

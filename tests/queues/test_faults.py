@@ -24,7 +24,7 @@ from scrapy_dq.queue import FrontierLost, FrontierRefused, FrontierUnavailable, 
 from support.live_frontier import HandWorker, LiveFrontier
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
-from support.waiting import Stopwatch, free_port, patience, wait_until
+from support.waiting import Stopwatch, patience, wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
@@ -62,6 +62,14 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
+
+
+def finish_without(live: LiveFrontier, own: str) -> None:
+    """Have another worker declare *own* dead, and finish the run."""
+    other = HandWorker(live, "other")
+    other.reclaim(own)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
 
 
 def test_a_consumer_is_killed_and_redis_too(
@@ -242,12 +250,6 @@ def test_what_was_flushed_is_not_waited_for(
     q.close()
 
 
-def test_a_look_at_a_redis_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "START_PATIENCE_S", 0.1)
-    with pytest.raises(FrontierRefused, match="cannot be reached"):
-        make(url=f"redis://127.0.0.1:{free_port()}").qsize()
-
-
 def test_a_redis_that_is_not_there_yet(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,9 +258,9 @@ def test_a_redis_that_is_not_there_yet(
     proxy = start_proxy(redis_server.url)
     proxy.refuse()
     q = make(url=proxy.url)
-    for _ in range(2):
+    for call in (q.qsize, lambda: q.put(1), lambda: q.put(1)):
         with pytest.raises(FrontierRefused, match="cannot be reached"):
-            q.put(1)
+            call()
     proxy.pass_through()
     q.put(2)
     assert q.get() == 2
@@ -364,34 +366,20 @@ def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl
         assert fresh.get() == "b"
 
 
-def test_a_redis_that_was_emptied_while_a_put_waits(
-    start_redis: Callable[..., RedisServer], crawl_name: str
+@pytest.mark.parametrize("call", ["put", "flush"])
+def test_a_redis_that_was_emptied_while_a_call_waits(
+    start_redis: Callable[..., RedisServer], crawl_name: str, call: str
 ) -> None:
-    """For room, which there will never be."""
+    """A put for room, which there will never be; a flush ends, however long it may wait."""
     server = start_redis(appendonly=True)
     q = Queue(crawl_name, 1, url=server.url)
     q.put("a")
-    putting = Background(lambda: q.put("b"))
-    assert putting.blocked
-    with server.client() as client:
-        client.flushall()
-    with pytest.raises(FrontierLost, match="A new Queue object"):
-        putting.wait()
-    q.close()
-
-
-def test_a_redis_that_was_emptied_during_a_flush(
-    start_redis: Callable[..., RedisServer], crawl_name: str
-) -> None:
-    """flush() ends, however long it may wait."""
-    server = start_redis(appendonly=True)
-    q = Queue(crawl_name, url=server.url)
-    q.put("a")
-    flushing = Background(q.flush)
+    waiting = Background({"put": lambda: q.put("b"), "flush": q.flush}[call])
+    assert call == "flush" or waiting.blocked
     with server.client() as client:
         client.flushall()
     with pytest.raises(FrontierLost):
-        flushing.wait()
+        waiting.wait()
     q.close()
 
 
@@ -420,11 +408,7 @@ def test_a_process_that_was_suspended_at_the_end_of_the_run(
     wait_until(lambda: live.call("census").done == 1, "the program waits for an item")
     assert lines() == ["first"]
     program.send(signal.SIGSTOP)
-    other = HandWorker(live, "other")
-    (sleeper,) = live.members() - {"other"}
-    other.reclaim(sleeper)
-    assert other.exchange().status.value == "FINISHED"
-    other.leave()
+    finish_without(live, *live.members())
     q = make()
     q.put("second")
     os.kill(program.pid, signal.SIGCONT)
@@ -447,10 +431,7 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     proxy.black_hole()
     putting = Background(lambda: q.put_all(range(3)))
     assert putting.blocked
-    other = HandWorker(live, "other")
-    other.reclaim(own)
-    assert other.exchange().status.value == "FINISHED"
-    other.leave()
+    finish_without(live, own)
     following = make()
     join_crawl(following)
     proxy.pass_through()
@@ -472,10 +453,7 @@ def test_a_next_run_that_cannot_be_joined_is_told(
     proxy.black_hole()
     putting = Background(lambda: q.put("a"))
     assert putting.blocked
-    other = HandWorker(live, "other")
-    other.reclaim(own)
-    assert other.exchange().status.value == "FINISHED"
-    other.leave()
+    finish_without(live, own)
     live.redis.hset(live.key("meta"), "schema", "0")
     proxy.pass_through()
     with pytest.raises(FrontierLost, match=r"has a new run that cannot be joined: .*schema version '0'"):

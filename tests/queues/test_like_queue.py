@@ -92,15 +92,6 @@ def test_timeouts(like_queue: LikeQueue) -> None:
     assert q.get(timeout=0) == "c"
 
 
-def test_a_get_waits_for_a_put(like_queue: LikeQueue) -> None:
-    """get without a timeout returns when another thread has put something."""
-    q = like_queue()
-    getting = Background(q.get)
-    assert getting.blocked
-    q.put("a")
-    assert getting.wait() == "a"
-
-
 def test_a_put_waits_for_room(like_queue: LikeQueue) -> None:
     """put without a timeout returns when another thread has got something; the order stays."""
     q = like_queue(1)
@@ -158,30 +149,6 @@ def test_the_example_of_the_documentation(like_queue: LikeQueue) -> None:
         q.put(item)
     q.join()
     assert worked == dict.fromkeys(range(60), 1)
-
-
-def test_several_producers_and_consumers(like_queue: LikeQueue) -> None:
-    """However many threads put and get, past a small maxsize, every item comes out once."""
-    q = like_queue(4)
-    got: list[Any] = []
-
-    def produce(name: int) -> None:
-        for n in range(20):
-            q.put((name, n))
-
-    def consume() -> None:
-        while (item := q.get()) is not None:
-            got.append(item)
-
-    producers = [Background(lambda name=name: produce(name)) for name in range(3)]  # type: ignore[misc]
-    consumers = [Background(consume) for _ in range(3)]
-    for producer in producers:
-        producer.wait(30)
-    for _ in consumers:
-        q.put(None)
-    for consumer in consumers:
-        consumer.wait(30)
-    assert sorted(got) == [(name, n) for name in range(3) for n in range(20)]
 
 
 def shut(q: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 from scrapy import FormRequest, Request, Spider
 
 from scrapy_dq import Queue
-from scrapy_dq.codec import FORMAT, CannotDecode, Codec, Items, formats
+from scrapy_dq.codec import CannotDecode, Codec, Items
 from scrapy_dq.frontier.model import FrontierRefused, Order
 from scrapy_dq.settings import ConfigError
 from support.live_frontier import HandWorker, LiveFrontier, put
@@ -112,17 +112,6 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
     }
     form = items.decode(codec.encode(FormRequest("http://localhost/", formdata={"a": "b"})))
     assert (form["method"], form["body"]) == ("POST", b"a=b")
-
-
-def test_the_formats_of_entries(items: Items) -> None:
-    """A number keeps its meaning: requests, payloads of start keys, items; others are refused."""
-    known = formats.PAYLOAD, formats.ITEM, formats.SERIALIZED, formats.TRACED, formats.FROM_STREAM
-    assert (FORMAT, *known) == (1, 2, 3, 4, 7, 8)
-    assert items.decode(b"\x02http://localhost/") == b"http://localhost/"
-    assert items.encode("a") == b"\x03\xa1a"
-    for payload in (b"", b"\x04a", b"\xffa"):
-        with pytest.raises(CannotDecode, match="its format is"):
-            items.decode(payload)
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,3 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
         if page.kills:
             page.links.clear()
     return site
-
-
-def reachable(site: list[Page]) -> set[int]:
-    """Return the pages that a whole crawl processes."""
-    found, waiting = {START}, [START]
-    while waiting:
-        for link in site[waiting.pop()].links:
-            if link.page not in found:
-                found.add(link.page)
-                waiting.append(link.page)
-    return found
