@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
 from scrapy_dq.frontier.scripts import Function, Script
+from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
@@ -173,6 +174,20 @@ class Engine(Listener):
         if not self._stopped:
             await self.stop(0)
         await self._connection.close()
+
+    @property
+    def dialogues(self) -> Sequence[Dialogue]:
+        return self.worker.dialogues
+
+    @property
+    def home(self) -> Dialogue:
+        return self.worker.home
+
+    async def until_stored(self, count: int = 1) -> None:
+        """Wait until as many entries wait, or are in flight."""
+        await until(
+            lambda: self.worker.census.waiting + self.worker.census.in_flight == count, "it is stored"
+        )
 
     async def join(self) -> Joined:
         return await self.worker.start(uuid.uuid4().hex)

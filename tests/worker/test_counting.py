@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-import redis
 
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Figures, FrontierUnavailable, Member
 from scrapy_dq.frontier.worker.counting import NOTED_S, REPORT_EVERY_S, Counting
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.outage import Wait
-from scrapy_dq.inspection.history import read_events, read_samples
-from support.proxy import RedisProxy
+from scrapy_dq.inspection.history import read_events
 from support.redis_server import Kind, RedisServer
 from worker.engine import Crawl, Engine, until
 
@@ -166,27 +163,3 @@ async def test_a_heartbeat_reports_now_and_then(monkeypatch: pytest.MonkeyPatch)
         assert frontier.reports[2] == (Figures(1, 0.5, 0, 5.0), 5.0)
     finally:
         heartbeat.stop()
-
-
-async def test_a_worker_reports_its_exchanges_and_its_outages(
-    crawl: Crawl, proxy: RedisProxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The outage of a Redis that was away for a while is in the journal, with its length."""
-    monkeypatch.setattr("scrapy_dq.frontier.worker.counting.REPORT_EVERY_S", 0.0)
-    async with Engine(crawl, url=proxy.url, ttl_s=0.6) as engine:
-        await until(lambda: read_samples(client, crawl.name), "a sample")
-        proxy.refuse()
-        await until(lambda: engine.worker.outage, "no answer")
-        await asyncio.sleep(NOTED_S)  # the outage lasts at least as long
-        proxy.pass_through()
-        await until(lambda: [e for e in read_events(client, crawl.name) if e.kind == "outage"], "it is noted")
-    (outage,) = [event for event in read_events(client, crawl.name) if event.kind == "outage"]
-    assert outage.count >= NOTED_S * 1000
-    assert outage.who == engine.worker.id
-    sums = client.hget(f"dq:{{{crawl.name}}}:meta", "sampled")
-    assert sums is not None
-    _, _, exchanges, exchange_ms, errors, outage_ms, _ = map(int, sums.split())
-    assert exchanges > 0
-    assert errors > 0
-    assert outage_ms >= outage.count
-    assert exchange_ms >= 0

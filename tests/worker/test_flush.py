@@ -79,37 +79,12 @@ async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
     task.cancel()
 
 
-async def test_a_crawl_without_workers_is_deleted_at_once(crawl: Crawl, dump: Dump) -> None:
-    """What was deleted is reported; there may be nothing."""
-    async with frontier_of(crawl) as frontier:
-        await add(frontier, "a", GONE)
-        await frontier.leave("a", "epoch", 0, False)
-        assert (await flush(frontier, 30)).deleted == Census(waiting=3)
-        assert not dump()
-        assert (await flush(frontier, 30)).deleted == Census()
-
-
 async def test_a_worker_that_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
     """Its leases go with the rest."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
         assert (await asyncio.wait_for(flush(frontier, 600), 60)).deleted == Census(waiting=2, in_flight=1)
         assert not dump()
-
-
-async def test_a_worker_that_beats_is_seen_at_once_and_nothing_is_deleted(crawl: Crawl, dump: Dump) -> None:
-    """Refused long before the TTL, naming the worker, the crawl and the ways out."""
-    async with frontier_of(crawl) as frontier:
-        await add(frontier, "alive", ELSEWHERE)
-        await add(frontier, "silent", ELSEWHERE)
-        await add(frontier, "gone", GONE)
-        before = dump()
-        async with beating(frontier, "alive"):
-            with pytest.raises(FrontierRefused, match="alive") as refusal:
-                await asyncio.wait_for(flush(frontier, 600), 60)
-        assert dump() == before
-    for word in (crawl.name, "SCHEDULER_FLUSH_ON_START", "DQ_CRAWL"):
-        assert word in str(refusal.value)
 
 
 async def test_a_worker_that_is_silent_is_watched_for_the_ttl(

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S, Heartbeat, Observer
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Observer
 from support.proxy import RedisProxy
 from support.waiting import wait_until
 from worker.engine import IDENTITY, Crawl, Engine, until
@@ -296,16 +296,6 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
     heartbeat.stop()
     await until(lambda: threading.active_count() == before, "the thread has ended")
     assert all(each.client.aclose.await_count == 1 for each in frontiers)
-
-
-def test_the_interval_finds_local_deaths_soon_whatever_the_ttl() -> None:
-    """A sixth of the TTL, and a second at most."""
-
-    def interval(ttl_s: float) -> float:
-        return Heartbeat(ttl_s=ttl_s)._interval_s
-
-    assert interval(3) == 0.5
-    assert interval(30) == interval(3600) == LONGEST_INTERVAL_S == 1.0
 
 
 def test_other_shards_than_home_are_told_rarely() -> None:

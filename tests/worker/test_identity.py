@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier.worker import identity as identity_module
-from scrapy_dq.frontier.worker.identity import certainly_dead, new_worker_id, own_identity
+from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 from support.waiting import wait_until
 
 Child = Callable[[], tuple["subprocess.Popen[str]", dict[str, Any]]]
@@ -89,22 +89,6 @@ def test_nothing_is_certain_where_the_system_gives_no_information(field: str) ->
     """Two systems without boot ids are not the same one."""
     own = own_identity() | {field: ""}
     assert not certainly_dead(own | {"pid": 2**22 + 1, "pid_start": "1"}, own)
-
-
-@pytest.mark.parametrize("pid", [None, "1", 0, -1, 1.5])
-def test_garbage_in_place_of_a_pid_proves_nothing(pid: Any) -> None:
-    """It comes out of Redis."""
-    own = own_identity()
-    assert not certainly_dead(own | {"pid": pid, "pid_start": "1"}, own)
-    assert not certainly_dead({}, own)
-
-
-def test_worker_ids_are_fresh_and_say_where_to_look() -> None:
-    """Host and pid to read, a uuid to be unique."""
-    own = own_identity()
-    first, second = new_worker_id(own), new_worker_id(own)
-    assert first != second
-    assert first.startswith(f"{own['host'][:40]}-{os.getpid()}-")
 
 
 def _stat(pid: int) -> str:

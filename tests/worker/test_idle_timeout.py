@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,64 +50,64 @@ class Jumping(selectors.SelectSelector):
         return super().select(0)
 
 
+Scenario = Callable[[Any, IdleTimeout], Awaitable[None]]
+
+
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that runs a scenario on a loop whose time is that of its timers alone."""
+def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Yield a function that plays a scenario on a loop whose time is that of its timers alone."""
     clock = Jumping()
     loop = asyncio.SelectorEventLoop(clock)
     monkeypatch.setattr(loop, "time", lambda: clock.now)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    yield lambda scenario: loop.run_until_complete(scenario())
+
+    async def begin(scenario: Scenario, patience_s: float) -> None:
+        worker: Any = Worker()
+        await scenario(worker, IdleTimeout(worker, patience_s, worker.paused))
+
+    yield lambda scenario, patience_s=PATIENCE_S: loop.run_until_complete(begin(scenario, patience_s))
     loop.close()
 
 
-def test_it_ends_when_nothing_came_for_long_enough(run: Any) -> None:
+def test_it_ends_when_nothing_came_for_long_enough(play: Any) -> None:
     """From the first time that there is nothing to do, and not before."""
 
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
+    async def scenario(worker: Any, listening: IdleTimeout) -> None:
         assert await after(listening, worker, 2 * PATIENCE_S)
         assert listening.idle()
         assert not await after(listening, worker, 3 * PATIENCE_S)
         assert not listening.on
 
-    run(scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("patience_s", [0.0, float("inf")])
-def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float, run: Any) -> None:
+def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float, play: Any) -> None:
     """0: closes at once, as plain Scrapy. inf: stays open forever."""
 
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, patience_s, worker.paused)
+    async def scenario(worker: Any, listening: IdleTimeout) -> None:
         assert listening.on == bool(patience_s)
         listening.idle()
         assert await after(listening, worker, 2 * PATIENCE_S) == bool(patience_s)
 
-    run(scenario)
+    play(scenario, patience_s)
 
 
-def test_what_others_did_meanwhile_is_counted(run: Any) -> None:
+def test_what_others_did_meanwhile_is_counted(play: Any) -> None:
     """Between two looks a page came and went, on another worker: the wait starts again, then."""
 
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
+    async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.idle()
         assert await after(listening, worker, 0.6 * PATIENCE_S)
         worker.census = Census(done=1)
         assert await after(listening, worker, 0.8 * PATIENCE_S)
         assert not await after(listening, worker, 0.6 * PATIENCE_S)
 
-    run(scenario)
+    play(scenario)
 
 
-def test_who_has_something_to_do_at_the_end_of_the_wait_begins_it_again(run: Any) -> None:
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
+def test_who_has_something_to_do_at_the_end_of_the_wait_begins_it_again(play: Any) -> None:
+    async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.idle()
         worker.idle = False
         assert await after(listening, worker, 3 * PATIENCE_S)
@@ -114,51 +115,30 @@ def test_who_has_something_to_do_at_the_end_of_the_wait_begins_it_again(run: Any
         listening.idle()
         assert not await after(listening, worker, 3 * PATIENCE_S)
 
-    run(scenario)
+    play(scenario)
 
 
-def test_an_outage_is_no_idleness(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    """While Redis is away nobody knows what is fed there: the wait begins when it is back."""
+OBSTACLES: dict[str, dict[str, Any]] = {
+    "Redis is away": {},
+    "one shard is away": {"outage": "no answer"},
+    "the engine is paused": {"pause": True},
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_what_keeps_others_from_being_heard_is_no_idleness(
+    monkeypatch: pytest.MonkeyPatch, play: Any, obstacle: str
+) -> None:
+    """Nobody knows what is fed meanwhile, or takes it: the wait begins when that has ended."""
     monkeypatch.setattr(module, "SILENT_S", 0.03)
 
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
+    async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.exchanged()
         listening.idle()
-        assert await after(listening, worker, 6 * PATIENCE_S, silent=True)
+        vars(worker).update(OBSTACLES[obstacle])
+        silent = not OBSTACLES[obstacle]
+        assert await after(listening, worker, 6 * PATIENCE_S, silent=silent)
+        vars(worker).update(outage="", pause=False)
         assert not await after(listening, worker, 4 * PATIENCE_S)
 
-    run(scenario)
-
-
-def test_an_outage_of_one_shard_is_no_idleness(run: Any) -> None:
-    """The others answer meanwhile; what is fed lies in the one that does not."""
-
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
-        listening.exchanged()
-        listening.idle()
-        worker.outage = "no answer"
-        assert await after(listening, worker, 6 * PATIENCE_S)
-        worker.outage = ""
-        assert not await after(listening, worker, 4 * PATIENCE_S)
-
-    run(scenario)
-
-
-def test_a_pause_is_no_idleness(run: Any) -> None:
-    """While the engine is paused nothing is taken of what is fed: the wait begins when it goes on."""
-
-    async def scenario() -> None:
-        worker: Any = Worker()
-        listening = IdleTimeout(worker, PATIENCE_S, worker.paused)
-        listening.exchanged()
-        listening.idle()
-        worker.pause = True
-        assert await after(listening, worker, 6 * PATIENCE_S)
-        worker.pause = False
-        assert not await after(listening, worker, 4 * PATIENCE_S)
-
-    run(scenario)
+    play(scenario)

@@ -123,18 +123,6 @@ async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: 
     assert proxy.commands["RPUSH"] == 4
 
 
-async def test_several_keys_share_a_trip(proxy: RedisProxy, key: str, stored: Stored) -> None:
-    """Each key gets its items in their order."""
-    other = key + ":other"
-    async with writing(proxy.url) as writer:
-        for n in range(20):
-            write(writer, (key, other)[n % 2], f"{n}")
-        await until(lambda: writer.counts["stored"] == 20, "all are stored")
-    assert stored(key) == [f"{n}" for n in range(0, 20, 2)]
-    assert stored(other) == [f"{n}" for n in range(1, 20, 2)]
-    assert proxy.commands["RPUSH"] == 2
-
-
 @pytest.mark.parametrize("kind", ["list", "stream"])
 @pytest.mark.parametrize("away", ["refuse", "black_hole"])
 async def test_an_outage_loses_no_item_and_no_order(
@@ -275,20 +263,6 @@ async def test_after_the_grace_an_item_has_the_time_of_a_trip(
         await asyncio.gather(*write(writer, key, "a"))
         await asyncio.gather(*write(writer, key, "b"))
         assert writer.gave_up == 0
-    assert stored() == ["a", "b"]
-
-
-async def test_a_redis_that_is_back_within_the_grace_takes_all(
-    proxy: RedisProxy, key: str, stored: Stored
-) -> None:
-    """Nothing fails."""
-    async with writing(proxy.url, grace_s=10) as writer:
-        proxy.refuse()
-        waiting = write(writer, key, "a", "b")
-        writer.is_closing = True
-        await writer.until_tried(3)
-        proxy.pass_through()
-        await asyncio.gather(*waiting)
     assert stored() == ["a", "b"]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from scrapy_dq.frontier.model import MAX_LEASES, Ack, Fail, Lease, Release
+from scrapy_dq.frontier.model import MAX_LEASES, Ack, Lease, Release
 from scrapy_dq.frontier.worker.leases import RECENT, Leases
 
 A, B, C = b"a.com", b"b.com", b"c.com"
@@ -111,16 +111,6 @@ def test_among_equals_the_partition_that_was_served_last_comes_last(held: Held) 
     assert served == [A, B, C] * 3
 
 
-def test_what_ended_is_not_at_work_any_more(held: Held) -> None:
-    """However it ended; and it counts once."""
-    a, b = held.fill(A, B)
-    assert held.ids(2) == [a, b]
-    held.fill(B, A)
-    for move in (Fail(b, "", ""), Fail(b, "", ""), Ack(b)):
-        held.settle(move)
-    assert held.partitions(2) == [B, A]
-
-
 def test_a_partition_without_room_is_skipped(held: Held) -> None:
     """It waits in its buffer, and delays nobody."""
     held.fill(A, A, B)
@@ -149,16 +139,6 @@ def test_what_is_downloaded_makes_room_before_it_is_done(held: Held) -> None:
     assert held.running == 1
 
 
-def test_usable_is_what_there_is_room_for(held: Held) -> None:
-    held.fill(A, A, A, B, B)
-    held.slots = {A: 2, B: -3}
-    assert (held.buffered, held.usable) == (5, 2)
-    held.slots = {A: 9, B: 9}
-    assert (held.buffered, held.usable) == (5, 5)
-    held.empty_buffer()
-    assert (held.buffered, held.usable, held.has_buffered) == (0, 0, False)
-
-
 def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
     """Others are, meanwhile."""
     early, late = held.stint(A, NOW + 1), held.stint(B, NOW + 2)
@@ -169,13 +149,6 @@ def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
     assert held.next_send_at(NOW + 1) == NOW + 2
     assert held.ids(2, NOW + 2) == [*late, None]
     assert held.next_send_at(NOW + 2) is None
-
-
-def test_a_partition_without_times_has_none_to_wait_for(held: Held) -> None:
-    """Without room is not before its time."""
-    held.fill(A, B)
-    held.slots = {A: 0}
-    assert held.next_send_at(NOW) is None
 
 
 def test_the_next_of_a_stint_waits_until_the_one_before_it_was_sent(held: Held) -> None:
@@ -211,15 +184,6 @@ def test_the_next_of_a_stint_goes_in_place_of_one_that_is_never_sent(held: Held)
     held.sent(two, NOW)
     assert held.take(NOW + 0.5) is None
     assert held.ids(1, NOW + 1) == [three]
-
-
-def test_sending_is_reported_once_and_of_leases_with_a_time_only(held: Held) -> None:
-    [plain], [timed] = held.fill(A), held.stint(B, NOW)
-    assert set(held.ids(2)) == {plain, timed}
-    assert held.sent(plain, NOW) is None
-    assert held.sent(timed, NOW) == B
-    assert held.sent(timed, NOW) is None
-    assert held.sent(b"unheard of..", NOW) is None
 
 
 def test_one_that_ends_without_being_sent_delays_nobody(held: Held) -> None:
@@ -258,14 +222,6 @@ def test_here_tells_what_is_held_and_what_could_be_taken_more(held: Held) -> Non
     held.slots = {A: 5, B: 5}
     held.empty_buffer()
     assert held.here(0) == {A: (1, 4), B: (1, 4)}
-
-
-def test_here_does_not_tell_of_what_is_gone(held: Held) -> None:
-    """Of 100,000 partitions that were served, none stays in the way."""
-    for entry_id in held.fill(A, B, C):
-        assert held.take(NOW)
-        held.settle(Ack(entry_id))
-    assert held.here(5) == {}
 
 
 def test_here_looks_ahead_by_each_partitions_share_of_the_work(held: Held) -> None:

@@ -158,16 +158,6 @@ def test_what_went_to_disk_comes_back_in_order(tight: Outbox, tmp_path: Path, at
     assert list(tmp_path.iterdir()) == []
 
 
-def test_moves_on_disk_are_counted(tight: Outbox) -> None:
-    """The number of moves, of puts and of parentless puts is that of all places together."""
-    moves = every_kind(60)
-    for move in moves:
-        tight.append(move)
-    puts = [move for move in moves if isinstance(move, Put)]
-    assert (len(tight), tight.puts) == (60, len(puts))
-    assert tight.parentless == sum(put.parent is None for put in puts)
-
-
 def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
     """The log stands first; of older moves, on disk too, those that settle lost leases are gone.
 
@@ -256,20 +246,6 @@ def test_a_folder_that_cannot_be_locked_is_not_left_behind(
         tight.append(move)
     assert os.listdir(tmp_path) == []
     assert drain(tight, 7) == moves
-
-
-def test_a_folder_that_cannot_be_written_leaves_the_moves_in_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As a full disk does."""
-    monkeypatch.setattr(module, "MEMORY_MOVES", 10)
-    (file := tmp_path / "file").touch()
-    outbox = Outbox(str(file))
-    moves = every_kind(MAX_MOVES + 50)
-    for move in moves:
-        outbox.append(move)
-    assert drain(outbox, 1000) == moves
-    assert len(caplog.records) == 1
 
 
 def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,10 +79,6 @@ def test_moves_that_stay_behind_linger_from_the_last_answer(pace: Pace, clock: C
     assert pace.due_at(0, moves=3, full=False, waiting=0) == pytest.approx(clock.now + LINGER_S)
 
 
-def test_a_full_outbox_does_not_linger(pace: Pace) -> None:
-    assert pace.due_at(0, moves=1000, full=True, waiting=0) == 0
-
-
 def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace, clock: Clock) -> None:
     """At once while something waits or was made; after a grant of nothing it backs off."""
     pace.hungry = True
@@ -104,16 +100,6 @@ def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock
         assert len(pauses) > 5
         pace.granted(wanted=4, leases=0)
     pace.granted(wanted=4, leases=1)
-    assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_FIRST_S + 1e-6
-
-
-def test_a_worker_that_wants_nothing_looks_in_twice_a_second(pace: Pace, clock: Clock) -> None:
-    """The census, and the news that the run is over, come with exchanges only."""
-    assert 0.4 - 1e-6 <= pace.due_at(0, 0, False, 50) - clock.now <= 0.5 + 1e-6
-
-
-def test_an_exchange_without_leases_counts_only_if_leases_were_wanted(pace: Pace, clock: Clock) -> None:
-    pace.granted(wanted=0, leases=0)
     assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_FIRST_S + 1e-6
 
 
@@ -156,14 +142,6 @@ def test_but_not_for_long_and_not_if_others_wait_for_them(pace: Pace, spread: Pa
     assert spread.due_at(3, moves=1, full=False, waiting=9) == 0
 
 
-def test_of_several_shards_each_is_asked_more_rarely(spread: Pace, clock: Clock) -> None:
-    """All together about as often as one."""
-    assert 0.8 * SLOW_MOST_S - 1e-6 <= spread.due_at(0, 0, False, 50) - clock.now <= SLOW_MOST_S + 1e-6
-    for _ in range(8):
-        spread.granted(wanted=4, leases=0)
-    assert spread.due_at(4, 0, False, 0) - clock.now <= SLOW_MOST_S + 1e-6
-
-
 def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
     """Less what is in the buffer; nothing at all without capacity."""
     assert pace.want(capacity=8, running=0, buffered=0, usable=0) == 9
@@ -189,14 +167,6 @@ def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
         clock.now += 0.1
         pace.answered(clock.now - 0.1, clock.now)
     assert pace.want(capacity=8, running=8, buffered=0, usable=0) == 1
-
-
-def test_what_there_is_no_room_for_counts_only_in_a_full_buffer(pace: Pace) -> None:
-    """What one slow domain has in the buffer delays no other."""
-    assert pace.want(capacity=8, running=0, buffered=5, usable=0) == 9
-    assert pace.want(capacity=8, running=0, buffered=5, usable=3) == 6
-    assert pace.want(capacity=8, running=0, buffered=30, usable=0) == 9
-    assert pace.want(capacity=10**6, running=0, buffered=MAX_LEASES - 1, usable=0) == 1
 
 
 # What falls due
@@ -238,19 +208,6 @@ def test_what_is_due_and_does_not_come_is_not_asked_for_at_once(pace: Pace, cloc
     for next_due_s in (1e-9, 0.001, AHEAD_LEAST_S / 2):
         pace.expect(next_due_s, True)
         assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(IDLE_FIRST_S)
-
-
-def test_a_worker_that_wants_nothing_does_not_wait_for_what_falls_due(pace: Pace, clock: Clock) -> None:
-    pace.expect(0.1, False)
-    assert pace.due_at(0, 0, False, 0) - clock.now >= 0.8 * IDLE_LONGEST_S
-
-
-def test_a_move_goes_out_however_quiet_it_is(pace: Pace, clock: Clock) -> None:
-    idle(pace)
-    pace.expect(1000, True)
-    pace.first_move()
-    pace.hungry = False
-    assert pace.due_at(4, 1, False, 0) - clock.now == pytest.approx(LINGER_S)
 
 
 def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import redis
@@ -15,7 +14,6 @@ import redis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Lease, Limits
 from scrapy_dq.frontier.worker import outage, pace
-from support import stored
 from support.proxy import RedisProxy
 from support.waiting import Stopwatch
 from worker.engine import IDENTITY, Crawl, Engine, call_of, until
@@ -68,67 +66,6 @@ async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_
         assert min(crawl.gaps(A)) >= 0.25 - EARLY_S
 
 
-@pytest.mark.usefixtures("far_ahead")
-async def test_other_partitions_do_not_wait_for_one_with_a_delay(crawl: Crawl) -> None:
-    crawl.size = 0
-    async with Engine(crawl, identity=replace(IDENTITY, limits=Limits(own={"a.com": (0.3, None)}))) as engine:
-        for number in range(3):
-            engine.put(number, partition=A)
-        for number in range(10, 60):
-            engine.put(number, partition=B)
-        engine.seed(())
-        await engine.run()
-        last = {p: max(s.at for s in crawl.sent if s.partition == p) for p in (A, B)}
-        assert last[A] - last[B] > 0.3
-        assert min(crawl.gaps(A)) >= 0.3 - EARLY_S
-
-
-async def test_a_lease_that_is_sent_late_makes_those_after_it_late(crawl: Crawl) -> None:
-    """The delay is between two sendings, not between two leases; on the next worker, too."""
-    crawl.size = 0
-    async with Engine(crawl, **limited(0.2)) as a, Engine(crawl, **limited(0.2)) as b:
-        a.may_send.clear()
-        b.seed(())
-        for number in range(3):
-            a.put(number, partition=A)
-        running = asyncio.ensure_future(a.run())
-        await until(lambda: a.works, "the first of them is at work")
-        a.seed(())
-        others = asyncio.ensure_future(b.run())
-        await asyncio.sleep(0.3)
-        assert (len(a.works), b.works) == (1, {})
-        a.may_send.set()
-        await asyncio.gather(running, others)
-        assert len(crawl.sent) == 3
-        assert min(crawl.gaps(A)) >= 0.2 - EARLY_S
-
-
-async def test_a_sending_is_reported_with_the_next_exchange(crawl: Crawl, client: redis.Redis) -> None:
-    """Until then nobody else leases from the partition; then somebody does, while the first is at work."""
-    crawl.size = 0
-    unsent = in_redis(client, crawl)
-    async with Engine(crawl, concurrency=1, **limited(0.05)) as a, Engine(crawl, **limited(0.05)) as b:
-        a.may_send.clear()
-        a.may_end.clear()
-        a.put(0, partition=A)
-        running = asyncio.ensure_future(a.run())
-        await until(lambda: a.works, "it is at work")
-        a.capacity = 0
-        b.put(1, partition=A)
-        a.seed(()), b.seed(())
-        others = asyncio.ensure_future(b.run())
-        await until(lambda: b.counts["put"], "another one waits")
-        await asyncio.sleep(0.1)
-        assert (unsent("unsent"), b.works) == (1, {})
-        a.may_send.set()
-        await until(lambda: crawl.done[1], "the other worker may go on")
-        assert not crawl.done[0]
-        a.may_end.set()
-        await asyncio.gather(running, others)
-        assert unsent("unsent") == 0
-        assert min(crawl.gaps(A)) >= 0.05 - EARLY_S
-
-
 @pytest.mark.usefixtures("far_ahead", "seldom")
 async def test_those_that_wait_for_a_late_sending_are_sent_after_it(crawl: Crawl) -> None:
     """Their owner is woken for them: none of them waits for the end of a download."""
@@ -170,60 +107,6 @@ async def test_a_sending_is_reported_at_once(crawl: Crawl, client: redis.Redis) 
         await running
 
 
-async def test_a_lease_that_is_never_sent_delays_its_partition_until_it_ends(crawl: Crawl) -> None:
-    """Answered from a cache: with its ack the partition goes on, after the delay."""
-    crawl.size = 0
-    async with Engine(crawl, **limited(0.2)) as engine:
-        engine.put(0, partition=A)
-        engine.put(1, partition=A)
-        engine.seed(())
-        engine.take()
-        await until(
-            lambda: engine.worker.home.leases.buffered or engine.worker.census.waiting, "they are stored"
-        )
-        cached = None
-
-        def leased() -> bool:
-            nonlocal cached
-            cached = cached or engine.worker.take()
-            return cached is not None
-
-        await until(leased, "a lease")
-        assert cached is not None
-        engine.worker.ack(cached.entry_id)
-        acked_at = time.monotonic()
-        await engine.run()
-        [other] = crawl.sent
-        assert other.at - acked_at >= 0.2 - EARLY_S
-
-
-@pytest.mark.usefixtures("far_ahead")
-async def test_lost_replies_lose_and_double_no_lease_with_a_time(
-    crawl: Crawl, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every second exchange is applied and its reply lost: each entry is sent once, in its turn."""
-    monkeypatch.setattr(outage, "FIRST_S", 0.005)
-    crawl.size = 0
-    of_exchange = call_of("exchange")
-    async with Engine(crawl, url=proxy.url, **limited(0.1)) as engine:
-        faults = [proxy.cut_next_reply(containing=of_exchange)]
-        for number in range(10):
-            engine.put(number, partition=A)
-        engine.seed(())
-        running = asyncio.ensure_future(engine.run())
-        while not running.done():
-            answered = engine.counts["exchange"]
-            await until(lambda: engine.counts["exchange"] > answered or running.done(), "one more")  # noqa: B023
-            if faults[-1].fired:
-                faults.append(proxy.cut_next_reply(containing=of_exchange))
-        await running
-        assert sum(fault.fired for fault in faults) >= 4
-        assert crawl.done == dict.fromkeys(range(10), 1)
-        assert engine.counts["rejoin"] == 0
-        assert [sending.number for sending in crawl.sent] == list(range(10))
-        proxy.drop_connections()
-
-
 @pytest.mark.usefixtures("far_ahead")
 async def test_a_lost_reply_shortens_no_delay(
     crawl: Crawl, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
@@ -240,73 +123,6 @@ async def test_a_lost_reply_shortens_no_delay(
         await engine.run()
         assert fault.fired
         assert min(crawl.gaps(A)) >= 0.1 - EARLY_S
-
-
-async def test_workers_keep_one_delay_together(crawl: Crawl) -> None:
-    """Three workers, two partitions: each is sent to as often as its delay says, and not much more seldom."""
-    crawl.size = 0
-    async with AsyncExitStack() as stack:
-        engines = [await stack.enter_async_context(Engine(crawl, **limited(0.1))) for _ in range(3)]
-        for number in range(10):
-            engines[0].put(number, partition=A)
-            engines[0].put(100 + number, partition=B)
-        for engine in engines:
-            engine.seed(())
-        began = Stopwatch()
-        await asyncio.gather(*(engine.run() for engine in engines))
-        took = began.seconds
-    assert len(crawl.sent) == 20
-    assert took <= 9 * 0.1 + 1
-    for partition in (A, B):
-        gaps = crawl.gaps(partition)
-        assert min(gaps) >= 0.1 - EARLY_S
-
-
-async def test_workers_keep_one_concurrency_together(crawl: Crawl) -> None:
-    """Two workers, four slots each, and never more than two of the partition at work."""
-    crawl.size = 0
-    async with (
-        Engine(crawl, work_s=0.02, **limited(concurrency=2)) as a,
-        Engine(crawl, work_s=0.02, **limited(concurrency=2)) as b,
-    ):
-        most = 0
-
-        async def watch() -> None:
-            nonlocal most
-            while True:
-                most = max(most, len(a.works) + len(b.works))
-                await asyncio.sleep(0.001)
-
-        watching = asyncio.ensure_future(watch())
-        for number in range(30):
-            a.put(number, partition=A)
-        a.seed(()), b.seed(())
-        await asyncio.gather(a.run(), b.run())
-        watching.cancel()
-        assert crawl.done == dict.fromkeys(range(30), 1)
-        assert most == 2
-
-
-async def test_a_redis_that_was_rolled_back_beyond_the_run_keeps_its_limits(
-    crawl: Crawl, client: redis.Redis
-) -> None:
-    """The worker that starts the run again does not forget them."""
-    crawl.size = 0
-    async with Engine(crawl, **limited(0.2)) as last:
-        last.seed(())
-        await last.run()
-    before = stored.dump(client, crawl.name)
-    async with Engine(crawl, concurrency=0, **limited(0.2)) as engine:
-        for number in range(3):
-            engine.put(number, partition=A)
-        engine.seed(())
-        await until(lambda: engine.worker.census.waiting == 3, "they are stored")
-        stored.roll_back(client, crawl.name, before)
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
-        engine.slots = engine.capacity = 4
-        await engine.run()
-        assert crawl.done == dict.fromkeys(range(3), 1)
-        assert min(crawl.gaps(A)) >= 0.2 - EARLY_S
 
 
 # Room
@@ -449,33 +265,3 @@ async def test_idle_workers_sleep_until_the_next_entry_is_due(
     exchanges, late_s = await polled(crawl, workers, 1.5)
     assert exchanges <= 4 * workers
     assert late_s < 0.2
-
-
-async def test_a_delayed_entry_is_served_while_others_keep_the_worker_busy(crawl: Crawl) -> None:
-    """Its time comes with whatever exchange is next; then it takes its place behind those that wait."""
-    crawl.size = 200
-    async with Engine(crawl, concurrency=2, work_s=0.01) as engine:
-        engine.put(1000, after_s=0.3)
-        due_at = time.monotonic() + 0.3
-        engine.seed()
-        await engine.run()
-        [sent_at] = [sending.at for sending in crawl.sent if sending.number == 1000]
-        assert sent_at >= due_at - EARLY_S
-        assert crawl.sent[-1].number != 1000
-        assert crawl.done == crawl.once | {1000: 1}
-
-
-async def test_delayed_entries_come_when_they_are_due_and_not_before(crawl: Crawl) -> None:
-    crawl.size = 0
-    times = {0: 0.5, 1: 0.1, 2: 0.3, 3: 0.0, 4: 0.1}
-    async with Engine(crawl) as engine:
-        began, clock = time.monotonic(), Stopwatch()
-        for number, after_s in times.items():
-            engine.put(number, after_s=after_s)
-        engine.seed(())
-        await engine.run()
-        assert clock.seconds < 0.5 + 0.2
-        for sending in crawl.sent:
-            assert sending.at - began >= times[sending.number] - EARLY_S
-        assert [sending.number for sending in crawl.sent] in ([3, 1, 4, 2, 0], [3, 4, 1, 2, 0])
-    assert all(a.at <= b.at for a, b in pairwise(crawl.sent))

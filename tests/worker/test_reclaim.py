@@ -14,7 +14,7 @@ import pytest
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.calls import Exchange
-from scrapy_dq.frontier.model import FrontierUnavailable, Member, Seeding
+from scrapy_dq.frontier.model import FrontierUnavailable, Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker import reclaim
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -108,30 +108,6 @@ async def test_a_worker_that_is_silent_on_this_machine_is_looked_at_at_once(
         assert set(state()["members"]) == {"own"}
 
 
-async def test_a_silent_worker_of_another_machine_is_looked_at_once(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process cannot be seen from here, however often it is silent."""
-    async with scene_of(crawl) as scene:
-        await scene.add("elsewhere", ELSEWHERE, 1)
-        looks = []
-        members = scene.frontier.members
-
-        async def counted() -> list[Member]:
-            looks.append(True)
-            return await members()
-
-        monkeypatch.setattr(scene.frontier, "members", counted)
-        for _ in range(3):
-            scene.observed(["elsewhere"], [])
-            await until(lambda: not scene.reclaimer._task, "nothing goes on")
-        assert len(looks) == 1
-        scene.observed([], [])
-        scene.observed(["elsewhere"], [])  # silent again
-        await until(lambda: not scene.reclaimer._task, "nothing goes on")
-        assert len(looks) == 2
-
-
 async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> None:
     """Not even when its own heartbeat stands still: it would cut off its own work."""
     async with scene_of(crawl) as scene:
@@ -142,19 +118,6 @@ async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> Non
         scene.observed(["own", "gone"], ["own", "gone"])
         await until(lambda: scene.reclaimed, "the other one is reclaimed")
         assert state()["members"]["own"][3] is False  # not fenced
-
-
-async def test_one_reclaim_of_a_worker_at_a_time(crawl: Crawl, state: State) -> None:
-    """The heartbeat says it again and again while the first is still under way."""
-    async with scene_of(crawl) as scene:
-        await scene.add("gone", ELSEWHERE, 1, 2)
-        # A connection for each of them, so that none has to wait.
-        await asyncio.gather(*(scene.frontier.members() for _ in range(3)))
-        for _ in range(3):
-            scene.observed(["gone"], ["gone"])
-        await until(lambda: not scene.reclaimer._task, "it is through")
-        await asyncio.sleep(0.05)
-        assert scene.reclaimed == [2]
 
 
 async def test_a_drain_goes_in_steps_behind_the_fence(
@@ -199,18 +162,6 @@ async def test_an_interrupted_reclaim_is_resumed(
         assert set(entries(state(), "backlog")) == {1, 2, 3}
         assert entry_id(1) in state()["entries"]
         assert set(state()["members"]) == {"own"}
-
-
-async def test_nothing_is_reclaimed_in_another_run_or_frontier(crawl: Crawl, state: State) -> None:
-    """A zombie's observation hurts nobody: its epoch, or its run, is not the stored one."""
-    async with scene_of(crawl) as scene:
-        await scene.add("gone", GONE, 1)
-        before = state()
-        await scene.reclaimer.reclaim("gone", "another epoch", 0, "")
-        await scene.reclaimer.reclaim("gone", "epoch", 1, "")
-        await scene.reclaimer.reclaim("nobody", "epoch", 0, "")
-        assert state() == before
-        assert not scene.reclaimed
 
 
 async def test_many_deaths_at_once_take_one_connection(

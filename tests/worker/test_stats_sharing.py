@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from unittest.mock import patch
@@ -13,7 +12,7 @@ import redis
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
-from scrapy_dq.frontier import keys, shared_stats
+from scrapy_dq.frontier import shared_stats
 from scrapy_dq.stats.collector import SharedStats
 from scrapy_dq.stats.sharing import MAX_DELTAS, StatsSharing
 from support.proxy import RedisProxy
@@ -40,17 +39,6 @@ async def sharing(
         shared = StatsSharing(stats, engine.frontier, engine.worker)
         yield stats, shared
         await shared.end()
-
-
-async def test_all_is_reported_in_one_trip_each_interval(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
-    """However much is counted; nothing is sent while nothing is."""
-    async with Engine(crawl, url=proxy.url) as engine, sharing(engine, 0.05) as (stats, _):
-        for n in range(1000):
-            stats.inc_value(f"stat/{n % 100}")
-        before = proxy.script_calls
-        await until(lambda: sum(read().values()) == 1000, "it is told")
-        assert proxy.script_calls - before <= 10  # beats and exchanges, too
-        assert len(read()) == 100
 
 
 async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
@@ -136,22 +124,3 @@ async def test_a_rolled_back_redis_costs_what_it_has_forgotten(
         stats.inc_value("a", 4)
         await shared.tell()
         assert read() == {"a": 5}
-
-
-async def test_a_foreign_key_ends_the_sharing_and_not_the_crawl(
-    crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One ERROR line names it."""
-    async with Engine(crawl) as engine, sharing(engine, 0.02) as (stats, shared):
-        client.set(keys.prefix(crawl.name) + "stats", "mine")
-        stats.inc_value("a")
-        await until(lambda: shared._telling.done(), "it has given up")
-        stats.inc_value("a")
-        client.delete(keys.prefix(crawl.name) + "stats")
-    errors = [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno >= logging.ERROR and record.name == "scrapy_dq.stats.sharing"
-    ]
-    assert len(errors) == 1
-    assert "has another type" in errors[0]

@@ -15,19 +15,14 @@ import pytest
 import redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Status
-from scrapy_dq.frontier.wire import NO_TERMS, pack_moves
+from scrapy_dq.frontier.model import Admission
 from scrapy_dq.frontier.worker import outage, outbox, pace
 from support import stored
 from support.proxy import RedisProxy
-from support.redis_server import Kind, RedisServer
 from support.waiting import Stopwatch
-from worker.engine import Crawl, Engine, call_of, entries, held_by, script, until
+from worker.engine import Crawl, Engine, call_of, entries, held_by, until
 
 State = Callable[[], dict[str, Any]]
-NAMED_RUN = Identity("fingerprinter", "spider", "{}", run_name="nightly")
 
 
 def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -102,60 +97,6 @@ async def test_the_owner_hears_again_that_nothing_is_left_after_a_duplicate(craw
         await until(lambda: engine.told_finished == told + 1, "it hears it again")
 
 
-async def test_a_parentless_put_after_the_end_opens_the_run_again(crawl: Crawl, state: State) -> None:
-    """`engine.crawl()` from a timer or from spider_idle: the worker continues, in the same run."""
-    async with Engine(crawl) as engine:
-        engine.seed()
-        await engine.run()
-        assert not engine.worker.pending
-        assert engine.put(1000)
-        assert engine.worker.pending
-        await engine.run()
-        assert crawl.done == crawl.once | {1000: 1}
-        assert (state()["phase"], state()["run"], engine.counts["rejoin"]) == ("finished", 0, 0)
-
-
-async def test_join_on_a_finished_run_of_the_same_name_has_nothing_to_do(crawl: Crawl, state: State) -> None:
-    """A container that restarts after the end learns that its run is over: not pending, no put, no member."""
-    async with Engine(crawl, identity=NAMED_RUN) as engine:
-        engine.seed()
-        await engine.run()
-    async with Engine(crawl, join=False, identity=NAMED_RUN) as late:
-        before = state()
-        joined = await late.join()
-        assert joined.status is Status.FINISHED
-        assert not late.worker.pending
-        assert not late.put(0)
-        assert late.worker.take() is None
-        await late.run()
-        await late.stop()
-        assert state() == before
-    async with Engine(crawl, identity=Identity("fingerprinter", "spider", "{}", run_name="weekly")) as other:
-        assert (other.worker.run, other.worker.pending) == (1, True)
-
-
-async def test_a_stopping_worker_gives_its_leases_back_at_once_and_uncharged(
-    crawl: Crawl, state: State
-) -> None:
-    """SIGTERM: the other worker has them without waiting for the TTL, and finishes the crawl alone."""
-    async with Engine(crawl, concurrency=8) as a, Engine(crawl, concurrency=8) as b:
-        a.may_end.clear()
-        a.seed([0])
-        running = asyncio.ensure_future(a.run())
-        a.put(1000), a.put(1001)
-        await until(lambda: len(a.works) >= 2, "a works at some")
-        b.seed([])
-        began = Stopwatch()
-        await a.stop()
-        assert not entries(state(), a.worker.id)
-        assert a.worker.id not in state()["members"]
-        await b.run()
-        assert began.seconds < 3
-        assert crawl.done == crawl.once | {1000: 1, 1001: 1}
-        assert not any(crawl.attempts.values())
-        running.cancel()
-
-
 async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(crawl: Crawl) -> None:
     """The other one, with nothing to do, stays until start() of the first is exhausted and all is done."""
     crawl.size = 2
@@ -193,26 +134,6 @@ async def test_a_failed_start_ends_the_worker_but_not_the_run(crawl: Crawl, stat
     assert crawl.done == crawl.once
 
 
-async def test_capacity_0_gives_the_buffer_back(crawl: Crawl, state: State) -> None:
-    """A paused or closing engine keeps what it works at, and nothing else, from the others."""
-    crawl.fan_out = crawl.size
-    async with Engine(crawl, concurrency=2) as engine:
-        engine.may_end.clear()
-        engine.capacity = 10
-        engine.seed()
-        running = asyncio.ensure_future(engine.run())
-        await until(lambda: len(entries(state(), engine.worker.id)) >= 8, "leases are buffered")
-        await until(lambda: len(engine.works) == 2, "their exchange is answered")
-        engine.capacity = 0
-        await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
-        await until(lambda: engine.held == held_by(state(), engine.worker.id), "the answer is read")
-        assert not any(attempts for _, attempts, _, _ in state()["entries"].values())
-        engine.capacity = 2
-        engine.may_end.set()
-        await running
-        assert crawl.started == crawl.done == crawl.once
-
-
 # Lost replies
 
 
@@ -237,35 +158,6 @@ async def test_lost_replies_of_exchanges_lose_and_double_nothing(
         proxy.drop_connections()
 
 
-async def test_a_join_whose_reply_is_lost_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
-    """A busy Redis is no reason not to start; the repeat registers nobody else."""
-    async with Engine(crawl, url=proxy.url, join=False) as engine:
-        fault = proxy.cut_next_reply(containing=call_of("join"))
-        await engine.join()
-        assert fault.fired
-        assert engine.counts["error"] == 1
-        assert set(state()["members"]) == {engine.worker.id}
-        engine.seed()
-        await engine.run()
-        assert crawl.done == crawl.once
-
-
-@pytest.mark.usefixtures("quick")
-async def test_a_lost_reply_of_leave_is_repeated(crawl: Crawl, proxy: RedisProxy, state: State) -> None:
-    """The run is cleared once, and a run that others began meanwhile is not touched."""
-    async with Engine(crawl, url=proxy.url) as engine:
-        engine.seed()
-        await engine.run()
-        fault = proxy.cut_next_reply(containing=call_of("leave"))
-        leaving = asyncio.ensure_future(engine.stop())
-        await until(lambda: fault.fired, "the reply of leave is lost")
-        async with Engine(crawl) as next_one:
-            next_one.put(1000)
-            await leaving
-            await until(lambda: next_one.counts["put"], "the next run goes on")
-            assert (state()["run"], set(state()["members"])) == (1, {next_one.worker.id})
-
-
 @pytest.mark.usefixtures("quick")
 async def test_a_lost_reply_of_rejoin_is_repeated(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
@@ -288,28 +180,6 @@ async def test_a_lost_reply_of_rejoin_is_repeated(
         await running
         assert crawl.started == crawl.done == crawl.once | {1000: 1}
         assert (state()["done"], engine.counts["rejoin"]) == (crawl.size + 1, 1)
-
-
-@pytest.mark.usefixtures("quick")
-async def test_a_tenth_of_all_replies_is_lost_and_each_entry_is_worked_at_once(
-    crawl: Crawl, proxy: RedisProxy, state: State
-) -> None:
-    """Several hundred exchanges of two workers; no entry is lost, and none is done twice."""
-    crawl.size = 400
-    async with (
-        Engine(crawl, url=proxy.url, concurrency=1, work_s=0.004) as a,
-        Engine(crawl, url=proxy.url, concurrency=1, work_s=0.004) as b,
-    ):
-        proxy.set_loss(0.1, seed=7)
-        a.seed()
-        b.seed()
-        await asyncio.gather(a.run(), b.run())
-        proxy.set_loss(0)
-        counts = a.counts + b.counts
-        assert counts["exchange"] >= 200
-        assert counts["error"] >= 15
-        assert crawl.started == crawl.done == crawl.once
-        assert (state()["done"], counts["rejoin"], counts["ack"]) == (400, 0, 400)
 
 
 # Out of step
@@ -353,51 +223,6 @@ async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(
         other.may_end.set()
         await ends
         assert (crawl.done, state()["done"]) == ({0: 2}, 1)
-
-
-async def test_a_fenced_worker_in_the_middle_of_a_crawl_loses_no_entry(crawl: Crawl, state: State) -> None:
-    """Fenced twice, with leases and an outbox: all is processed, at most once more than there were fences."""
-    crawl.size = 150
-    async with Engine(crawl, work_s=0.01) as a, Engine(crawl, work_s=0.01) as b:
-        a.seed()
-        b.seed([])
-        ends = asyncio.gather(a.run(), b.run())
-        held = 0
-        for turn in (1, 2):
-            await until(lambda: sum(crawl.done.values()) > 30 * turn and a.works, "a is in the middle")  # noqa: B023
-            old_id = a.worker.id
-            await b.frontier.fence(old_id, b.worker.epoch, b.worker.run)
-            held += len(entries(state(), old_id))
-            await fence_and_drain(b, old_id)
-            await until(lambda: a.counts["rejoin"] == turn, "a rejoined")  # noqa: B023
-        await ends
-        assert set(crawl.done) == set(crawl.once)
-        assert sum(crawl.started.values()) - crawl.size <= held
-        assert (state()["done"], state()["phase"]) == (crawl.size, "finished")
-
-
-async def test_a_fenced_workers_buffer_is_not_started(crawl: Crawl, state: State) -> None:
-    """Leases that it has not started belong to others now: starting them would be a useless repeat."""
-    crawl.fan_out = crawl.size
-    async with Engine(crawl, concurrency=1) as frozen, Engine(crawl, concurrency=0) as other:
-        frozen.may_end.clear()
-        frozen.capacity = 10
-        frozen.seed()
-        other.seed([])
-        ends = asyncio.gather(frozen.run(), other.run())
-        await until(lambda: len(entries(state(), frozen.worker.id)) >= 8, "leases are buffered")
-        frozen.capacity = 0
-        await fence_and_drain(other, frozen.worker.id)
-        await until(lambda: frozen.counts["rejoin"], "it rejoined")
-        frozen.slots = 10
-        frozen.take()
-        assert (len(frozen.works), crawl.started) == (1, {0: 1})
-        other.slots = other.capacity = 10
-        frozen.may_end.set()
-        other.take()
-        await ends
-        assert crawl.started == crawl.once | {0: 2}
-        assert state()["done"] == crawl.size
 
 
 @pytest.mark.parametrize("start", ["failed", "exhausted"])
@@ -465,34 +290,6 @@ async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
         assert away.worker.ending == "run_over"
     (error,) = messages(caplog, logging.ERROR)
     assert "may be missing" in error
-
-
-async def test_a_worker_that_was_away_while_the_run_ended_stores_what_is_new(
-    crawl: Crawl, proxy: RedisProxy, state: State
-) -> None:
-    """It was declared dead, others did its work and left: only what it alone has is crawled now."""
-    crawl.size = 2
-    async with Engine(crawl, url=proxy.url) as away:
-        away.may_end.clear()
-        away.put(0)
-        away.worker.seeded()
-        running = asyncio.ensure_future(away.run())
-        await until(lambda: away.worker.census.in_flight == 2, "it works, and knows of two in flight")
-        proxy.refuse()
-        async with Engine(crawl) as other:
-            await fence_and_drain(other, away.worker.id)
-            other.seed([0])
-            await other.run()
-        assert state()["phase"] == "finished"
-        started = dict(crawl.started)
-        away.put(0)
-        away.put(1000)
-        away.may_end.set()
-        proxy.pass_through()
-        await running
-        assert away.worker.ending == "finished"
-        assert {page for page, times in crawl.started.items() if times > started.get(page, 0)} == {1000}
-    assert state()["phase"] == "finished"
 
 
 async def test_an_undrained_former_self_is_reclaimed(crawl: Crawl, state: State) -> None:
@@ -575,60 +372,6 @@ async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
         assert (state()["phase"], state()["done"]) == ("finished", crawl.size + 1)
 
 
-async def test_a_lease_count_that_differs_is_found_and_mended(
-    crawl: Crawl, client: redis.Redis, state: State
-) -> None:
-    """A late copy of an exchange took leases: the worker rejoins and keeps its own; the rest waits again."""
-    crawl.size = 0
-    async with Engine(crawl, concurrency=2) as engine:
-        engine.may_end.clear()
-        engine.seed([1000, 1001, 1002, 1003, 1004, 1005, 1006])
-        running = asyncio.ensure_future(engine.run())
-        await until(lambda: len(engine.works) == 2, "it works")
-        await until(lambda: engine.counts["put"] == 7, "all is stored")
-        await next_exchange(engine)
-        worker, held = engine.worker, engine.held
-        meant, last_seq = len(entries(state(), worker.id)), state()["members"][worker.id][1]
-        # What a delayed copy does to a Redis that stepped back: the sequence fits, the leases go to nobody.
-        script("exchange").call_blocking(
-            client, keys.fixed(crawl.name), worker.id, worker.epoch, 0, last_seq + 1, 2, 0, meant, 1000, 0,
-            NO_TERMS, pack_moves([]), 0,
-        )  # fmt: skip
-        client.hset(keys.prefix(crawl.name) + f"worker:{worker.id}", "last_seq", last_seq)
-        assert len(entries(state(), worker.id)) == meant + 2
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
-        await until(lambda: engine.held <= set(state()["entries"]), "it goes on")
-        assert engine.held == held
-        assert all(state()["entries"][i][0] == engine.worker.id for i in held)
-        engine.may_end.set()
-        await running
-        assert crawl.started == crawl.done == dict.fromkeys(range(1000, 1007), 1)
-        assert not any(crawl.attempts.values())
-        assert (state()["done"], engine.counts["rejoin"]) == (7, 1)
-
-
-async def test_a_rolled_back_redis_costs_repeats_and_no_entry(
-    start_redis: Callable[..., RedisServer], crawl_name: str, redis_kind: Kind
-) -> None:
-    """Rolled back by about half a second under two live workers: everything is processed, and it ends."""
-    server = start_redis(redis_kind, appendonly=True)
-    crawl = Crawl(server.url, crawl_name, size=300)
-    async with Engine(crawl, work_s=0.02) as a, Engine(crawl, work_s=0.02) as b:
-        a.seed()
-        b.seed([])
-        ends = asyncio.gather(a.run(), b.run())
-        await until(lambda: sum(crawl.done.values()) > 30, "the crawl is under way")
-        snapshot = await asyncio.to_thread(server.snapshot)
-        before = sum(crawl.done.values())
-        await until(lambda: sum(crawl.done.values()) > before + 100, "half a second's work is done")
-        await asyncio.to_thread(server.roll_back, snapshot)
-        await ends
-        assert set(crawl.done) == set(crawl.once)
-        assert a.counts["rejoin"] + b.counts["rejoin"] >= 1
-        with server.client() as client:
-            assert peek(client, crawl_name).phase == "finished"
-
-
 @pytest.mark.parametrize("forgotten", ["a seed", "a child"])
 async def test_what_redis_forgets_is_stored_again_by_the_process_that_put_it(
     crawl: Crawl, client: redis.Redis, state: State, forgotten: str
@@ -662,28 +405,6 @@ async def test_what_redis_forgets_is_stored_again_by_the_process_that_put_it(
         assert state()["phase"] == "finished"
 
 
-async def test_a_put_after_the_end_that_redis_forgets_is_stored_again(
-    crawl: Crawl, client: redis.Redis, state: State
-) -> None:
-    """Redis is rolled back to the end of the run: the run is opened once more."""
-    async with Engine(crawl) as engine:
-        engine.seed()
-        await engine.run()
-        snapshot = stored.dump(client, crawl.name)
-        engine.may_put.clear()  # at work until the end, so that nothing else opens the run
-        engine.slots = 0
-        stored_before = engine.counts["put"]
-        engine.put(1000)
-        await until(lambda: engine.counts["put"] > stored_before, "it is confirmed")
-        stored.roll_back(client, crawl.name, snapshot)
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
-        engine.slots = 4
-        engine.may_put.set()
-        await engine.run()
-        assert crawl.done == crawl.once | {1000: 1}
-        assert (state()["phase"], state()["run"]) == ("finished", 0)
-
-
 async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -710,50 +431,7 @@ async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     assert not stored.crawl_keys(client, crawl.name)
 
 
-async def test_another_frontier_in_the_place_of_ours_is_not_touched(
-    crawl: Crawl, client: redis.Redis, state: State
-) -> None:
-    """An empty replica was promoted and a new crawl was started: the old worker is lost and harmless."""
-    async with Engine(crawl) as old:
-        old.may_end.clear()
-        old.seed()
-        running = asyncio.ensure_future(old.run())
-        await until(lambda: old.works, "it works")
-        stored.roll_back(client, crawl.name, {})
-        async with Engine(crawl) as new:
-            new.seed([1000])
-            await running
-            await old.stop()
-            await new.run()
-            assert set(state()["members"]) == {new.worker.id}
-            assert state()["done"] == 1
-
-
 # Redis away
-
-
-async def test_an_outage_is_logged_once_and_its_end_once(
-    crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Meanwhile the worker serves its leases and keeps new puts; then exchanges continue."""
-    caplog.set_level(logging.INFO, "scrapy_dq")
-    async with Engine(crawl, url=proxy.url, concurrency=1) as engine:
-        engine.may_end.clear()
-        engine.seed()
-        running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "it works")
-        proxy.refuse()
-        engine.may_end.set()
-        await until(lambda: engine.counts["error"] >= 3, "it tries, and tries again")
-        assert crawl.done[0] == 1
-        assert engine.worker.pending
-        proxy.pass_through()
-        await running
-    assert crawl.started == crawl.done == crawl.once
-    [warning] = [line for line in messages(caplog, logging.WARNING) if "has no AOF" not in line]
-    assert "Redis does not answer" in warning
-    assert len([line for line in messages(caplog, logging.INFO) if "Redis is back" in line]) == 1
-    assert not messages(caplog, logging.ERROR)
 
 
 @pytest.mark.parametrize("whose", ["children", "children of a page at work", "seeds"])
