@@ -12,9 +12,10 @@ import re
 import threading
 from typing import Any
 
-import redis.asyncio.connection
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
+from scrapy_dq.backend.sentinel import close_at_once, mixed
+from scrapy_dq.frontier.blocking import reply_of
 from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.settings.redis_address import split_cluster_url
 
@@ -74,41 +75,28 @@ def cluster_client(cls: Any, url: str, route: Route | None = None, **options: An
 
 def follow(pool: Any) -> None:
     """Make the connections of *pool*, if it is of a cluster, follow its route."""
-    route = getattr(pool, "route", None)
-    if route is None:
-        return
-    base = pool.connection_class
-    on_the_loop = issubclass(base, redis.asyncio.connection.AbstractConnection)
-    mixin: Any = _FollowsOnTheLoop if on_the_loop else _Follows
-    pool.connection_class = type(base.__name__, (mixin, base), {"_route": route})
+    if hasattr(pool, "route"):
+        pool.connection_class = mixed(_Follows, pool.connection_class)
+        pool.connection_class._route = pool.route
 
 
-def find_node(client: Any, key: str) -> None:
-    """Find the node of *key* for a blocking client with a route; all that share it lead there from now on.
+async def find_node(client: Any, key: str, *, patient: bool = False) -> None:
+    """Find the node of *key* for a client with a route; all that share it lead there from now on.
 
+    Args:
+        patient: if a node does not answer, ask the next one now.
     Raises:
         redis.exceptions.RedisError: no node has named it.
     """
     for last in _tries(client):
         try:
-            client.exists(key)
+            await reply_of(client.exists(key))
             return
         except ResponseError as error:
             if last or moved_to(error) is None:
                 raise
         except (ConnectionError, TimeoutError, OSError):
-            if last:  # else the next node is asked
-                raise
-
-
-async def find_node_on_the_loop(client: Any, key: str) -> None:
-    """As `find_node`, for a client of `redis.asyncio`."""
-    for last in _tries(client):
-        try:
-            await client.exists(key)
-            return
-        except ResponseError as error:
-            if last or moved_to(error) is None:
+            if last or not patient:
                 raise
 
 
@@ -179,13 +167,29 @@ def address_of(client: Any) -> str:
     return "{}:{}".format(*route.address) if route else ""
 
 
-class _Routed:
+_ERRORS = (ResponseError, ConnectionError, TimeoutError, OSError)
+
+
+class _Follows:
     _route: Route
     host: str
     port: int
 
-    def _take_address(self) -> None:
+    async def _connect(self) -> Any:
         self.host, self.port = self._route.address
+        try:
+            return await reply_of(super()._connect())  # type: ignore[misc]
+        except _ERRORS as error:
+            self._leads_away(error)
+            raise
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await reply_of(super().read_response(*args, **options))  # type: ignore[misc]
+        except _ERRORS as error:
+            if self._leads_away(error):
+                await close_at_once(self)
+            raise
 
     def _leads_away(self, error: Exception) -> bool:
         """Note what an error says about the node; return whether it is not to be asked again."""
@@ -196,42 +200,3 @@ class _Routed:
         else:  # also one that is cut off from the others, which says CLUSTERDOWN
             self._route.failed((self.host, self.port))
         return True
-
-
-_ERRORS = (ResponseError, ConnectionError, TimeoutError, OSError)
-
-
-class _Follows(_Routed):
-    def _connect(self) -> Any:
-        self._take_address()
-        try:
-            return super()._connect()  # type: ignore[misc]
-        except _ERRORS as error:
-            self._leads_away(error)
-            raise
-
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*args, **options)  # type: ignore[misc]
-        except _ERRORS as error:
-            if self._leads_away(error):
-                self.disconnect()  # type: ignore[attr-defined]
-            raise
-
-
-class _FollowsOnTheLoop(_Routed):
-    async def _connect(self) -> Any:
-        self._take_address()
-        try:
-            return await super()._connect()  # type: ignore[misc]
-        except _ERRORS as error:
-            self._leads_away(error)
-            raise
-
-    async def read_response(self, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().read_response(*args, **options)  # type: ignore[misc]
-        except _ERRORS as error:
-            if self._leads_away(error):
-                await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-            raise

@@ -34,6 +34,7 @@ from scrapy_dq.backend import cluster, health, sentinel
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.embedded.server import need_own_server
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.blocking import at_once, blocking, reply_of
 from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
@@ -131,7 +132,7 @@ class Connection:
         client = self._of_shards[shard] = self.another(shard)
         with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and says what is wrong
             name = keys.Shard(self._config.crawl, shard)
-            await cluster.find_node_on_the_loop(client, keys.meta(name))
+            await cluster.find_node(client, keys.meta(name))
             node = cluster.address_of(client)
             if self._checked and node not in self._checked:
                 self._checked.add(node)
@@ -282,7 +283,7 @@ class Connection:
         logged = False
         while True:
             try:
-                await cluster.find_node_on_the_loop(client, keys.meta(self._config.crawl))
+                await cluster.find_node(client, keys.meta(self._config.crawl))
                 await client.ping()
                 return dict(await client.info())
             except NoPermissionError:
@@ -400,7 +401,7 @@ def client_for_commands(
                     with suppress(NoPermissionError):  # a node has answered
                         cluster.masters(client)
                 else:
-                    cluster.find_node(client, keys.meta(config.crawl))
+                    at_once(cluster.find_node(client, keys.meta(config.crawl), patient=True))
                 try:
                     client.ping()
                 except ResponseError as error:
@@ -452,20 +453,19 @@ def _make_safe(pool: Any, own_server: bool) -> None:
     options = pool.connection_kwargs
     _check_login(options)
     pool.connection_class = sentinel.leaves_replicas(pool.connection_class)
-    on_the_loop = issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection)
-    if on_the_loop:
+    if on_the_loop := sentinel.is_on_the_loop(pool.connection_class):
         pool.connection_class = _packs_scripts(pool.connection_class)
     # redis-py before 6 does not verify it.
     if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
-        log_in = _log_in_on_the_loop if on_the_loop else _log_in
-        options["redis_connect_func"] = partial(log_in, own_server=own_server)
+        log_in = partial(_log_in, own_server=own_server)
+        options["redis_connect_func"] = log_in if on_the_loop else blocking(log_in)
 
 
 @cache
 def _packs_scripts(connection: Any) -> Any:
-    return type(connection.__name__, (_PacksScripts, connection), {})
+    return sentinel.mixed(_PacksScripts, connection)
 
 
 class _PacksScripts:
@@ -499,25 +499,13 @@ def _check_login(options: Mapping[str, Any]) -> None:
             raise _BadLogin(f"the encoding in REDIS_PARAMS cannot be used: {error}") from None
 
 
-def _log_in(connection: Any, *, own_server: bool) -> None:
+async def _log_in(connection: Any, *, own_server: bool) -> None:
     """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
     if own_server:
-        need_own_server(connection._sock)
+        on_the_loop = sentinel.is_on_the_loop(type(connection))
+        need_own_server(connection._writer.get_extra_info("socket") if on_the_loop else connection._sock)
     try:
-        connection.on_connect()
-    except RedisError as error:
-        _hide_password(error, connection)
-        raise
-    except UnicodeError:
-        raise AuthenticationError(_NOT_ENCODED) from None
-
-
-async def _log_in_on_the_loop(connection: Any, *, own_server: bool) -> None:
-    """As `_log_in`, for a client of `redis.asyncio`."""
-    if own_server:
-        need_own_server(connection._writer.get_extra_info("socket"))
-    try:
-        await connection.on_connect()
+        await reply_of(connection.on_connect())
     except RedisError as error:
         _hide_password(error, connection)
         raise

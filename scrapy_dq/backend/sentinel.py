@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from scrapy_dq.frontier.blocking import blocking_class, reply_of
 from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
@@ -50,11 +51,11 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     of_sentinel = shared | {"protocol": 2, "retry": retry, "ssl": tls} | own
     asker: Any = redis.asyncio.Redis if on_the_loop else redis.Redis
     clients = [asker(host=host, port=port, **of_sentinel) for host, port in hosts]
-    manager = (_SentinelsOnTheLoop if on_the_loop else _Sentinels)(service, clients)
+    manager = (_Sentinels if on_the_loop else blocking_class(_Sentinels))(service, clients)
     module = redis.asyncio.sentinel if on_the_loop else redis.sentinel
     connection = module.SentinelManagedSSLConnection if tls else module.SentinelManagedConnection
     pool = module.SentinelConnectionPool(
-        service, manager, connection_class=_follower(connection, on_the_loop), **named
+        service, manager, connection_class=mixed(_Follows, connection), **named
     )
     return cls.from_pool(pool)
 
@@ -72,6 +73,17 @@ def pools_of(client: Any) -> list[Any]:
     return [pool, *(each.connection_pool for each in manager.sentinels)] if manager else [pool]
 
 
+def is_on_the_loop(connection: type) -> bool:
+    """Tell whether a class of connections is one of `redis.asyncio`."""
+    return issubclass(connection, redis.asyncio.connection.AbstractConnection)
+
+
+def mixed(mixin: type, connection: type) -> Any:
+    """Return a class of connections, of either kind, with the methods of *mixin*, which are coroutines."""
+    own = mixin if is_on_the_loop(connection) else blocking_class(mixin)
+    return type(connection.__name__, (own, connection), {})
+
+
 @cache
 def leaves_replicas(connection: Any) -> Any:
     """Return a class of connections that are closed when Redis has become a replica.
@@ -79,37 +91,22 @@ def leaves_replicas(connection: Any) -> Any:
     The error is raised as it is. The next command connects again: to the host that its name, or Sentinel,
     then leads to.
     """
-    on_the_loop = issubclass(connection, redis.asyncio.connection.AbstractConnection)
-    mixin: Any = _LeavesOnTheLoop if on_the_loop else _Leaves
-    return type(connection.__name__, (mixin, connection), {})
+    return mixed(_Leaves, connection)
 
 
-@cache
-def _follower(connection: Any, on_the_loop: bool) -> Any:
-    return type(connection.__name__, (_FollowsOnTheLoop if on_the_loop else _Follows, connection), {})
-
-
-def _is_replica(error: ResponseError) -> bool:
-    return "READONLY" in str(error) or type(error).__name__ == "ReadOnlyError"  # the former inside a script
+async def close_at_once(connection: Any) -> None:
+    """Close a connection of either kind; one of `redis.asyncio` does not wait until it is closed."""
+    await reply_of(connection.disconnect(True))  # nowait
 
 
 class _Leaves:
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*args, **options)  # type: ignore[misc]
-        except ResponseError as error:
-            if _is_replica(error):
-                self.disconnect()  # type: ignore[attr-defined]
-            raise
-
-
-class _LeavesOnTheLoop:
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
-            return await super().read_response(*args, **options)  # type: ignore[misc]
+            return await reply_of(super().read_response(*args, **options))  # type: ignore[misc]
         except ResponseError as error:
-            if _is_replica(error):
-                await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            # The former inside a script.
+            if "READONLY" in str(error) or type(error).__name__ == "ReadOnlyError":
+                await close_at_once(self)
             raise
 
 
@@ -122,33 +119,16 @@ class _Follows:
         self._ask_at = time.monotonic() + ASK_EVERY_S
         return super().connect_to(address)  # type: ignore[misc]
 
-    def check_health(self) -> None:
-        if time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + ASK_AGAIN_S
-            with suppress(RedisError, OSError):  # no Sentinel answers: as long as Redis does, it is used
-                if self.connection_pool.get_master_address() != (self.host, self.port):  # type: ignore[attr-defined]
-                    self.disconnect()  # type: ignore[attr-defined]
-                self._ask_at = time.monotonic() + ASK_EVERY_S
-            self.connect()  # type: ignore[attr-defined]  # does nothing if it is connected
-        super().check_health()  # type: ignore[misc]
-
-
-class _FollowsOnTheLoop:
-    _ask_at = 0.0
-
-    async def connect_to(self, address: Any) -> Any:
-        self._ask_at = time.monotonic() + ASK_EVERY_S
-        return await super().connect_to(address)  # type: ignore[misc]
-
     async def check_health(self) -> None:
         if time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + ASK_AGAIN_S
-            with suppress(RedisError, OSError):
-                if await self.connection_pool.get_master_address() != (self.host, self.port):  # type: ignore[attr-defined]
-                    await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            with suppress(RedisError, OSError):  # no Sentinel answers: as long as Redis does, it is used
+                master = await reply_of(self.connection_pool.get_master_address())  # type: ignore[attr-defined]
+                if master != (self.host, self.port):  # type: ignore[attr-defined]
+                    await close_at_once(self)
                 self._ask_at = time.monotonic() + ASK_EVERY_S
-            await self.connect()  # type: ignore[attr-defined]
-        await super().check_health()  # type: ignore[misc]
+            await reply_of(self.connect())  # type: ignore[attr-defined]  # does nothing if it is connected
+        await reply_of(super().check_health())  # type: ignore[misc]
 
 
 class _Sentinels:
@@ -162,16 +142,16 @@ class _Sentinels:
         self._service = service
         self._question = ("SENTINEL GET-MASTER-ADDR-BY-NAME", service)
 
-    def discover_master(self, service: str) -> tuple[str, int]:
+    async def discover_master(self, service: str) -> tuple[str, int]:
         """Return host and port of the master; raise MasterNotFoundError with what each has answered."""
         found: dict[Any, Any] = {}
         for client in self.sentinels:
             try:
-                found[client] = client.execute_command(*self._question)
+                found[client] = await reply_of(client.execute_command(*self._question))
             except (RedisError, OSError) as error:
                 found[client] = error
             finally:
-                client.connection_pool.disconnect()  # it is asked rarely
+                await reply_of(client.connection_pool.disconnect())  # it is asked rarely
             if isinstance(found[client], (list, tuple)):
                 break
         return self._read(found)
@@ -187,21 +167,6 @@ class _Sentinels:
             reasons = "; ".join(f"{_address(client)}: {error}" for client, error in errors.items())
             raise redis.sentinel.MasterNotFoundError(f"no Sentinel names a master: {reasons}")
         raise redis.sentinel.MasterNotFoundError(f"Sentinel knows no service {self._service!r}")
-
-
-class _SentinelsOnTheLoop(_Sentinels):
-    async def discover_master(self, service: str) -> tuple[str, int]:  # type: ignore[override]
-        found: dict[Any, Any] = {}
-        for client in self.sentinels:
-            try:
-                found[client] = await client.execute_command(*self._question)
-            except (RedisError, OSError) as error:
-                found[client] = error
-            finally:
-                await client.connection_pool.disconnect()
-            if isinstance(found[client], (list, tuple)):
-                break
-        return self._read(found)
 
 
 def _address(client: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
+from scrapy_dq.frontier.blocking import at_once, reply_of
 from scrapy_dq.frontier.errors import moved_to, passes
 
 _MOST_MOVES = 4
@@ -129,7 +130,7 @@ class Script:
         self.sha = sha1(self.source.encode()).hexdigest()
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
-        """Run on a `redis.asyncio` client; errors of redis-py are raised unchanged."""
+        """Run on a client of `redis.asyncio` or `redis`; errors of redis-py are raised unchanged."""
         for _ in range(_MOST_MOVES):
             try:
                 return await self._run(client, keys, args)
@@ -140,25 +141,13 @@ class Script:
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await client.evalsha(self.sha, len(keys), *keys, *args)
+            return await reply_of(client.evalsha(self.sha, len(keys), *keys, *args))
         except NoScriptError:
-            return await client.eval(self.source, len(keys), *keys, *args)
+            return await reply_of(client.eval(self.source, len(keys), *keys, *args))
 
     def call_blocking(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a `redis` client; for threads and command lines, never for the event loop."""
-        for _ in range(_MOST_MOVES):
-            try:
-                return self._run_blocking(client, keys, args)
-            except ResponseError as error:
-                if not _leads_elsewhere(error, client):
-                    raise
-        return self._run_blocking(client, keys, args)
-
-    def _run_blocking(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        try:
-            return client.evalsha(self.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return client.eval(self.source, len(keys), *keys, *args)
+        return at_once(self.call(client, keys, *args))
 
 
 class Function(Script):
