@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.group import subcommands
 from scrapy_dq.commands.subcommand import Subcommand
 from scrapy_dq.settings import SETTINGS
 from scrapy_dq.stats import names
@@ -89,7 +89,7 @@ def commands() -> str:
     """Return cli.md with the list of all commands, and with what `--help` says of each."""
     text = (DOCS / "cli.md").read_text("utf-8")
     rows = []
-    for subcommand in SUBCOMMANDS:
+    for subcommand in subcommands():
         text = filled(text, subcommand.name, described(subcommand))
         heading = re.findall(r"(?m)^## (.*)$", text[: text.index(f"<!-- generated: {subcommand.name} -->")])[
             -1

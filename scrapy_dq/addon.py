@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.settings import ConfigError, enabled, peers
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)

@@ -11,17 +11,15 @@ from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from types import CoroutineType, FrameType, GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.utils.conf import closest_scrapy_cfg, get_config
 from scrapy.utils.project import DATADIR_CFG_SECTION, inside_project
 
 from scrapy_dq import collector
 from scrapy_dq.settings import ConfigError
-
-if TYPE_CHECKING:
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
 
 SCRAPYD_ARGUMENT = "_job"
 UNNAMED = "\0"

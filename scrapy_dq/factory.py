@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy.crawler import Crawler
 from scrapy.utils.python import global_object_name
 
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.environment import names_of, spider_args, told_apart
@@ -18,11 +20,6 @@ from scrapy_dq.frontier.model import MAX_LEASES, Census, Flushed, StartKeys
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import start_keys_of
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
-    from scrapy_dq.backend.connection import Connection
 
 logger = logging.getLogger(__name__)
 RESTART_WINDOW_S = 60.0

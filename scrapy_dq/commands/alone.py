@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.environment import data_dir
+from scrapy_dq.factory import frontier_of
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.settings import Config
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.settings import Config
 
 T = TypeVar("T")
 
@@ -25,10 +28,6 @@ async def connected(config: Config) -> AsyncIterator[Callable[[int], Awaitable[F
     Raises:
         FrontierRefused: the embedded Redis cannot be started or joined, or a node is not suitable.
     """
-    from scrapy_dq.backend.connection import Connection
-    from scrapy_dq.environment import data_dir
-    from scrapy_dq.factory import frontier_of
-
     connection = Connection(config, data_dir(config.data_dir))
 
     async def of_shard(number: int) -> Frontier:
@@ -56,8 +55,6 @@ async def with_frontiers(
 @contextmanager
 def continued(how: str) -> Iterator[None]:
     """Say *how* the command continues, if it is interrupted, or the crawl's Redis does not answer."""
-    from scrapy_dq.frontier.model import FrontierUnavailable
-
     try:
         yield
     except KeyboardInterrupt:
@@ -68,8 +65,6 @@ def continued(how: str) -> Iterator[None]:
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
     """Print which registered workers the command watches: those that may be alive."""
-    from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
-
     own = own_identity()
     unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if unsure:

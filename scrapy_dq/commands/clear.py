@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import TYPE_CHECKING
 
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
+from scrapy_dq import scrapy_redis
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.deletion import age, delete_crawl, delete_old_crawls
 from scrapy_dq.commands.input import asking, reading
+from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
+from scrapy_dq.factory import codec_of
+from scrapy_dq.frontier.admin.drop import drop, waiting_in
+from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
+from scrapy_dq.frontier.model import fits_a_partition
+from scrapy_dq.frontier.worker.identity import own_name
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.pushing.lines import BadLine, Written
 from scrapy_dq.text import count_of, printable
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
-    from scrapy_dq.inspection.place import Place
 
 
 class Clear(Subcommand):
@@ -73,11 +77,6 @@ class Clear(Subcommand):
 
 def _drop(settings: Settings, options: argparse.Namespace) -> int:
     """Drop what waits or is delayed of one site."""
-    from scrapy_dq.commands.output.display import ProgressBar, print_json
-    from scrapy_dq.frontier.admin.drop import drop, waiting_in
-    from scrapy_dq.frontier.model import fits_a_partition
-    from scrapy_dq.frontier.worker.identity import own_name
-
     if not (options.site and fits_a_partition(options.site)):
         raise WrongUsage(f"--site {options.site[:100]!a}: that is not the name of a site")
     with looking.place_of(settings, options) as place:
@@ -102,8 +101,6 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
 
 def _forget(settings: Settings, options: argparse.Namespace) -> int:
     """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
-    from scrapy_dq.commands.output.display import print_json, print_rows
-
     crawler, config = reading.crawler_named(settings, options)
     with reading.Input("clear", options.seen, options, config) as source, looking.opened(config) as place:
         place.overview()
@@ -127,12 +124,6 @@ async def _forget_lines(
     Args:
         strict: stop at the first line that is not a request.
     """
-    from scrapy_dq import scrapy_redis
-    from scrapy_dq.factory import codec_of
-    from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
-    from scrapy_dq.frontier.worker.identity import own_name
-    from scrapy_dq.pushing.written import BadLine, Written
-
     written = Written(codec_of(place.config, crawler))
     fingerprint = reading.fingerprinter_of(crawler).fingerprint
     counts = {"forgotten": 0, "not_seen": 0, "bad": 0}

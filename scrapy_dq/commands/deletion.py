@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input import asking
+from scrapy_dq.commands.output.display import print_json
 from scrapy_dq.commands.subcommand import DONE, CommandError, WrongUsage
-from scrapy_dq.inspection.place import NoSuchCrawl, Place
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.crawls import shards_left
+from scrapy_dq.frontier.admin.flush import flush, flush_all, need_nobody, purge
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.errors import is_answer
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused
+from scrapy_dq.inspection.crawls import finished_before
+from scrapy_dq.inspection.place import NoSuchCrawl, Place, project_config
+from scrapy_dq.inspection.words import when
 from scrapy_dq.text import count_of, printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.frontier.model import Flushed
 
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
 SETTLED = ("done", "failed", "dead", "seen")
@@ -26,8 +31,6 @@ SETTLED = ("done", "failed", "dead", "seen")
 
 def delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
     """Show what a crawl has, ask, and delete its keys, each by name."""
-    from scrapy_dq.commands.output.display import print_json
-
     with looking.place_of(settings, options) as place:
         overview = _overview(place, options)
         if overview is None:
@@ -60,8 +63,6 @@ class _Deletion:
 
     def check(self) -> None:
         """Raise FrontierRefused if a worker is alive, unless --force is given."""
-        from scrapy_dq.frontier.admin.flush import need_nobody
-        from scrapy_dq.frontier.keys import HOME
 
         async def check(frontiers: list[Frontier]) -> None:
             await alone.announce_wait(frontiers[HOME], self._ttl_s)
@@ -72,7 +73,6 @@ class _Deletion:
 
     def run(self) -> bool:
         """Delete all shards; return whether a part of the seen set is left."""
-        from scrapy_dq.frontier.admin.flush import flush, flush_all
 
         async def delete_home(home: Frontier) -> Flushed:
             if self._options.force:
@@ -92,12 +92,6 @@ class _Deletion:
 
 def delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
     """List the crawls that have been finished for long, ask, and delete each of them by its name."""
-    from scrapy_dq.commands.output.display import print_json
-    from scrapy_dq.frontier.model import FrontierRefused
-    from scrapy_dq.inspection.crawls import finished_before
-    from scrapy_dq.inspection.place import project_config
-    from scrapy_dq.inspection.words import when
-
     if options.spider or options.crawl:
         raise WrongUsage("--finished-before is about all crawls: name neither a spider nor --crawl")
     deleted, kept = [], {}
@@ -155,12 +149,6 @@ def age(text: str) -> float:
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
-    from scrapy_dq.frontier import keys
-    from scrapy_dq.frontier.admin.crawls import shards_left
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.errors import is_answer
-    from scrapy_dq.frontier.model import Census
-
     try:
         return place.overview()
     except NoSuchCrawl:
@@ -194,8 +182,6 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 
 async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
     """Return whether some of the seen set is left, and how many other keys were deleted."""
-    from scrapy_dq.frontier.admin.flush import purge
-
     for other in frontiers[1:]:
         await other.flush([], force=True)
     for frontier in frontiers:

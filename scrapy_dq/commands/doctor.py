@@ -10,24 +10,41 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Spider
 from scrapy.settings import Settings
 
+from scrapy_dq.backend import health
+from scrapy_dq.backend.cluster import address_of
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.backend.exposure import exposure
+from scrapy_dq.backend.health import BAD, OK, WARN, Finding
 from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
+from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.admin.backlog import (
+    compress_depth,
+    info_of,
+    refused_scripts,
+    script_limits,
+    unusable_keys,
+)
+from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.frontier.model import Audited, FrontierRefused, FrontierUnavailable, StartKeys
 from scrapy_dq.frontier.rights import ROLES, acl_of
+from scrapy_dq.frontier.worker.audit import audit, told
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.words import named, unanswered, uncounted
+from scrapy_dq.inspection.snapshot import WAIT_S, watched
+from scrapy_dq.inspection.words import named, unanswered, uncounted, waiting
+from scrapy_dq.items.pipeline import key_patterns
+from scrapy_dq.settings import Config
+from scrapy_dq.start_urls.keys import start_keys_of
 
-if TYPE_CHECKING:
-    from scrapy_dq.backend.health import Finding
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.frontier.keys import Shard
-    from scrapy_dq.frontier.model import StartKeys
-
-    _At = tuple[Any, Shard]
-
+_At = tuple[Any, Shard]
 PINGS = 20
 
 
@@ -64,15 +81,11 @@ class Doctor(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if options.acl:
             return print_acl(settings, options)
-        from scrapy_dq.backend.health import BAD, OK
-        from scrapy_dq.commands.output.display import print_json, print_table
-        from scrapy_dq.start_urls.keys import start_keys_of
 
         audits = options.audit or options.repair
         if audits and not (options.spider or options.crawl):
             raise WrongUsage("--audit, --repair: name a spider, or a crawl with --crawl")
-        config, spider = looking.spider_named(settings, options)
-        start_keys = start_keys_of(spider, config) if spider else None
+        config, _, start_keys = _named(settings, options)
         with looking.opened(config) as place:
             findings = examine(place, start_keys)
             scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
@@ -93,19 +106,20 @@ class Doctor(Subcommand):
         return FAILED if bad else DONE
 
 
+def _named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None, StartKeys | None]:
+    """Return the Config, and the spider that the command line names, if any, with its start keys."""
+    config, crawler = looking.crawler_named(settings, options)
+    spider = crawler.spider if crawler else None
+    return config, spider, start_keys_of(spider, config) if spider else None
+
+
 def print_acl(settings: Settings, options: argparse.Namespace) -> int:
     """Print the command for an administrator; Redis is not asked.
 
     Raises:
         WrongUsage: a feeder has no rights without a start key.
     """
-    from scrapy_dq.backend.connection import Connection
-    from scrapy_dq.commands.output.display import print_json
-    from scrapy_dq.items.pipeline import key_patterns
-    from scrapy_dq.start_urls.keys import start_keys_of
-
-    config, spider = looking.spider_named(settings, options)
-    start_keys = start_keys_of(spider, config) if spider else None
+    config, spider, start_keys = _named(settings, options)
     if options.acl == "feeder" and not start_keys:
         raise WrongUsage("--acl feeder: name a RedisSpider; a feeder may use its start key alone")
     place = {} if config.embedded else Connection(config, Path()).blocking().get_connection_kwargs()
@@ -131,11 +145,6 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
 
     With `--repair`, what can be derived is rebuilt, and the loss of the rest is recorded.
     """
-    from scrapy_dq.backend import health
-    from scrapy_dq.frontier.admin.overview import peek
-    from scrapy_dq.frontier.model import Audited, FrontierRefused, FrontierUnavailable
-    from scrapy_dq.frontier.worker.audit import audit, told
-
     overview = peek(place.shards, place.crawl)
     if overview.phase == "absent":
         return []
@@ -157,33 +166,27 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
         return found
 
     found = asyncio.run(alone.with_frontiers(place, look))
-    text, level = told(found), health.OK
+    text, level = told(found), OK
     if silent:
-        text, level = f"{text}; {named(silent)} could not be examined", health.BAD
+        text, level = f"{text}; {named(silent)} could not be examined", BAD
     for line in uncounted((), apart):
-        text, level = f"{text}; {line}", health.BAD
+        text, level = f"{text}; {line}", BAD
     if found != Audited():
-        level = health.WARN if options.repair and not (found.gone or found.seen_gone) else health.BAD
+        level = WARN if options.repair and not (found.gone or found.seen_gone) else BAD
         hint = ". `scrapy dq doctor --repair` rebuilds what can be derived"
         text += "; what can be derived was rebuilt" if options.repair else hint
     elif overview.census.gone:
-        level = health.BAD
+        level = BAD
         text = f"{overview.census.gone} requests, or keys, of this run were deleted or evicted"
-    return [health.Finding("crawl", level, text)]
+    return [Finding("crawl", level, text)]
 
 
 def examine_workers(place: Place) -> list[Finding]:
     """Return which workers of a crawl report that they wait for Redis, if any; those are watched a while."""
-    from scrapy_dq.backend import health
-    from scrapy_dq.frontier.admin.overview import peek
-    from scrapy_dq.frontier.model import FrontierRefused
-    from scrapy_dq.inspection.snapshot import WAIT_S, watched
-    from scrapy_dq.inspection.words import waiting
-
     with suppress(FrontierRefused):  # a key of another type: `scrapy dq status` shows it
         if any(member.waits_for for member in peek(place.shards, place.crawl).members):
             waits = watched(place, WAIT_S).waits
-            return [health.Finding("workers", health.BAD, waiting(each)) for each in waits]
+            return [Finding("workers", BAD, waiting(each)) for each in waits]
     return []
 
 
@@ -192,9 +195,6 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
 
     Outside of a cluster there is one node, which they need not name.
     """
-    from scrapy_dq.backend import health
-    from scrapy_dq.backend.cluster import address_of
-    from scrapy_dq.frontier import keys
 
     def locate(client: Any, shard: Shard) -> tuple[str, _At]:
         if address_of(client):
@@ -204,7 +204,7 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
     nodes: dict[str, list[_At]] = {}
     for address, at in place.shards.each(locate):
         nodes.setdefault(address, []).append(at)
-    found: dict[health.Finding, list[str]] = {}
+    found: dict[Finding, list[str]] = {}
     for address, shards in nodes.items():
         name = f"{address} ({named([shard.number for _, shard in shards])})"
         for finding in _examine_node(place, shards, start_keys):
@@ -218,23 +218,18 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
     findings.sort(key=lambda finding: whats.index(finding.what))
     if len(place.shards) > 1 and all(nodes):
         where = (f"{address}: {named([shard.number for _, shard in at])}" for address, at in nodes.items())
-        findings.append(health.Finding("shards", health.OK, "; ".join(where)))
+        findings.append(Finding("shards", OK, "; ".join(where)))
     silent = unanswered(place.shards.unreachable)
-    return findings + [health.Finding("shards", health.BAD, text) for text in silent]
+    return findings + [Finding("shards", BAD, text) for text in silent]
 
 
 def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
     """Return the findings of a node, those of the rules of `scrapy_dq.backend.health` first."""
-    from scrapy_dq.backend import health
-    from scrapy_dq.backend.exposure import exposure
-    from scrapy_dq.frontier.admin.backlog import compress_depth, info_of, script_limits, unusable_keys
-    from scrapy_dq.frontier.keys import HOME
-
     client, first = shards[0]
     info = info_of(client)
     if info is None:
         text = "INFO is not allowed, so version, eviction and persistence are unknown. Allow this user INFO"
-        findings = [health.Finding("INFO", health.WARN, text)]
+        findings = [Finding("INFO", WARN, text)]
     else:
         findings = [
             *health.check_requirements(info, place.target, embedded=place.config.embedded),
@@ -251,7 +246,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     seconds, microseconds = client.time()
     findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
     findings += _examine_scripts(place, shards, start_keys)
-    if findings[-1].level == health.OK:
+    if findings[-1].level == OK:
         findings.append(health.limits(*script_limits(client, first)))
         if (depth := compress_depth(client)) is not None:
             findings.append(health.compression(depth))
@@ -262,16 +257,11 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
 
 def _examine_scripts(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
     """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
-    from scrapy_dq.backend import health
-    from scrapy_dq.frontier.admin.backlog import refused_scripts
-
     found: dict[Finding, list[int]] = {}
     for client, shard in shards:
-        finding = health.scripts(
-            *refused_scripts(client, shard, start_keys)
-        )  # fmt: skip
+        finding = health.scripts(*refused_scripts(client, shard, start_keys))
         found.setdefault(finding, []).append(shard.number)
-    bad = [finding for finding in found if finding.level != health.OK]
+    bad = [finding for finding in found if finding.level != OK]
     return [
         finding if len(found) == 1 else replace(finding, text=f"{named(found[finding])}: {finding.text}")
         for finding in bad or found

@@ -9,17 +9,31 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.interrupts import ended_quietly
+from scrapy_dq.commands.output.display import print_json, print_table, width
+from scrapy_dq.commands.streams import ended_quietly
 from scrapy_dq.commands.subcommand import DONE, Subcommand
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.history import Event, Sample
-    from scrapy_dq.inspection.place import Place
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.inspection.history import (
+    MOST_EVENTS,
+    Event,
+    Sample,
+    curves_of,
+    extent,
+    is_known,
+    mean,
+    paces,
+    read_events,
+    said,
+    whole_history,
+)
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.words import span, when
+from scrapy_dq.text import count_of
 
 LOOK_S = 1.0
 ALL = sys.maxsize
@@ -57,9 +71,6 @@ class Events(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.inspection.history import MOST_EVENTS, paces, read_events, whole_history
-
         with looking.place_of(settings, options) as place:
             place.overview()
             events = read_events(place.shards, place.crawl, ALL if options.follow else MOST_EVENTS)
@@ -84,10 +95,6 @@ class Events(Subcommand):
 
     def _follow(self, place: Place, events: Sequence[Event], options: argparse.Namespace) -> None:
         """Print events until Ctrl-C, also after an outage."""
-        from scrapy_dq.frontier.errors import as_unavailable
-        from scrapy_dq.frontier.model import FrontierUnavailable
-        from scrapy_dq.inspection.history import is_known, read_events
-
         shown, away, missed = set(events[: -options.count]), {*place.shards.unreachable}, ""
         while True:
             for event in events:
@@ -108,18 +115,10 @@ class Events(Subcommand):
 
 
 def _line(event: Event) -> str:
-    from scrapy_dq.inspection.history import said
-    from scrapy_dq.inspection.words import when
-
     return f"{when(event.at)} {said(event)}" + (f" ({event.who})" if event.who else "")
 
 
 def _print(listed: Sequence[Event], kept: int) -> None:
-    from scrapy_dq.commands.output.display import print_table
-    from scrapy_dq.inspection.history import said
-    from scrapy_dq.inspection.words import when
-    from scrapy_dq.text import count_of
-
     shown = "" if len(listed) == kept else f"; the newest {len(listed):,} are shown"
     print(f"{count_of(kept, 'event')}{shown}.")
     if listed:
@@ -128,11 +127,6 @@ def _print(listed: Sequence[Event], kept: int) -> None:
 
 
 def _print_curves(samples: Sequence[Sample]) -> None:
-    from scrapy_dq.commands.output.display import width
-    from scrapy_dq.inspection.history import curves_of, extent
-    from scrapy_dq.inspection.words import span
-    from scrapy_dq.text import count_of
-
     if not samples:
         print("There is no sample yet: workers take one each 10 s.")
         return
@@ -148,8 +142,6 @@ def curve(values: Sequence[float | None], columns: int) -> str:
 
     A block is the mean of its values.
     """
-    from scrapy_dq.inspection.history import mean
-
     columns = min(columns, len(values))
     ends = [i * len(values) // columns for i in range(columns + 1)] if columns else [0]
     means = [mean(values[begin:end]) for begin, end in pairwise(ends)]

@@ -7,7 +7,7 @@ import difflib
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import IO, NoReturn
@@ -16,40 +16,36 @@ import scrapy.utils.log
 from scrapy.commands import ScrapyCommand
 from scrapy.settings import SETTINGS_PRIORITIES, Settings, SettingsAttribute
 from scrapy.utils.log import configure_logging, get_scrapy_root_handler
+from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
-from scrapy_dq.commands.adopt import Adopt
-from scrapy_dq.commands.clear import Clear
-from scrapy_dq.commands.crawl import Crawl
-from scrapy_dq.commands.doctor import Doctor
-from scrapy_dq.commands.events import Events
-from scrapy_dq.commands.export_crawl import ExportCrawl
-from scrapy_dq.commands.import_crawl import ImportCrawl
 from scrapy_dq.commands.input.crawlers import LOADER, NoSpiders
-from scrapy_dq.commands.limit import Limit
-from scrapy_dq.commands.listing import DEAD_LETTERS, FAILED_REQUESTS, Search
-from scrapy_dq.commands.metrics import PrometheusMetrics
-from scrapy_dq.commands.move import Move
-from scrapy_dq.commands.output.streams import lasting_streams
-from scrapy_dq.commands.push import Push
-from scrapy_dq.commands.report import Report
-from scrapy_dq.commands.retry import Retry
-from scrapy_dq.commands.status import Status
-from scrapy_dq.commands.steering import VERBS
+from scrapy_dq.commands.streams import lasting_streams
 from scrapy_dq.commands.subcommand import FAILED, CommandError, Subcommand
-from scrapy_dq.commands.web import Web
-from scrapy_dq.commands.workers import Workers
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.own_files import open_own
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
-SUBCOMMANDS: tuple[Subcommand, ...] = (
-    Crawl(), Status(), Workers(), Search(), FAILED_REQUESTS, DEAD_LETTERS, Events(), Report(), Doctor(),
-    *VERBS, Retry(), Push(), Limit(), Clear(), Adopt(), Move(), ExportCrawl(), ImportCrawl(), Web(),
-    PrometheusMetrics(),
-)  # fmt: skip
-
+COMMANDS = {
+    "crawl": "crawl.Crawl", "status": "status.Status", "workers": "workers.Workers",
+    "search": "listing.Search", "failed": "listing.FAILED_REQUESTS", "dead": "listing.DEAD_LETTERS",
+    "events": "events.Events", "report": "report.Report", "doctor": "doctor.Doctor",
+    "pause": "steering.PAUSE", "drain": "steering.DRAIN", "resume": "steering.RESUME",
+    "stop": "steering.STOP", "complete": "steering.COMPLETE", "retry": "retry.Retry", "push": "push.Push",
+    "limit": "limit.Limit", "clear": "clear.Clear", "adopt": "adopt.Adopt", "move": "move.Move",
+    "export": "export_crawl.ExportCrawl", "import": "import_crawl.ImportCrawl", "web": "web.Web",
+    "metrics": "metrics.PrometheusMetrics",
+}  # fmt: skip
+"""Where each command is, in this package: only that of the command line is imported."""
 LONGEST_LINE = 4000
+
+
+def subcommands(names: Iterable[str] = COMMANDS) -> list[Subcommand]:
+    """Return the subcommands of these names."""
+    found = (load_object(f"{__package__}.{COMMANDS[name]}") for name in names)
+    return [each() if isinstance(each, type) else each for each in found]
 
 
 class Command(ScrapyCommand):
@@ -71,7 +67,10 @@ class Command(ScrapyCommand):
         commands = parser.add_subparsers(
             title="Commands", metavar="<command>", dest="subcommand", prog=parser.prog
         )
-        for subcommand in SUBCOMMANDS:
+        # Scrapy itself reads the command line only later.
+        wanted = [name for name in sys.argv[2:3] if sys.argv[1] == "dq" and name in COMMANDS]
+        self._subcommands = {each.name: each for each in subcommands(wanted or COMMANDS)}
+        for subcommand in self._subcommands.values():
             own = commands.add_parser(
                 subcommand.name,
                 help=subcommand.summary,
@@ -94,7 +93,7 @@ class Command(ScrapyCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Put the options into the settings."""
         super().process_options(args, opts)
-        words = next((each.words for each in SUBCOMMANDS if each.name == opts.subcommand), "")
+        words = self._subcommands[opts.subcommand].words if opts.subcommand else ""
         if words and not any(word.startswith("-") for word in args):
             # argparse takes these words in one place only.
             setattr(opts, words, [*getattr(opts, words), *args])
@@ -117,10 +116,10 @@ class Command(ScrapyCommand):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the subcommand; without one, print the help."""
-        subcommand = next((s for s in SUBCOMMANDS if s.name == opts.subcommand), None)
-        if subcommand is None:
+        if not opts.subcommand:
             self._parser.print_help()
             return
+        subcommand = self._subcommands[opts.subcommand]
         assert self.settings is not None
         self.settings.attributes |= {LOADER: self._loader, "LOG_FILE": self._log_file}
         # Scrapy checks `requires_project` of its own commands only. Source: scrapy/cmdline.py
@@ -182,9 +181,6 @@ def _log_file(settings: Settings) -> IO[str] | None:
     name = settings.get("LOG_FILE")
     if not name or (settings.getpriority("LOG_FILE") or 0) < SETTINGS_PRIORITIES["cmdline"]:
         return None
-    from scrapy_dq.crew.errors import CrewError
-    from scrapy_dq.crew.own_files import open_own
-
     mode = "a" if settings.getbool("LOG_FILE_APPEND") else "w"
     try:
         return open(name, mode, encoding=settings.get("LOG_ENCODING"), opener=open_own)

@@ -6,21 +6,21 @@ import argparse
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
+from scrapy.utils.python import global_object_name
 
+from scrapy_dq.codec.shown import priority_of
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input.asking import crawl_command
+from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
+from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-
-if TYPE_CHECKING:
-    from scrapy_dq.commands.output.display import ProgressBar
-    from scrapy_dq.exports.files import ExportFile
-    from scrapy_dq.frontier.archive.load import Loaded
-    from scrapy_dq.frontier.archive.parts import Header
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.settings import Config
+from scrapy_dq.exports.files import BadExport, ExportFile
+from scrapy_dq.frontier.archive.load import Loaded, Target, load
+from scrapy_dq.frontier.archive.parts import Header
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.settings import Config
 
 _CONTINUE = (
     "Until the same command is complete no worker can join; `scrapy dq clear --all` deletes what there is"
@@ -47,9 +47,6 @@ class ImportCrawl(Subcommand):
         looking.add_common_options(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
-        from scrapy_dq.exports.files import BadExport, ExportFile
-
         options.spider, name = looking.spider_and("a file", options)
         config, fingerprinter, spider = _settings_of(settings, options)
         with alone.continued(_CONTINUE):
@@ -86,10 +83,6 @@ class ImportCrawl(Subcommand):
 
 def _settings_of(settings: Settings, options: argparse.Namespace) -> tuple[Config, str, str]:
     """Return the Config, and the classes of fingerprinter and spider; "": only the crawl is named."""
-    from scrapy.utils.python import global_object_name
-
-    from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
-
     if not options.spider:
         return looking.config_named(settings, options), "", ""
     crawler, config = crawler_named(settings, options)
@@ -112,9 +105,6 @@ def _refuse_other(header: Header, config: Config, fingerprinter: str, spider: st
 
 
 async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar: ProgressBar) -> Loaded:
-    from scrapy_dq.codec.shown import priority_of
-    from scrapy_dq.frontier.archive.load import Target, load
-
     return await load(
         frontiers, file.header, file.parts(), Target(config.order, config.seen_kind), progress=bar.advance,
         priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S
+from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S, limit
+from scrapy_dq.frontier.worker.identity import own_name
+from scrapy_dq.inspection.words import span
 from scrapy_dq.text import printable
 
 
@@ -33,15 +35,16 @@ class Limit(Subcommand):
         looking.add_site(parser, "the site: a partition, as `status` shows it")
         parser.add_argument(
             "--delay",
-            type=_seconds(0, MAX_DELAY_S),
+            type=looking.seconds(0, MAX_DELAY_S),
             metavar="S",
             help="seconds between two requests; 0: no delay",
         )
         parser.add_argument(
-            "--concurrency", type=_whole(MAX_CONCURRENCY), metavar="N", help="requests at once; 0: no limit"
-        )
+            "--concurrency", type=looking.whole(0, MAX_CONCURRENCY), metavar="N",
+            help="requests at once; 0: no limit",
+        )  # fmt: skip
         parser.add_argument(
-            "--budget", type=_whole(1_000_000_000), metavar="N",
+            "--budget", type=looking.whole(0, 1_000_000_000), metavar="N",
             help="most requests of the run, or of a day, counted from its first budget on; 0: any number",
         )  # fmt: skip
         parser.add_argument(
@@ -49,17 +52,13 @@ class Limit(Subcommand):
         )
         parser.add_argument(
             "--block",
-            type=_seconds(0.001, MAX_BLOCK_S),
+            type=looking.seconds(0.001, MAX_BLOCK_S),
             metavar="S",
             help="send it no requests for S seconds",
         )
         parser.add_argument("--unblock", action="store_true", help="end a block")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json, print_table
-        from scrapy_dq.frontier.admin.control import limit
-        from scrapy_dq.frontier.worker.identity import own_name
-
         partition = options.site
         if partition is None:
             raise WrongUsage("name the site: --site HOST")
@@ -106,28 +105,4 @@ class Limit(Subcommand):
 
 
 def _span(seconds: float) -> str:
-    from scrapy_dq.inspection.words import span
-
     return span(math.ceil(seconds))
-
-
-def _seconds(least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not least <= number <= most:  # nor is nan
-            raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
-        return number
-
-    return read
-
-
-def _whole(most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= most):
-            raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {most}, not {text!r}")
-        return int(text)
-
-    return read

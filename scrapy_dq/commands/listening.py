@@ -7,7 +7,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scrapy_dq.commands.interrupts import ended_quietly
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.streams import ended_quietly
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 
 HOST = "127.0.0.1"
@@ -16,7 +17,7 @@ HOST = "127.0.0.1"
 def add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
     """Add the options for address and token; *readers*: who needs the token, and for what."""
     parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
-    parser.add_argument("--port", type=_port, default=port, help=port_help)
+    parser.add_argument("--port", type=looking.whole(0, 65_535), default=port, help=port_help)
     parser.add_argument(
         "--token-file", default="", metavar="FILE",
         help=f"a file with the token that {readers} (default: DQ_WEB_TOKEN)",
@@ -81,10 +82,3 @@ def address_of(host: str, listener: socket.socket) -> str:
 def name_of(host: str) -> str:
     """Return the name under which others reach what listens on *host*."""
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
-
-
-def _port(text: str) -> int:
-    """Return the port that an option names; 0: any that is free."""
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < 65_536):
-        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, not {text!r}")
-    return int(text)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 
+from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.factory import config_of
+from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.model import fits_a_partition
 from scrapy_dq.hostnames import host_named
 from scrapy_dq.inspection import place
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.settings import Config
-
-if TYPE_CHECKING:
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
 
 MOST = 1000
 """Maximum number of entries that a command shows."""
@@ -80,15 +82,32 @@ def spellings_of(site: str | None) -> frozenset[bytes] | None:
 def add_count(parser: argparse.ArgumentParser, count: int) -> None:
     """Add the option for how many entries are shown, *count* by default."""
     parser.add_argument(
-        "-n", dest="count", type=_count, default=count, metavar="N",
+        "-n", dest="count", type=whole(1, MOST), default=count, metavar="N",
         help=f"how many at most (default: {count})",
     )  # fmt: skip
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST}, not {text!r}")
-    return int(text)
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number from *least* to *most*."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def seconds(least: float, most: int) -> Callable[[str], float]:
+    """Return the type of an option that is a time from *least* to *most*, in seconds."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if least <= (number := float(text)) <= most:  # nor is nan
+                return number
+        raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
+
+    return read
 
 
 @contextmanager
@@ -154,11 +173,6 @@ def partition_named(place: Place, name: str) -> tuple[str, str]:
 
 def hint_of_partition(place: Place, partition: str) -> str:
     """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
-    import difflib
-
-    from scrapy_dq.frontier.admin.backlog import names_beside
-    from scrapy_dq.frontier.model import fits_a_partition
-
     beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
         return ""
@@ -176,20 +190,11 @@ def hint_of_partition(place: Place, partition: str) -> str:
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
     """Return the Config of the named spider; without one, that of the project, for the crawl `--crawl`."""
-    return spider_named(settings, options)[0]
-
-
-def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None]:
-    """Like `config_named`; also return the spider itself."""
-    config, crawler = crawler_named(settings, options)
-    return config, crawler.spider if crawler else None
+    return crawler_named(settings, options)[0]
 
 
 def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Crawler | None]:
     """Like `config_named`; also return the crawler with the spider."""
-    from scrapy_dq.commands.input.crawlers import prepared_crawler
-    from scrapy_dq.factory import config_of
-
     spider_args = spider_args_of(options)
     settings = settings.copy()
     # It may depend on environment variables that only workers have, and only workers need it.

@@ -7,22 +7,25 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import listening, looking
+from scrapy_dq.commands.output.display import print_json
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.extras import pip_install
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.crawls import CrawlList
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.snapshot import EVERY_S
+from scrapy_dq.web.access import Access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
     from scrapy_dq.inspection.metrics import Metrics
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.web.access import Access
 
 LONGEST_S = 60.0
 """Most time that what is printed once may take: with many crawls, each read is a part of them."""
@@ -51,7 +54,6 @@ class PrometheusMetrics(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         try:
-            from scrapy_dq.inspection.crawls import CrawlList
             from scrapy_dq.inspection.metrics import Metrics
         except ImportError as error:
             if (error.name or "").partition(".")[0] != "prometheus_client":
@@ -70,10 +72,6 @@ class PrometheusMetrics(Subcommand):
 
 def _print(metrics: Metrics, opened: AbstractContextManager[Place], *, as_json: bool) -> None:
     """Print them once. That Redis gives no usable answer is what a metric says: the exit status is 0."""
-    from scrapy_dq.commands.output.display import print_json
-    from scrapy_dq.frontier.model import FrontierError
-    from scrapy_dq.inspection.snapshot import EVERY_S
-
     show = metrics.samples if as_json else metrics.text
     try:
         with opened as place:
@@ -92,8 +90,6 @@ def _print(metrics: Metrics, opened: AbstractContextManager[Place], *, as_json: 
 
 
 def _serve(metrics: Metrics, opened: AbstractContextManager[Place], options: argparse.Namespace) -> None:
-    from scrapy_dq.web.access import Access
-
     access = Access.of(listening.token_of(options, "metrics"), False, ())
     with listening.serving(options) as (listener, address), opened as place:
         if options.json:

@@ -7,18 +7,21 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking, reading
+from scrapy_dq.commands.output.display import print_json, print_rows
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
+from scrapy_dq.frontier.admin.control import wake
+from scrapy_dq.frontier.admin.overview import Overview, described, peek
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.place import Place
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.pushing.pusher import Pushed
+from scrapy_dq.pushing.lines import BadLine
+from scrapy_dq.pushing.pusher import Pushed, Pusher
 
 
 class Push(Subcommand):
@@ -55,11 +58,6 @@ class Push(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json, print_rows
-        from scrapy_dq.frontier.admin.overview import described, peek
-        from scrapy_dq.pushing.pusher import Pusher
-        from scrapy_dq.pushing.written import BadLine
-
         common = _common(options)
         crawler, config = reading.crawler_named(settings, options)
         with (
@@ -102,10 +100,6 @@ class Push(Subcommand):
 
 def _wake(place: Place) -> None:
     """Wake idle workers; without that, as in an outage, they find what was pushed somewhat later."""
-    from scrapy_dq.frontier.admin.control import wake
-    from scrapy_dq.frontier.errors import as_unavailable
-    from scrapy_dq.frontier.model import FrontierError
-
     with suppress(FrontierError), as_unavailable():
         wake(place.client, place.crawl)
 

@@ -1,17 +1,28 @@
-"""`scrapy dq report`: one HTML file about a crawl, to send round."""
+"""`scrapy dq report`: one HTML file about a crawl. All that a crawl has found is text in it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.output.display import print_json
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.own_files import open_own
+from scrapy_dq.inspection.entries import read_failures
+from scrapy_dq.inspection.history import Event, Sample, curves_of, extent, read_events, said, whole_history
+from scrapy_dq.inspection.snapshot import settled, watched
+from scrapy_dq.inspection.words import examined, memory, missing, phase_of, span, when
+from scrapy_dq.text import printable
 
 MOST_FAILURES = 1_000
 """Records, of each kind, that are grouped."""
@@ -35,12 +46,6 @@ class Report(Subcommand):
         parser.add_argument("--output", metavar="FILE", type=Path, help="write it to FILE")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.commands.output.report import page_of
-        from scrapy_dq.inspection.entries import read_failures
-        from scrapy_dq.inspection.history import read_events, whole_history
-        from scrapy_dq.inspection.snapshot import watched
-
         with looking.place_of(settings, options) as place:
             status = watched(place, 0.0, turn=True, partitions=True).status()
             samples = whole_history(place.shards, place.crawl)
@@ -57,8 +62,6 @@ class Report(Subcommand):
             sys.stdout.buffer.write(page)
             return DONE
         output = output or report_file(place.crawl)
-        from scrapy_dq.crew.errors import CrewError
-        from scrapy_dq.crew.own_files import open_own
 
         try:
             with open(output, "wb", opener=open_own) as file:
@@ -73,3 +76,192 @@ class Report(Subcommand):
 def report_file(crawl: str) -> Path:
     """Return the name of a crawl's report, in the current folder."""
     return Path(f"report-{quote(crawl, safe='')}.html")
+
+
+WIDTH, HEIGHT = 860, 120
+"""Of a curve, in units of its picture."""
+MOST_ROWS = 50
+LONGEST = 200
+"""Characters of a name."""
+MARKED = {
+    "died": "bad",
+    "outage": "bad",
+    "waits": "bad",
+    "damaged": "bad",
+    "began": "good",
+    "finished": "good",
+}
+"""Events that are marked in the curves, and how."""
+_KEPT = "The newest {shown:,} of {total:,} are grouped."
+
+_STYLE = """
+:root { --ink: #1b2230; --dim: #586174; --line: #e2e5ea; --card: #fff; --ground: #f6f7f9; --accent: #2f4fc4;
+  --bad: #b3261e; --good: #1a7048 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e7eaf1; --dim: #a0a9ba; --line: #2a3140;
+  --card: #181d27; --ground: #10141b; --accent: #9db2ff; --bad: #ff9a91; --good: #6fd6a3 } }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 940px; padding: 32px 20px 64px; background: var(--ground);
+  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; font-variant-numeric: tabular-nums;
+  overflow-wrap: anywhere }
+h1 { font-size: 26px; line-height: 1.25; margin: 0 } h2 { font-size: 17px; margin: 36px 0 10px }
+p { margin: 4px 0; color: var(--dim) } .bad { color: var(--bad) }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 10px; margin: 20px 0 0 }
+dl div, figure, table { background: var(--card); border: 1px solid var(--line); border-radius: 8px }
+dl div { padding: 10px 14px } dt { color: var(--dim); font-size: 13px } dd { margin: 0; font-size: 21px }
+figure { margin: 0 0 12px; padding: 12px 14px } figcaption { font-size: 13px; color: var(--dim) }
+figcaption b { color: var(--ink) } svg { display: block; width: 100%; height: auto; margin-top: 6px }
+path { fill: none; stroke: var(--accent); stroke-width: 1.5; vector-effect: non-scaling-stroke }
+line { stroke: var(--line); vector-effect: non-scaling-stroke } line.bad { stroke: var(--bad) }
+line.good { stroke: var(--good) } table { width: 100%; border-collapse: collapse; font-size: 14px }
+th, td { text-align: left; padding: 6px 12px; border-top: 1px solid var(--line); vertical-align: top }
+th { color: var(--dim); font-weight: 500; border-top: 0 } .n { text-align: right; white-space: nowrap }
+@media print { body { background: none; max-width: none; padding: 0 } figure, table { break-inside: avoid } }
+"""
+
+
+def page_of(
+    status: dict[str, Any],
+    samples: Sequence[Sample],
+    events: Sequence[Event],
+    failures: Sequence[dict[str, Any]],
+) -> str:
+    """Return the page.
+
+    Args:
+        status: as of `Snapshot.status`.
+        samples, events: oldest first.
+        failures: as of `read_failures`, of both kinds.
+    """
+    name = _text(status["crawl"])
+    body = [
+        f"<h1>{name}</h1>",
+        f"<p>Run {status['run']}, {_text(phase_of(status))}; {_text(status['redis'])}; "
+        f"as of {when(status['at'])}</p>",
+        *(f'<p class="bad">{_text(each)}</p>' for each in missing(status)),
+        _totals(status, samples),
+        *_curves(samples, events),
+        *_partitions(status),
+        *(part for each in failures for part in _failures(each)),
+        *_events(events),
+    ]
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{name}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _text(value: Any, longest: int = LONGEST) -> str:
+    return escape(printable(str(value), longest))
+
+
+def _totals(status: dict[str, Any], samples: Sequence[Sample]) -> str:
+    of_run = [each for each in samples if each.run == status["run"]]
+    totals = {
+        name.replace("_", " "): f"{status[name]:,}"
+        for name in ("done", "failed", "dead", "waiting", "delayed")
+    }
+    totals |= {"in flight": f"{status['in_flight']:,}", "seen": f"{status['seen']:,}"}
+    totals["workers"] = f"{status['workers']:,}"
+    if len(of_run) > 1 and (passed_s := of_run[-1].at - of_run[0].at) > 0:
+        done = of_run[-1].done + of_run[-1].failed - of_run[0].done - of_run[0].failed
+        totals |= {"pages per second": f"{done / passed_s:,.1f}", "sampled for": span(passed_s)}
+    tiles = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in totals.items())
+    redis = memory(status)
+    return f"<dl>{tiles}</dl>" + (
+        f"<p>{_text(redis)}; {settled(status):,} requests are settled.</p>" if redis else ""
+    )
+
+
+def _curves(samples: Sequence[Sample], events: Sequence[Event]) -> Iterable[str]:
+    yield "<h2>Over time</h2>"
+    if len(samples) < 2:
+        yield "<p>There are no samples: workers take one each 10 s.</p>"
+        return
+    begin, end = samples[0].at, samples[-1].at
+    for name, curve in curves_of(samples).items():
+        points = [(sample.at, value) for sample, value in zip(samples, curve[0], strict=True)]
+        picture = _svg(points, max(value for _, value in points if value is not None), begin, end, events)
+        yield f"<figure><figcaption><b>{name}</b>: {extent(curve)}</figcaption>{picture}</figure>"
+    marks = "Red lines: deaths of workers, outages; green: a run began or ended."
+    yield f"<p>From {when(begin)} to {when(end)}. {marks}</p>"
+
+
+def _svg(
+    points: Iterable[tuple[float, float | None]],
+    most: float,
+    begin: float,
+    end: float,
+    events: Iterable[Event],
+) -> str:
+    def x(at: float) -> float:
+        return round((at - begin) / ((end - begin) or 1) * WIDTH, 1)
+
+    lines = [f'<line x1="0" x2="{WIDTH}" y1="{HEIGHT}" y2="{HEIGHT}"/>']
+    for event in events:
+        if begin <= event.at <= end and event.kind in MARKED:
+            title = f"<title>{when(event.at)} {_text(said(event))}</title>"
+            at = x(event.at)
+            lines.append(
+                f'<line class="{MARKED[event.kind]}" x1="{at}" x2="{at}" y1="0" y2="{HEIGHT}">{title}</line>'
+            )
+    path, pen = [], "M"
+    for at, value in points:
+        if value is None:
+            pen = "M"
+            continue
+        y = HEIGHT - value / most * (HEIGHT - 4) if most else HEIGHT
+        path.append(f"{pen}{x(at)} {y:.1f}")
+        pen = "L"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-hidden="true">'
+        f'{"".join(lines)}<path d="{"".join(path)}"/></svg>'
+    )
+
+
+def _partitions(status: dict[str, Any]) -> Iterable[str]:
+    for kind, about in (("largest", "waiting"), ("slowest", "takes at least")):
+        rows = status[f"{kind}_partitions"]
+        if not rows:
+            continue
+        figures = [f"{row['waiting']:,}" if kind == "largest" else span(row["takes_s"]) for row in rows]
+        names = [_text(row["partition"]) or "(no name)" for row in rows]
+        yield f"<h2>{kind.capitalize()} partitions</h2><p>{_text(examined(status))}</p>"
+        yield _table(("partition", about), zip(names, figures, strict=True))
+
+
+def _failures(found: dict[str, Any]) -> Iterable[str]:
+    name = {"failed": "Failed requests", "dead": "Dead letters"}[found["kind"]]
+    yield f"<h2>{name}, by cause</h2>"
+    if not found["groups"]:
+        yield f"<p>{found['total']:,}, of which none is kept.</p>" if found["total"] else "<p>None.</p>"
+        return
+    yield f"<p>{_KEPT.format(shown=len(found['rows']), total=found['total'])}</p>"
+    rows = (
+        (_text(group["cause"]), _text(group["host"]), f"{group['count']:,}")
+        for group in found["groups"][:MOST_ROWS]
+    )
+    yield _table(("cause", "host", "requests"), rows)
+
+
+def _events(events: Sequence[Event]) -> Iterable[str]:
+    yield "<h2>Events</h2>"
+    rows = ((when(event.at), _text(said(event)), _text(event.who)) for event in reversed(events))
+    yield _table(("when", "what", "who"), rows, number="") if events else "<p>None.</p>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], number: str | None = None) -> str:
+    """Return a table; the last column holds numbers, unless *number* is empty. Cells are HTML."""
+    last = len(heads) - 1 if number is None else -1
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if i == last else ''}>{cell}</{tag}>" for i, cell in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"

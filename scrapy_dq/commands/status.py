@@ -1,23 +1,35 @@
-"""`scrapy dq status`: the progress of a crawl; without a name, all crawls in its Redis."""
+"""`scrapy dq status`: the progress of a crawl, once or repeatedly; or all crawls in its Redis."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.input.crawlers import spider_names
+from scrapy_dq.commands.output.display import print_json, print_table
+from scrapy_dq.commands.output.status_view import one_line, print_status
+from scrapy_dq.commands.streams import ended_quietly, nobody_reads
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.frontier.admin.crawls import CrawlSearch
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection import place
+from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, Watcher, watched
 from scrapy_dq.inspection.words import uncounted, when, workers
-
-SHORTEST_S, LONGEST_S = 0.1, 86_400.0
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.text import printable
 
 
 class Status(Subcommand):
@@ -48,20 +60,19 @@ class Status(Subcommand):
             help="repeat: a live view in a terminal, elsewhere one line (with --json: one object) each time",
         )  # fmt: skip
         parser.add_argument(
-            "--every", type=_seconds, metavar="SECONDS",
+            "--every", type=looking.seconds(0.1, 86_400), metavar="SECONDS",
             help=f"with --watch: time between two updates (default: {EVERY_S:g})",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.commands.output.status_text import print_status
-
         if options.every and not options.watch:
             raise WrongUsage("--every: only with --watch")
         if options.all and (options.spider or options.crawl):
             raise WrongUsage("--all: neither a spider nor --crawl")
         if options.watch:
-            return self._watch(settings, options)
+            with looking.place_of(settings, options) as there:
+                watch(there, options.every or EVERY_S, as_json=options.json)
+            return DONE
         if not (options.spider or options.crawl):
             crawls = _crawls(settings, options.all)
             print_json({"crawls": crawls}) if options.json else _print_crawls(crawls, options.all)
@@ -72,29 +83,9 @@ class Status(Subcommand):
         print_json(status) if options.json else print_status(status)
         return DONE
 
-    def _watch(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.watching import watch
-
-        with looking.place_of(settings, options) as there:
-            watch(there, options.every or EVERY_S, as_json=options.json)
-        return DONE
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise argparse.ArgumentTypeError(f"expected {SHORTEST_S:g} to {LONGEST_S:g} seconds, not {text!r}")
-    return seconds
-
 
 def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
     """Return the crawl of each spider, or why that is unknown; then the other crawls in the same Redis."""
-    from scrapy_dq.commands.input.crawlers import spider_names
-    from scrapy_dq.settings import Config, ConfigError
-
     crawls: list[dict[str, Any]] = []
     by_redis: dict[str, list[tuple[dict[str, Any], Config]]] = {}
     for spider in spider_names(settings):
@@ -126,9 +117,6 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
 
 def _count(found: dict[str, Any], there: Place) -> None:
     """Add the phase and the counts of a crawl, or why they are unknown."""
-    from scrapy_dq.inspection.crawls import reason_of_one
-    from scrapy_dq.text import printable
-
     found["redis"] = there.target
     try:
         snapshot = Watcher(there.of(found["crawl"]), most_members=MOST_READ).look()
@@ -147,9 +135,6 @@ def _count(found: dict[str, Any], there: Place) -> None:
 
 def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -> Iterator[dict[str, Any]]:
     """Yield the crawls that are not *known* by target and name, and that this user may read; add them."""
-    from scrapy_dq.frontier.admin.crawls import CrawlSearch
-    from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
-
     search = CrawlSearch()
     try:
         names = search.all_names(there.nodes) if everything else search.go_on(there.nodes)
@@ -170,8 +155,6 @@ def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -
 
 
 def _print_crawls(crawls: list[dict[str, Any]], everything: bool) -> None:
-    from scrapy_dq.commands.output.display import print_table
-
     counts = ("workers", "waiting", "in flight", "done")
     rows = [
         [
@@ -196,3 +179,66 @@ def _named(found: dict[str, Any]) -> str:
     # The reason (`why`) would take several lines in the table.
     crawl = found["crawl"] or "needs -a?"
     return crawl if found["spider"] is None else f"{found['spider']}: {crawl}"
+
+
+LONGEST_LINE = 2000
+GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"
+
+
+Show = Callable[[dict[str, Any], "dict[str, Any] | None"], None]
+"""Shows a status; if there is no newer one, its second argument says why (`error`)."""
+
+
+@contextmanager
+def output(*, as_json: bool) -> Iterator[Show]:
+    """Yield what fits standard output: a live view if it is a terminal that can move its cursor."""
+    console = Console(highlight=False, markup=False)
+    if as_json:
+        yield lambda status, missed: print(json.dumps(missed or status), flush=True)
+    elif sys.stdout.isatty() and not console.is_dumb_terminal:
+        from scrapy_dq.commands.output.status_view import view
+
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            yield lambda status, missed: live.update(view(status, console, missed), refresh=True)
+    else:
+        yield _print_line
+
+
+def _print_line(status: dict[str, Any], missed: dict[str, Any] | None) -> None:
+    text = printable(missed["error"], LONGEST_LINE) if missed else one_line(status)
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def watch(place: Place, every_s: float, *, as_json: bool) -> None:
+    """Show the status every *every_s* seconds, until Ctrl-C, SIGTERM, or nothing reads the output.
+
+    Raises:
+        NoSuchCrawl, FrontierError: the first attempt to read it failed.
+    """
+    with ended_quietly(), output(as_json=as_json) as show:
+        watcher, due = Watcher(place), time.monotonic()
+        first = watcher.look(turn=True, partitions=True)
+        if not first.exists:
+            raise place.no_such_crawl()
+        last = first.status()
+        show(last, None)
+        while not nobody_reads():
+            due = max(due + every_s, time.monotonic())  # no catching up after one that took long
+            time.sleep(max(0.0, due - time.monotonic()))
+            status = _look(place, watcher)
+            missed = status if "error" in status else None
+            last = last if missed else status
+            show(last, missed)
+
+
+def _look(place: Place, watcher: Watcher) -> dict[str, Any]:
+    phase, reason = "absent", GONE
+    try:
+        with as_unavailable():
+            found = watcher.look(turn=True, partitions=True)
+            if found.exists:
+                return found.status()
+    except FrontierError as error:
+        phase, reason = "unknown", str(error)
+    at = round(time.time(), 3)
+    return {"crawl": place.crawl, "redis": place.target, "at": at, "phase": phase, "error": reason}

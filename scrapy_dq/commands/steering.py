@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.output.display import print_json
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.model import Member
+from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity, own_name
 from scrapy_dq.inspection.words import uncounted
 from scrapy_dq.text import count_of
 
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.model import Member
-
 LOOK_S = 0.1
+MOST_WAIT_S = 31_536_000
 
 
 class Steering(Subcommand):
@@ -41,15 +43,11 @@ class Steering(Subcommand):
         looking.add_crawl_options(parser)
         if self._awaited:
             parser.add_argument(
-                "--wait", nargs="?", type=_seconds, const=float("inf"), metavar="SECONDS",
+                "--wait", nargs="?", type=looking.seconds(0, MOST_WAIT_S), const=math.inf, metavar="SECONDS",
                 help=f"wait until {self._awaited}, at most SECONDS (default: as long as it takes)",
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json
-        from scrapy_dq.frontier.admin.control import Word, steer
-        from scrapy_dq.frontier.worker.identity import own_name
-
         with looking.place_of(settings, options) as place:
             before = place.overview()
             if self.name in ("pause", "drain") and before.phase == "finished":
@@ -115,44 +113,42 @@ class Steering(Subcommand):
         return not (any(member.in_flight for member in alive) or found.unreachable)
 
 
-VERBS = (
-    Steering(
-        "pause",
-        "let all workers stop sending requests, until resume",
-        "All workers release the requests in their buffers, finish the requests in progress, and wait. New "
-        "workers also wait. `resume` continues the crawl.",
-        done="paused",
-    ),
-    Steering(
-        "drain",
-        "let all workers finish what they hold, and lease nothing more",
-        "All workers finish what they have leased, including their buffers, lease nothing more, and wait. "
-        "`resume` continues the crawl; `stop` closes the workers.",
-        done="draining",
-    ),
-    Steering(
-        "resume",
-        "continue a paused or draining crawl",
-        "Continues a crawl that was paused or drained.",
-        done="resumed",
-        awaited="",
-    ),
-    Steering(
-        "stop",
-        "let all workers close gracefully",
-        "Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and "
-        "what is not finished after DQ_SHUTDOWN_GRACE. The crawl stays, and later workers continue it.",
-        done="stopping",
-        awaited="all workers are gone",
-    ),
-    Steering(
-        "complete",
-        "let a run end although a start() is incomplete",
-        "A run is not finished while a start() is incomplete (its worker was killed or stopped, or it "
-        "raised) and none with the same arguments has completed. This lets the run end without the rest.",
-        done="will end without the rest",
-        awaited="",
-    ),
+PAUSE = Steering(
+    "pause",
+    "let all workers stop sending requests, until resume",
+    "All workers release the requests in their buffers, finish the requests in progress, and wait. New "
+    "workers also wait. `resume` continues the crawl.",
+    done="paused",
+)
+DRAIN = Steering(
+    "drain",
+    "let all workers finish what they hold, and lease nothing more",
+    "All workers finish what they have leased, including their buffers, lease nothing more, and wait. "
+    "`resume` continues the crawl; `stop` closes the workers.",
+    done="draining",
+)
+RESUME = Steering(
+    "resume",
+    "continue a paused or draining crawl",
+    "Continues a crawl that was paused or drained.",
+    done="resumed",
+    awaited="",
+)
+STOP = Steering(
+    "stop",
+    "let all workers close gracefully",
+    "Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and "
+    "what is not finished after DQ_SHUTDOWN_GRACE. The crawl stays, and later workers continue it.",
+    done="stopping",
+    awaited="all workers are gone",
+)
+COMPLETE = Steering(
+    "complete",
+    "let a run end although a start() is incomplete",
+    "A run is not finished while a start() is incomplete (its worker was killed or stopped, or it "
+    "raised) and none with the same arguments has completed. This lets the run end without the rest.",
+    done="will end without the rest",
+    awaited="",
 )
 
 
@@ -165,16 +161,4 @@ def _say_uncounted(found: Overview, said: list[str]) -> list[str]:
 
 
 def _is_gone(member: Member) -> bool:
-    from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
-
     return member.fenced or certainly_dead(member.identity, own_identity())
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, not {text!r}")
-    return seconds

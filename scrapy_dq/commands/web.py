@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from scrapy.settings import Settings
@@ -14,9 +14,9 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import listening, looking
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.extras import pip_install
-
-if TYPE_CHECKING:
-    from scrapy_dq.web.looks import Looks
+from scrapy_dq.inspection.place import project_settings
+from scrapy_dq.web.access import Access, new_token
+from scrapy_dq.web.looks import Looks
 
 PORT = 6870
 LOOK_S = 0.1
@@ -52,9 +52,6 @@ class Web(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.inspection.place import project_settings
-        from scrapy_dq.web.access import Access, new_token
-
         try:
             import uvicorn
 
@@ -68,8 +65,8 @@ class Web(Subcommand):
         if options.allow_steering and not given:
             token = new_token()
         names = [*options.allow_host, listening.name_of(options.host)]
-        config, spider = looking.spider_named(settings, options)
-        crawler_settings = spider.crawler.settings if spider else project_settings(settings)
+        config, crawler = looking.crawler_named(settings, options)
+        crawler_settings = crawler.settings if crawler else project_settings(settings)
         page, looks = make_app(config, crawler_settings, Access.of(token, options.allow_steering, names))
         server = uvicorn.Server(
             uvicorn.Config(

@@ -8,8 +8,10 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.output.display import print_json, print_table, width
 from scrapy_dq.commands.subcommand import DONE, Subcommand
 from scrapy_dq.inspection.snapshot import EVERY_S, WAIT_S, watched
+from scrapy_dq.inspection.words import awaited, span
 
 COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
 WIDE = 110
@@ -35,8 +37,6 @@ class Workers(Subcommand):
         how_long.add_argument("--no-rate", action="store_true", help="do not watch: no pages per second")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json, print_table, width
-
         with looking.place_of(settings, options) as place:
             wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else EVERY_S
             workers = watched(place, wait_s, turn=True).worker_rows()
@@ -54,8 +54,6 @@ class Workers(Subcommand):
 
 
 def _row(worker: dict[str, Any]) -> dict[str, Any]:
-    from scrapy_dq.inspection.words import awaited, span
-
     rate, since_s = worker["pages_per_s"], worker["since_s"]
     return worker | {
         "pid": str(worker["pid"] or "?"),

@@ -14,18 +14,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dq.crew import ipc
+from scrapy_dq.crew import pipes
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.feeds.storage import write_parts
-from scrapy_dq.crew.handshake import Handshake
+from scrapy_dq.crew.pipes import Handshake
 from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class WorkerAgent:
             "over": self._over,
             "outage": _first_line(self._outage()),
         }
-        ipc.send(self._handshake.reports, report | more)
+        pipes.send(self._handshake.reports, report | more)
 
     def _unstored(self) -> int:
         """Return how many feeds, or batches of one, could not be stored at their end."""
@@ -150,7 +150,7 @@ class _Relay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.ERROR:
             if getattr(record, CREW_SHOWS, False):
-                ipc.send(self._descriptor, {"warning": _first_line(record.getMessage())})
+                pipes.send(self._descriptor, {"warning": _first_line(record.getMessage())})
             return
         now = time.monotonic()
         if now >= self._since + 1:
@@ -162,7 +162,7 @@ class _Relay(logging.Handler):
             line = _first_line(record.getMessage())
             if record.exc_info and record.exc_info[1] is not None:
                 line = f"{line}: {_first_line(_named(record.exc_info[1]))}"
-            ipc.send(self._descriptor, {"error": line})
+            pipes.send(self._descriptor, {"error": line})
 
 
 def _first_line(text: str) -> str:

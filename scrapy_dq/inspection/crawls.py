@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_dq.backend.health import refusals
 from scrapy_dq.frontier.admin.backlog import info_of
@@ -15,11 +15,9 @@ from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable, describe, explain, is_answer, is_no_answer
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, WAIT_S, Snapshot, Watcher
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.place import Place
 
 MOST_CRAWLS = 500
 PART = 15

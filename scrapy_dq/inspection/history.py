@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 
@@ -16,11 +16,9 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import named, unanswered
 from scrapy_dq.text import count_of, named_run, printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.place import Place
 
 T = TypeVar("T")
 MOST_EVENTS = 500

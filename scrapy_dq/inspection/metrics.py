@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -18,13 +18,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.crawls import CrawlList, Crawls, Row
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.snapshot import Snapshot
+from scrapy_dq.inspection.totals import Totals
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.crawls import CrawlList, Crawls, Row
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.inspection.snapshot import Snapshot
-    from scrapy_dq.inspection.totals import Totals
 
 LONGEST_LABEL = 100
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

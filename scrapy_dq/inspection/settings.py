@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.settings import Config, Setting
 from scrapy_dq.settings.config import SETTINGS
 from scrapy_dq.text import printable, prose_without_logins, without_login
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.settings import Config, Setting
 
 _LONGEST = 500
 

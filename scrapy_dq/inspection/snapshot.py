@@ -6,21 +6,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_dq.backend.health import refusals
-from scrapy_dq.frontier.admin.backlog import awaited_turn, info_of, sizes
+from scrapy_dq.frontier.admin.backlog import Sizes, Upcoming, awaited_turn, info_of, sizes
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.model import Member
 from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
-from scrapy_dq.inspection.totals import TotalsReader
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.totals import Totals, TotalsReader
 from scrapy_dq.inspection.words import TROUBLED
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.backlog import Sizes, Upcoming
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.model import Member
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.inspection.totals import Totals
 
 EVERY_S = 1.0
 """The pace at which all interfaces take snapshots of a crawl that a user watches."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.overview import described
+from scrapy_dq.frontier.admin.overview import Overview, described
 from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.inspection.history import events_in_shard, parse_sample
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.inspection.history import Event, Sample
-    from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.history import Event, Sample, events_in_shard, parse_sample
+from scrapy_dq.inspection.place import Place
 
 ON_PURPOSE = (
     "max_pages", "domain_budget", "stopped", "cancelled", "closespider_timeout", "closespider_itemcount",

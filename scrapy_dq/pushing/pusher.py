@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from operator import index
-from typing import TYPE_CHECKING
+from typing import Any
 
 from scrapy import Request
+from scrapy.crawler import Crawler
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.backend.connection import Connection
@@ -18,20 +19,13 @@ from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import Admission, Put
-from scrapy_dq.pushing.lines import Line
-from scrapy_dq.pushing.written import BadLine, Written
+from scrapy_dq.pushing.lines import BadLine, Line, Written
 from scrapy_dq.scheduling.admission import entry_ids
 from scrapy_dq.scheduling.due_times import BadDue, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import shares_seen
 from scrapy_dq.scheduling.partitions import BadPartition, partition_without_downloader
 from scrapy_dq.settings import Config
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from scrapy.crawler import Crawler
 
 WAKE_EVERY_S = 1.0
 

@@ -29,7 +29,7 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
 from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown
-from scrapy_dq.queue.loop_thread import LoopThread
+from scrapy_dq.queue.lifetime import LoopThread
 from scrapy_dq.queue.puts import PERHAPS_STORED
 from scrapy_dq.settings import Config
 

@@ -7,20 +7,55 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from itertools import count
 from types import GenericAlias, TracebackType
 from typing import Any
 
 from scrapy_dq.codec import BadType, CannotEncode, Items
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Order
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, FrontierUnavailable, Order
+from scrapy_dq.inspection.place import opened
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.calls import Call, Flush, Get, Join, Look, ShutDown, putting
-from scrapy_dq.queue.held_items import HeldItems
 from scrapy_dq.queue.member import Member
-from scrapy_dq.queue.stored_counts import look
 from scrapy_dq.settings import Config, ConfigError
+
+
+class HeldItems:
+    """The items that this process works on, in the order in which they were got; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count()
+        # Not by thread id: the id of a thread that has ended may be used again.
+        self._local = threading.local()
+        self._held: dict[int, deque[tuple[int, bytes]]] = {}
+
+    def take(self, entry_id: bytes) -> None:
+        """Note that this thread got an item."""
+        with self._lock:
+            mine: deque[tuple[int, bytes]] | None = getattr(self._local, "held", None)
+            if mine is None:
+                mine = self._local.held = deque()
+            self._held[id(mine)] = mine
+            mine.append((next(self._numbers), entry_id))
+
+    def remove_oldest(self) -> bytes | None:
+        """Remove and return the oldest item of this thread; if it has none, the oldest of all threads."""
+        with self._lock:
+            held: deque[tuple[int, bytes]] | None = getattr(self._local, "held", None)
+            if not held:
+                held = min(self._held.values(), key=lambda each: each[0], default=None)
+            if not held:
+                return None
+            _, entry_id = held.popleft()
+            if not held:
+                del self._held[id(held)]
+            return entry_id
 
 
 class Queue:
@@ -176,7 +211,8 @@ class Queue:
         """Return how many items wait now, whoever put them."""
         if self._member is None and not self._shut_now:
             # Joining would begin the next run of a finished crawl, which a read must not do.
-            census = look(self._config)
+            # In a thread of its own: this one may have a running event loop.
+            census = ThreadPoolExecutor(1, "scrapy-dq-look").submit(_census_of, self._config).result()
         else:
             census = self._await(Look(patient=False), False, None)
         return int(census.waiting + census.delayed)
@@ -312,3 +348,16 @@ class Queue:
             size += len(payload)
         if chunk:
             yield chunk
+
+
+def _census_of(config: Config) -> Census:
+    """Return the counts of a crawl that this process is no member of; blocking, changes nothing.
+
+    Raises:
+        FrontierError, ConfigError: there is no such Redis, or it gives no answer, or a shard gives none.
+    """
+    with opened(config) as place:
+        overview = place.peek(most_members=0)
+    if overview.unreachable:
+        raise FrontierUnavailable(f"no answer from {len(overview.unreachable)} of the crawl's shards")
+    return overview.census

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
+from scrapy.crawler import Crawler
+from scrapy.http import Response
 
 SHORTEST_S, LONGEST_S = 1.0, 315_360_000.0
 """The shortest interval, and the longest one, of ten years, as of a delay (`dq_delay`)."""

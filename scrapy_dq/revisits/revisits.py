@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from itemadapter import ItemAdapter
 from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
@@ -28,9 +29,6 @@ from scrapy_dq.revisits.visit import Visit, digest_of, remove_conditions, valida
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable, prose_without_logins
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 META = "dq_revisit"

@@ -8,19 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from scrapy import Request
 
 from scrapy_dq.frontier.model import Limits
+from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
-
-if TYPE_CHECKING:
-    from scrapy import Request
-
-    from scrapy_dq.scheduling.engine_hooks import Settlement
-
 
 MARGIN_S = 0.25
 """How much longer than its delay a partition rests, for local requests, after one of them: a stored request

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from scrapy.dupefilters import RFPDupeFilter
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
@@ -13,11 +16,6 @@ from scrapy_dq.settings import peers
 from scrapy_dq.stats import names as stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapy import Request, Spider
-    from scrapy.crawler import Crawler
-    from scrapy.dupefilters import BaseDupeFilter
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable
 from hashlib import sha1
 from operator import index
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
@@ -34,10 +36,6 @@ from scrapy_dq.settings import Config
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, without_numbers
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.dupefilters import BaseDupeFilter
 
 logger = logging.getLogger(__name__)
 MOST_REASONS = 10

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from scrapy import Request
 from scrapy.core.downloader import Downloader
+from scrapy.crawler import Crawler
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES, fits_a_partition
 from scrapy_dq.hostnames import one_spelling, with_usual_spellings
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 MOST_HOSTS = 10_000
 """Number of hosts whose partition is cached."""

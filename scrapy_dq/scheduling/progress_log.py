@@ -8,7 +8,9 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+from scrapy.crawler import Crawler
+from scrapy.statscollectors import StatsCollector
 
 from scrapy_dq.environment import differing
 from scrapy_dq.frontier.frontier import Identity
@@ -19,10 +21,6 @@ from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain, start_queue_setting
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, count_of, named_run, printable
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
 _is_host_and_port = re.compile(r"(?:[^][:/@\s]+|\[[^][]+\]):[0-9]{1,5}").fullmatch

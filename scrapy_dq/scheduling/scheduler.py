@@ -6,13 +6,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sized
-from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
+from scrapy.crawler import Crawler
+from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
+from twisted.internet.defer import Deferred
 
 from scrapy_dq.codec import CannotDecode, CannotServe
 from scrapy_dq.codec.shown import url_of
@@ -36,11 +38,6 @@ from scrapy_dq.start_urls.payloads import NoRequest, NotMadeHere, Payloads
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import printable, prose_without_logins, without_login
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-    from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
 MOST_SKIPS = 3

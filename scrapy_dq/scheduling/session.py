@@ -10,8 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from scrapy import signals
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.http import Response
 
 from scrapy_dq import collector
 from scrapy_dq.backend.connection import Connection
@@ -49,11 +52,6 @@ from scrapy_dq.stats import names as stats
 from scrapy_dq.text import losses, not_begun
 
 if TYPE_CHECKING:
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-    from scrapy.dupefilters import BaseDupeFilter
-    from scrapy.http import Response
-
     from scrapy_dq.scheduling.tracing import Tracing
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 
 from scrapy_dq.backend.health_monitor import HealthMonitor
 from scrapy_dq.frontier.frontier import Frontier
@@ -21,9 +21,6 @@ from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.settings import Config
 from scrapy_dq.stats.collector import SharedStats
 from scrapy_dq.stats.sharing import StatsSharing
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 
 class SideTasks:

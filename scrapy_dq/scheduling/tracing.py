@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlunsplit
 
 from opentelemetry import trace
@@ -25,7 +25,9 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
-from scrapy import signals
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_dq.codec import formats
@@ -35,11 +37,6 @@ from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.payloads import Payloads
 from scrapy_dq.text import printable, prose_without_logins
-
-if TYPE_CHECKING:
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
 logger = logging.getLogger(__name__)
 LAST_S = 5.0

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Spider, signals
+from scrapy.crawler import Crawler
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import StartKeys
 from scrapy_dq.settings import REMOVED, Config, ConfigError
 from scrapy_dq.start_urls.spiders import RedisMixin
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy.settings import Settings
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -20,16 +21,12 @@ from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
 from scrapy_dq.inspection.metrics import CONTENT_TYPE, Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.inspection.settings import settings_of
+from scrapy_dq.settings import Config
 from scrapy_dq.text import printable
+from scrapy_dq.web.access import Access
 from scrapy_dq.web.commands import ENTRY_ID, BadOrder, obey
 from scrapy_dq.web.guard import MOST_BODY_BYTES, Guard
 from scrapy_dq.web.looks import Busy, Looks, Seen, Subject
-
-if TYPE_CHECKING:
-    from scrapy.settings import Settings
-
-    from scrapy_dq.settings import Config
-    from scrapy_dq.web.access import Access
 
 FILES = {
     "/": ("index.html", "text/html"),

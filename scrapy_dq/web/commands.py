@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scrapy.settings import Settings
 
 from scrapy_dq.frontier.admin.control import (
     MAX_BLOCK_S,
@@ -15,19 +17,15 @@ from scrapy_dq.frontier.admin.control import (
     limit,
     steer,
 )
+from scrapy_dq.frontier.admin.entries import Entry
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.entries import group_of, summary_of
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import named, span
 from scrapy_dq.text import count_of, printable
-
-if TYPE_CHECKING:
-    from scrapy.settings import Settings
-
-    from scrapy_dq.frontier.admin.entries import Entry
-    from scrapy_dq.inspection.place import Place
 
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 _LONGEST = 4_096

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapy_dq.inspection.snapshot import left, settled, troubled_first
+from scrapy_dq.inspection.crawls import Crawls, Row
+from scrapy_dq.inspection.snapshot import Snapshot, left, settled, troubled_first
 from scrapy_dq.inspection.words import (
     LONGEST_NAME,
     awaiting,
@@ -18,10 +19,6 @@ from scrapy_dq.inspection.words import (
     uncounted,
 )
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.inspection.crawls import Crawls, Row
-    from scrapy_dq.inspection.snapshot import Snapshot
 
 MOST_WORKERS = 100
 MOST_ATTRIBUTES = 50

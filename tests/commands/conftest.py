@@ -13,7 +13,7 @@ from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
 
-from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.group import subcommands
 from scrapy_dq.frontier.model import Order
 from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import RedisServer
@@ -92,7 +92,7 @@ class Dq:
         return self._run(name, words, settings).splitlines()
 
     def _run(self, name: str, words: Sequence[str], settings: dict[str, Any]) -> str:
-        subcommand = next(each for each in SUBCOMMANDS if each.name == name)
+        (subcommand,) = subcommands([name])
         parser = argparse.ArgumentParser()
         subcommand.add_options(parser)
         parser.add_argument("--crawl", default=self.crawl)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.interrupts import report_in_one_line
+from scrapy_dq.commands.streams import report_in_one_line
 from support.given import MakeProject
 from support.redis_server import RedisServer
 from support.stored_counts import count

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from commands.conftest import LOOKS
-from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.group import subcommands
 from support.given import MakeProject, StartSite
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
@@ -161,7 +161,7 @@ def test_outside_a_project_nothing_is_begun(make_project: MakeProject) -> None:
         "limit": ["x", "--site", "y"], "search": ["x", "y"], "export": ["x", "y"], "import": ["x", "y"],
         "clear": ["x", "--site", "y"],
     }  # fmt: skip
-    commands = [[each.name, *words.get(each.name, ["x"])] for each in SUBCOMMANDS]
+    commands = [[each.name, *words.get(each.name, ["x"])] for each in subcommands()]
     for command, done in zip(commands, run_dq_each(project, commands), strict=True):
         other = "" if command[0] in ("crawl", "push") else "; or name the crawl with --crawl"
         line = f"scrapy dq {command[0]}: no Scrapy project here: run this in the folder that has scrapy.cfg"
@@ -193,7 +193,7 @@ def test_a_crawl_that_is_named_needs_no_project(
 
 def test_each_look_is_in_the_group() -> None:
     """Beside those that change something."""
-    assert {subcommand.name for subcommand in SUBCOMMANDS} >= set(LOOKS)
+    assert {subcommand.name for subcommand in subcommands()} >= set(LOOKS)
 
 
 def test_the_log_of_the_crawls_is_left_alone(project: Project) -> None:

@@ -19,7 +19,7 @@ from commands.conftest import PASSWORD, Dq, loader_of
 from scrapy_dq.backend import health_monitor
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.crew import redis_access
+from scrapy_dq.crew import monitor
 from scrapy_dq.factory import frontiers_of
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
@@ -387,7 +387,7 @@ def test_a_crew_starts_afresh_in_all_shards(crawl: Spread, cluster: Cluster, tmp
     crawl.fail_all()
     settings = {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "SCHEDULER_FLUSH_ON_START": True}
     config = Config.read({**settings, "DQ_SHARDS": SHARDS, "DQ_WORKER_TTL": 1}, {})
-    with redis_access.opened(config, tmp_path) as place:
+    with monitor.opened(config, tmp_path) as place:
         assert place.client.exists(keys.meta(crawl.crawl)) == 0
     assert all(crawl.kept(shard) == 0 for shard in range(SHARDS))
 

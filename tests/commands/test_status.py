@@ -15,7 +15,7 @@ import pytest
 
 from commands.conftest import LOOKS, loader_of
 from scrapy_dq.commands.looking import opened
-from scrapy_dq.commands.output.status_text import one_line
+from scrapy_dq.commands.output.status_view import one_line
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch

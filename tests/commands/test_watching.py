@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scrapy_dq.commands import watching
-from scrapy_dq.commands.output.status_text import one_line
-from scrapy_dq.commands.output.status_view import view
+from scrapy_dq.commands import status
+from scrapy_dq.commands.output.status_view import one_line, view
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, Member
@@ -49,7 +48,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
 
         # Not of the module `time`: others sleep, too.
         own = SimpleNamespace(**vars(time) | {"sleep": sleep})
-        monkeypatch.setattr(watching, "time", own)
+        monkeypatch.setattr(status, "time", own)
 
     return set_steps
 

@@ -18,7 +18,7 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import PriorityQueue
 
 from scrapy_dq import Queue
-from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.group import subcommands
 from scrapy_dq.frontier import keys
 from support.certificates import Authority
 from support.clusters import Cluster
@@ -115,7 +115,7 @@ def test_every_command(place: Place, make_project: MakeProject) -> None:
         ["clear", name, "--all", "--yes"],
     ]
     assert {words[0] for words in commands} | {"crawl", "adopt", "web", "import"} == {
-        each.name for each in SUBCOMMANDS
+        each.name for each in subcommands()
     }
     crawls, clear = ["status", "--json"], commands[-1]
     *others, listed, cleared = run_dq_each(project, [*commands[:-1], crawls, clear])

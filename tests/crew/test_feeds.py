@@ -28,7 +28,7 @@ from scrapy.crawler import Crawler
 from scrapy.exporters import CsvItemExporter, JsonItemExporter, JsonLinesItemExporter
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
+from scrapy_dq.crew.feeds.csv_format import PartCsvItemExporter
 from scrapy_dq.crew.feeds.formats import JOINERS
 from scrapy_dq.crew.feeds.plan import plan_feeds
 from scrapy_dq.crew.feeds.sources import Sources

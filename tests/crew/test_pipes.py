@@ -21,12 +21,11 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
 from scrapy_dq.commands.output.crawl_summary import _words
-from scrapy_dq.crew import ipc, worker_agent
+from scrapy_dq.crew import worker_agent
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.handshake import VARIABLE, Handshake
 from scrapy_dq.crew.launch import command_of, log_paths
-from scrapy_dq.crew.stop_signals import SIGNALS, StopSignals
-from scrapy_dq.crew.supervisor import Supervisor
+from scrapy_dq.crew.pipes import MAX_BYTES, VARIABLE, Handshake, Reader, send
+from scrapy_dq.crew.supervisor import SIGNALS, StopSignals, Supervisor
 from scrapy_dq.crew.worker_agent import LONGEST_ERROR, WorkerAgent, _Relay
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 
@@ -86,10 +85,10 @@ def test_a_parent_that_does_not_read_delays_no_worker() -> None:
     """Reports that find no room are dropped; each that was sent arrives whole."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
-    reader = ipc.Reader(ours)
-    sent = sum(ipc.send(theirs, {"number": number, "text": "x" * 300}) for number in range(1000))
+    reader = Reader(ours)
+    sent = sum(send(theirs, {"number": number, "text": "x" * 300}) for number in range(1000))
     assert 0 < sent < 1000
-    assert not ipc.send(theirs, {"text": "x" * ipc.MAX_BYTES})
+    assert not send(theirs, {"text": "x" * MAX_BYTES})
     assert [report["number"] for report in reader.read()] == list(range(sent))
     os.write(theirs, b'nonsense\n[]\n{"a":')
     assert reader.read() == []
@@ -98,7 +97,7 @@ def test_a_parent_that_does_not_read_delays_no_worker() -> None:
     os.close(theirs)
     assert reader.read() == []
     reader.close()
-    assert not ipc.send(theirs, {})
+    assert not send(theirs, {})
 
 
 def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: tuple[int, int]) -> None:
@@ -173,7 +172,7 @@ def test_restarts_are_counted_while_nothing_gets_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advances: int
 ) -> None:
     """A crawl of weeks may lose a worker now and then; one that dies of each page is given up."""
-    monkeypatch.setattr("scrapy_dq.crew.worker_slot.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("scrapy_dq.crew.worker_process.FIRST_PAUSE_S", 0.0)
     view = ViewOfAdvance(advances)
     seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
     monitor: Any = SimpleNamespace(overview=seen, problem="", at=math.inf, look=lambda: None)
@@ -188,7 +187,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
     """The log has them all."""
     monkeypatch.setattr(worker_agent, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ours, theirs = os.pipe()
-    relay, reader = _Relay(theirs), ipc.Reader(ours)
+    relay, reader = _Relay(theirs), Reader(ours)
     for number in range(20):
         relay.handle(logging.makeLogRecord({"msg": f"error {number}", "levelno": logging.ERROR}))
     os.close(theirs)
@@ -199,7 +198,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_error_of_the_longest_text_is_relayed() -> None:
     """Whatever its characters: the bound of a report is in bytes."""
     ours, theirs = os.pipe()
-    relay, reader = _Relay(theirs), ipc.Reader(ours)
+    relay, reader = _Relay(theirs), Reader(ours)
     error, longest = ValueError("\U0001f600" * 1000), "\U0001f600" * LONGEST_ERROR + "..."
     raised = (ValueError, error, None)
     relay.handle(logging.makeLogRecord({"msg": longest, "levelno": logging.ERROR, "exc_info": raised}))

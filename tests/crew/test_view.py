@@ -19,9 +19,8 @@ from scrapy_dq.commands.output.crawl_view import _line, state_of
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.joining import Joined
 from scrapy_dq.crew.feeds.parts import Run
-from scrapy_dq.crew.monitor import Monitor
-from scrapy_dq.crew.redis_access import run_name_for
-from scrapy_dq.crew.stop_signals import StopSignals
+from scrapy_dq.crew.monitor import Monitor, run_name_for
+from scrapy_dq.crew.supervisor import StopSignals
 from scrapy_dq.crew.worker_process import Counts
 from scrapy_dq.frontier.admin.backlog import Upcoming
 from scrapy_dq.frontier.admin.overview import Overview

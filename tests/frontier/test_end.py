@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.crew.redis_access import run_name_for
+from scrapy_dq.crew.monitor import run_name_for
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Parentless, Receipt, Seeding, Status

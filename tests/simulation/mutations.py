@@ -195,13 +195,13 @@ MUTATIONS = (
     # Not here: an ack that waits for no put that was made before. The model finds it (`defer_for_known` of
     # verification/); 2,694 seeds in which a worker is cut off from a shard, and taken for dead, did not.
     Mutation(SHARDS, "a put without a parent does not wait for home", (
-        (WORKER + "level.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
+        (WORKER + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     )),
     Mutation(SHARDS, "the level does not wait for puts elsewhere", (
-        (WORKER + "level.py", "        return bool(self._last)\n", "        return False\n"),
+        (WORKER + "closing.py", "        return bool(self._last)\n", "        return False\n"),
     )),
     Mutation(SHARDS, "the level does not wait for its raise", (
-        (WORKER + "level.py", "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
+        (WORKER + "closing.py", "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
     )),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (WORKER + "protocol.py",
@@ -214,11 +214,11 @@ MUTATIONS = (
          "ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'", "ELSEWHERE"),
     )),
     Mutation(SHARDS, "the shards are asked once", (
-        (WORKER + "termination.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
+        (WORKER + "closing.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
          "            home.finish_at = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
     )),
     Mutation(SHARDS, "their versions are not compared", (
-        (WORKER + "termination.py",
+        (WORKER + "closing.py",
          "(shard > 0 and of.census", "(False and of.census"),
     )),
     Mutation(SHARDS, "home finishes although it has changed", (

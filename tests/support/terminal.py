@@ -41,11 +41,6 @@ class Terminal:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def echoes_controls(self) -> bool:
-        """Whether it shows what is typed as Ctrl-C."""
-        return bool(termios.tcgetattr(self._ours)[3] & termios.ECHOCTL)
-
     def wait_for(self, text: str, timeout_s: float = 15.0) -> None:
         """Read until *text* has been written from here on.
 

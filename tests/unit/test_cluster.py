@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from scrapy_dq.backend import connection as module
 from scrapy_dq.backend.clients import get_redis_from_settings
-from scrapy_dq.backend.cluster import Route, _Routed, tag_of
+from scrapy_dq.backend.cluster import Route, _Follows, tag_of
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
 from scrapy_dq.frontier import failed, keys, peek
 from scrapy_dq.frontier.admin.overview import described
@@ -113,9 +113,9 @@ def test_a_route_leads_to_the_node_that_was_named_as_long_as_it_answers() -> Non
 )
 def test_an_error_leads_to_another_node_or_not(error: Exception, leads_to: tuple[str, int]) -> None:
     """Of a node that does not serve the connection is closed; what a node refuses, another one would, too."""
-    connection = _Routed()
+    connection = _Follows()
     connection._route = Route((("a", 1), ("b", 2)))
-    connection._take_address()
+    connection.host, connection.port = connection._route.address
     assert connection._leads_away(error) == (leads_to != ("a", 1))
     assert connection._route.address == leads_to
 

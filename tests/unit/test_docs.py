@@ -17,7 +17,7 @@ from scrapy.cmdline import ScrapyArgumentParser
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import Command
-from scrapy_dq.commands.group import SUBCOMMANDS
+from scrapy_dq.commands.group import subcommands
 from scrapy_dq.commands.subcommand import Subcommand
 from test_house import LUA, PUBLIC, SOURCES
 
@@ -164,7 +164,7 @@ def test_the_command_line_is_understood(command: str) -> None:
     assert not [word for word in words if word.startswith("-")]
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda each: each.name)
+@pytest.mark.parametrize("subcommand", subcommands(), ids=lambda each: each.name)
 def test_a_command_is_documented_as_its_help_says(subcommand: Subcommand) -> None:
     """Its section of cli.md has its description, and each option that is not every command's."""
     parser = ScrapyArgumentParser(conflict_handler="resolve")

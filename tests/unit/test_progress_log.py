@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.exporters import BaseItemExporter
 from scrapy.settings import Settings
 
-from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
+from scrapy_dq.crew.feeds.csv_format import PartCsvItemExporter
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Census, Joined, Limits, Status

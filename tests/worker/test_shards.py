@@ -42,13 +42,13 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.worker import dialogue, durability
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
+from scrapy_dq.frontier.worker.closing import TerminationDetector
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-from scrapy_dq.frontier.worker.termination import TerminationDetector
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.pace import OnDemand
 from support.waiting import patience

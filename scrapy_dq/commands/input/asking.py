@@ -9,14 +9,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.settings import SETTINGS
 from scrapy_dq.text import SECRET_WORD, has_login, without_login
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Overview
 
 _SECRET_NAME = re.compile(SECRET_WORD, re.IGNORECASE)
 _NAMED_INSIDE = re.compile(rf"{SECRET_WORD}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)

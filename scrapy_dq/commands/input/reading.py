@@ -7,20 +7,21 @@ import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from scrapy.utils.python import global_object_name
+from scrapy.utils.request import RequestFingerprinterProtocol
 
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.input.crawlers import prepared_crawler
+from scrapy_dq.commands.output.display import ProgressBar
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.factory import config_of
+from scrapy_dq.frontier.admin.overview import described
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.pushing.lines import LONGEST, Line, lines_from, lines_of
 from scrapy_dq.settings import Config
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.utils.request import RequestFingerprinterProtocol
-
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.pushing.lines import Line
 
 STDIN = "-"
 
@@ -48,9 +49,6 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Craw
     Raises:
         CommandError, ConfigError: there is no such spider, or it cannot be created.
     """
-    from scrapy_dq.commands.input.crawlers import prepared_crawler
-    from scrapy_dq.factory import config_of
-
     if not options.spider or "://" in options.spider:
         raise WrongUsage("name the spider before the URLs; --crawl alone is not enough to make requests")
     crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
@@ -69,10 +67,6 @@ def need_fingerprinter(crawler: Crawler, place: Place) -> None:
     Raises:
         CommandError: the stored crawl has another one.
     """
-    from scrapy.utils.python import global_object_name
-
-    from scrapy_dq.frontier.admin.overview import described
-
     ours = global_object_name(type(fingerprinter_of(crawler)))
     stored = described(place.client, place.crawl)["fingerprinter"]
     if stored not in ("", ours):
@@ -91,9 +85,6 @@ class Input:
         Raises:
             CommandError: it names no requests, or a file that cannot be read.
         """
-        from scrapy_dq.commands.output.display import ProgressBar
-        from scrapy_dq.pushing.written import LONGEST
-
         if bool(urls) == bool(options.file):
             raise WrongUsage("name URLs, or a --file" + (", not both" if urls else ""))
         self._command = command
@@ -123,8 +114,6 @@ class Input:
 
     def batches(self) -> AsyncIterator[Sequence[Line]]:
         """Yield the lines, as many at a time as are available."""
-        from scrapy_dq.pushing.lines import lines_from, lines_of
-
         if self._descriptor is None:
             return lines_from(self._urls)
         size = os.fstat(self._descriptor).st_size

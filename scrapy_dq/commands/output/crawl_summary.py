@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_dq.commands.input.asking import named, repeated
 from scrapy_dq.commands.output.crawl_view import of_run
 from scrapy_dq.commands.output.display import print_json, print_table, short
+from scrapy_dq.crew.feeds.joining import Joined
+from scrapy_dq.crew.supervisor import Supervisor
+from scrapy_dq.frontier.model import Census
 from scrapy_dq.text import count_of, losses, named_run, not_begun, printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.crew.feeds.joining import Joined
-    from scrapy_dq.crew.supervisor import Supervisor
-    from scrapy_dq.frontier.model import Census
 
 
 class Summary:

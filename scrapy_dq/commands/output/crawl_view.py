@@ -5,25 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scrapy_dq.commands.output.echo import without_control_echo
+from scrapy_dq.commands.output.display import green_bar
+from scrapy_dq.crew.supervisor import Supervisor
+from scrapy_dq.crew.worker_process import WorkerSlot
+from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Hold
 from scrapy_dq.inspection.words import awaited, uncounted
 from scrapy_dq.text import count_of, printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.crew.supervisor import Supervisor
-    from scrapy_dq.crew.worker_slot import WorkerSlot
-    from scrapy_dq.frontier.admin.overview import Overview
 
 LINE_EVERY_S = 5.0
 DRAW_EVERY_S = 0.25
@@ -40,14 +35,12 @@ class CrawlView:
         self._hold = Hold.NONE
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = None
-        self._quiet = ExitStack()
         self._shown_at = 0.0
         self._said_at, self._said = 0.0, 0
 
     def __enter__(self) -> CrawlView:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._quiet.enter_context(without_control_echo(sys.stderr))
             self._live.start()
         self._shown_at = time.monotonic()
         return self
@@ -58,7 +51,6 @@ class CrawlView:
         live, self._live = self._live, None
         if live is not None:
             live.stop()
-        self._quiet.close()
 
     def say(self, line: str) -> None:
         """Print a line above the view; of many lines per second, only the first are shown: logs have all."""
@@ -107,14 +99,7 @@ class CrawlView:
         head.add_column(no_wrap=True, justify="right")
         head.add_row(
             Text(printable(self._crawl, 30), style="bold"),
-            ProgressBar(
-                total=total or None,
-                completed=done,
-                pulse=not total,
-                style="bright_black",
-                complete_style="green",
-                finished_style="green",
-            ),
+            green_bar(done, total),
             f"{done:,} of {total:,}",
         )
         rows = Table(box=None, pad_edge=False, header_style="dim", expand=True)
@@ -183,11 +168,6 @@ def _counts(crew: Supervisor) -> str:
     return ", ".join(counts)
 
 
-def workers(count: int) -> str:
-    """Return the number of workers, for people."""
-    return f"{count} worker{'' if count == 1 else 's'}"
-
-
 def _line(crew: Supervisor) -> str:
     done, total = _progress(crew)
     rate = sum(slot.rate for slot in crew.slots)
@@ -195,5 +175,5 @@ def _line(crew: Supervisor) -> str:
     alive = sum(slot.process is not None for slot in crew.slots)
     seen = crew.monitor.overview
     pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
-    found = f"{errors:,} error{'' if errors == 1 else 's'}"
-    return f"{done:,} of {total:,} done; {_counts(crew)}; {workers(alive)}{pace}, {found}"
+    ends = f"{count_of(alive, 'worker')}{pace}, {count_of(errors, 'error')}"
+    return f"{done:,} of {total:,} done; {_counts(crew)}; {ends}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -126,6 +127,14 @@ def print_table(
         print(line.rstrip())
     if most is not None and len(rows) > most:
         print(f"and {len(rows) - most:,} more (--json lists all)")
+
+
+def green_bar(done: int, total: int) -> Bar:
+    """Return a bar for a live view; it moves to and fro while nothing is known."""
+    return Bar(
+        total=total or None, completed=done, pulse=not total, style="bright_black", complete_style="green",
+        finished_style="green",
+    )  # fmt: skip
 
 
 def width() -> int:

@@ -1,4 +1,4 @@
-"""Joins the parts of a CSV feed, whose columns differ and may change within a part."""
+"""Parts of a CSV feed, whose columns differ and may change within a part: written, and joined."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO, StringIO
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+
+from itemadapter import ItemAdapter
+from scrapy.exporters import CsvItemExporter
 
 from scrapy_dq.crew.feeds.sources import Sources, lines_of
 
@@ -148,3 +152,38 @@ def _row(sources: Sources, values: Sequence[str], encoding: str) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, **{k: v for k, v in sources.export_kwargs.items() if k in _DIALECT}).writerow(values)
     return text.getvalue().encode(encoding, sources.export_kwargs.get("errors") or "strict")
+
+
+class PartCsvItemExporter(CsvItemExporter):
+    """Scrapy's exporter, but in a part an item with a new field writes a wider header first.
+
+    Scrapy takes the columns from the first item and drops other fields of later items. In a crew, the result
+    would depend on which worker scraped which item first.
+    """
+
+    def __init__(self, file: BytesIO, *args: Any, **kwargs: Any) -> None:
+        super().__init__(file, *args, **kwargs)
+        # Fields that the user has given stay; so does a file that is not a part, because it is not joined.
+        self._grows = (
+            getattr(file, "is_part", False) and self.include_headers_line and not self.fields_to_export
+        )
+        self._columns: dict[str, None] = {}
+        self._begun = False
+
+    def export_item(self, item: Any) -> None:
+        """Scrapy's hook. Source: scrapy/extensions/feedexport.py"""
+        if self._grows:
+            self._widen(dict.fromkeys(ItemAdapter(item).field_names()))
+        super().export_item(item)
+
+    def _widen(self, fields: dict[str, None]) -> None:
+        columns = self._columns | fields
+        if self._begun and columns == self._columns:
+            return
+        text = StringIO(newline="")
+        csv.writer(text, **self._kwargs).writerow(list(self._build_row(columns)))
+        # In one write: a kill leaves all of it or a torn record; a full disk leaves the file unchanged.
+        self.stream.write((header_mark(self._kwargs) if self._begun else "") + text.getvalue())
+        self._begun, self._columns, self.fields_to_export = True, columns, list(columns)
+        # Otherwise Scrapy would write its own before the first item.
+        self._headers_not_written = False

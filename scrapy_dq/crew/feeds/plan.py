@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy import exporters
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.utils.misc import load_object
@@ -24,11 +25,8 @@ from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.crew.own_files import real_path
 from scrapy_dq.text import without_login
 
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
 _STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
-_CSV = "scrapy_dq.crew.feeds.csv_exporter.PartCsvItemExporter"
+_CSV = "scrapy_dq.crew.feeds.csv_format.PartCsvItemExporter"
 _EXPORTERS = (exporters.JsonLinesItemExporter, exporters.CsvItemExporter, exporters.JsonItemExporter)
 # Scrapy 2.13 does not have this pattern: it formats the whole URI.
 _PLACEHOLDER = re.compile(r"%(?!\([^)]+\)[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[diouxXeEfFgGcrsa])")

@@ -17,11 +17,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.csv_exporter import PartCsvItemExporter
+from scrapy_dq.crew.feeds.csv_format import PartCsvItemExporter
 from scrapy_dq.crew.feeds.parts import PartsFolder, mark_lost, part_path, write_lock
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.own_files import open_own, real_path
@@ -31,7 +32,6 @@ from scrapy_dq.signals import crawl_joined
 from scrapy_dq.stats import names as stats
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class _Whole(io.FileIO):
     """A file that a failed write leaves unchanged; a pipe cannot be truncated, so it may keep a part."""
 
     is_part = False
-    """Of a feed that is joined: see csv_exporter.py."""
+    """Of a feed that is joined: see csv_format.py."""
     failed: Callable[[], None] | None = None
     """Called after a failed write."""
     _syncing: _Syncing | None = None

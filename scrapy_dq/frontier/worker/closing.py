@@ -1,13 +1,23 @@
-"""Whether a worker has something to wait for, and why it closes: from the protocols of all its dialogues.
+"""The end of a crawl, as one worker sees it, from the protocols of all its dialogues, home first.
 
-The first one is that with the home shard, which alone knows of start() methods and of the end of the run.
+Home alone knows of start() methods and of the end of the run. docs/internals/shards.md has the rules.
+
+- `pending`, `reason`: whether the worker has something to wait for, and why it closes.
+- `Level`: the level of seeding at home. A put without a parent goes to another shard when home has confirmed
+  the level, and the level stays until the put is certain in its shard, and that it was raised is certain at
+  home: else a roll-back of home could finish the run over it.
+- `TerminationDetector`: how the workers find out that nothing is left. Asked one after the other, all shards
+  may say that they are empty while a page moves from one to another. So each of the others has to answer
+  before and after home, with the same version: then nothing was put in between, and at the moment of home's
+  answer all were empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 
-from scrapy_dq.frontier.model import Seeding
+from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Seeding
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
@@ -78,3 +88,132 @@ def reason(protocols: Sequence[WorkerProtocol]) -> str:
     if home.census.incomplete:
         return "start_incomplete"
     return "unserved" if any(each.census.unserved for each in protocols) else "finished"
+
+
+def spread(protocols: Iterable[WorkerProtocol]) -> None:
+    """Make these, the first one with home, those of one process in all shards of a crawl."""
+    found = list(protocols)
+    for each in found:
+        each.others, each.together = [other for other in found if other is not each], found[0].together
+        each.home = found[0]
+    if len(found) > 1:
+        found[0].finish_at = UNFINISHED
+    for each in found[1:]:
+        # Only home knows who is seeding, and says when the run is finished.
+        each.seeding, each.finish_at = Seeding.DONE, ELSEWHERE
+
+
+class Level:
+    """Of one worker.
+
+    Args:
+        protocols: of all its dialogues; the first one is that with home.
+        home_answers: whether home has answered the last call. Otherwise others may have declared this worker
+            dead there and finished the run, while its puts are still accepted in another shard.
+    """
+
+    def __init__(
+        self, protocols: Sequence[WorkerProtocol], home_answers: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._protocols = protocols
+        self._home_answers = home_answers
+        self._last: dict[int, int] = {}
+        """By shard, the number of the last put without a parent for which the level is needed."""
+        protocols[0].stays_raised = self.needed
+        for each in protocols[1:]:
+            each.may_seed = self.is_raised
+
+    def put(self, shard: int, number: int) -> None:
+        """Note that a put without a parent was appended to the outbox of another shard than home."""
+        self._last[shard] = number
+
+    @property
+    def shards(self) -> Iterable[int]:
+        """Those with puts for which it is needed."""
+        return self._last
+
+    def is_raised(self) -> bool:
+        """Tell whether home has confirmed it and answers, and nothing that lowers it was sent since."""
+        return self._protocols[0].raised_at is not None and self._home_answers()
+
+    def needed(self) -> bool:
+        """Tell whether it has to stay raised, even if start() is complete."""
+        while self._last and self._protocols[0].raise_retired:
+            shard, number = next(iter(self._last.items()))
+            if self._protocols[shard].retired < number:
+                break
+            del self._last[shard]
+        return bool(self._last)
+
+
+class _Stage(IntEnum):
+    WORKING = 0
+    HOME = 1
+    """Home was asked."""
+    AGAIN = 2
+    """The others were asked again."""
+    FINISHING = 3
+    """Home was asked to finish, if it has not changed."""
+
+
+class TerminationDetector:
+    """Of one worker. The questions are ordinary exchanges, after each of which a step costs O(1).
+
+    Args:
+        protocols: of all its dialogues; the first one is that with home.
+        ask: makes the next exchange with a shard due at once.
+    """
+
+    def __init__(self, protocols: Sequence[WorkerProtocol], ask: Callable[[int], None]) -> None:
+        self._protocols = protocols
+        self._ask = ask
+        self._stage = _Stage.WORKING
+        self._versions: list[int] = []
+        self._ids: list[str] = []
+        """Under which this worker was registered in each shard when it began to ask."""
+        self._left = set(range(len(protocols)))
+        """The shards that are lost, or that were not empty when they answered last."""
+        self._asked: dict[int, int] = {}
+        """By shard that has not answered, the exchanges that were composed when it was asked."""
+
+    def step(self, shard: int, quiet: bool) -> None:
+        """Go on after an exchange with *shard*, or begin anew; *quiet*: nothing here keeps the run open."""
+        home, of = self._protocols[0], self._protocols[shard]
+        (self._left.add if of.lost or of.damage or not of.census.empty else self._left.discard)(shard)
+        if of.applied > self._asked.get(shard, of.applied):
+            del self._asked[shard]
+        if self._left or not quiet or home.finished or self._has_changed(shard):
+            self._begin_anew()
+        elif self._asked:
+            return
+        elif works(self._protocols):
+            self._begin_anew()
+        elif self._stage is _Stage.WORKING:
+            self._versions = [each.census.version for each in self._protocols]
+            self._ids = [each.id for each in self._protocols]
+            self._next(_Stage.HOME, 0)
+        elif self._stage is _Stage.HOME:
+            self._versions[0] = home.census.version
+            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))
+        elif self._stage is _Stage.AGAIN:
+            home.finish_at = self._versions[0]
+            self._next(_Stage.FINISHING, 0)
+        else:
+            self._begin_anew()  # home has changed meanwhile, or somebody listens
+
+    def _has_changed(self, shard: int) -> bool:
+        of = self._protocols[shard]
+        if self._stage is _Stage.WORKING:
+            return False
+        # A rejoin may bring back the version that a roll-back has taken.
+        return of.id != self._ids[shard] or (shard > 0 and of.census.version != self._versions[shard])
+
+    def _begin_anew(self) -> None:
+        self._stage, self._protocols[0].finish_at = _Stage.WORKING, UNFINISHED
+        self._asked.clear()
+
+    def _next(self, stage: _Stage, *shards: int) -> None:
+        self._stage = stage
+        for shard in shards:
+            self._asked[shard] = self._protocols[shard].composed
+            self._ask(shard)

@@ -42,17 +42,16 @@ from scrapy_dq.frontier.model import (
 from scrapy_dq.frontier.moves import next_id
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
+from scrapy_dq.frontier.worker.closing import Level, TerminationDetector, spread
 from scrapy_dq.frontier.worker.deferred_ends import DeferredEnds
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.durability import first_doubt
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.frontier.worker.level import Level, spread
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-from scrapy_dq.frontier.worker.termination import TerminationDetector
 
 
 class Worker:
