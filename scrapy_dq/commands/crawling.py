@@ -24,8 +24,7 @@ from scrapy_dq.commands.output.crawl_view import CrawlView
 from scrapy_dq.commands.output.display import ProgressBar, short
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
 from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted, NoLogs
-from scrapy_dq.crew.feeds.joining import Joined, Joining
-from scrapy_dq.crew.feeds.noted import left_feeds, noted
+from scrapy_dq.crew.feeds.joining import Joined, Joining, left_feeds, noted
 from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.launch import command_of, log_paths

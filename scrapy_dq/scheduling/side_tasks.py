@@ -19,8 +19,7 @@ from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import Progress
 from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.settings import Config
-from scrapy_dq.stats.collector import SharedStats
-from scrapy_dq.stats.sharing import StatsSharing
+from scrapy_dq.stats.collector import SharedStats, StatsSharing
 
 
 class SideTasks:

@@ -20,8 +20,7 @@ from scrapy.settings import default_settings
 
 from crew.conftest import Scene, SetScene
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.crew.feeds.joining import Joining
-from scrapy_dq.crew.feeds.noted import noted
+from scrapy_dq.crew.feeds.joining import Joining, noted
 from scrapy_dq.crew.feeds.parts import part_path
 from scrapy_dq.crew.feeds.plan import JoinedFeed
 from scrapy_dq.crew.worker_agent import THRESHOLDS

@@ -96,7 +96,7 @@ def hangs(crew: subprocess.Popen[str]) -> bool:
 
 
 def test_ctrl_c_in_the_live_view_says_how_to_go_on(scene: SetScene) -> None:
-    """The terminal does not echo it meanwhile, and does so again afterwards."""
+    """It stops the workers, and names the command that continues."""
     here = scene(pages=60, latency_s=0.3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]
     terminal = Terminal(command, cwd=here.project.folder, env=here.project.environ())

@@ -19,8 +19,7 @@ from scrapy.crawler import Crawler
 
 from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted
 from scrapy_dq.crew.feeds import records
-from scrapy_dq.crew.feeds.joining import Joined, Joining
-from scrapy_dq.crew.feeds.noted import left_feeds, noted
+from scrapy_dq.crew.feeds.joining import Joined, Joining, left_feeds, noted
 from scrapy_dq.crew.feeds.parts import PartsFolder, part_path, write_lock
 from scrapy_dq.crew.feeds.plan import JoinedFeed, plan_feeds
 from scrapy_dq.crew.feeds.records import Run, record_of

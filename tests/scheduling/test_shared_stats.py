@@ -16,7 +16,7 @@ SHARED = {"STATS_CLASS": "scrapy_dq.SharedStats", "MEMUSAGE_ENABLED": False}
 
 
 def told_every(seconds: float) -> dict[str, Any]:
-    return {"CONSTANTS": {"scrapy_dq.stats.sharing.EVERY_S": seconds}}
+    return {"CONSTANTS": {"scrapy_dq.stats.collector.EVERY_S": seconds}}
 
 
 AFTER_CLOSE = ("log_count/", "feedexport/")

@@ -201,7 +201,8 @@ MUTATIONS = (
         (WORKER + "closing.py", "        return bool(self._last)\n", "        return False\n"),
     )),
     Mutation(SHARDS, "the level does not wait for its raise", (
-        (WORKER + "closing.py", "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
+        (WORKER + "closing.py",
+         "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
     )),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (WORKER + "protocol.py",

@@ -13,8 +13,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 
 from scrapy_dq.frontier import shared_stats
-from scrapy_dq.stats.collector import SharedStats
-from scrapy_dq.stats.sharing import MAX_DELTAS, StatsSharing
+from scrapy_dq.stats.collector import MAX_DELTAS, SharedStats, StatsSharing
 from support.proxy import RedisProxy
 from support.stored import dump, roll_back
 from support.waiting import Stopwatch
@@ -35,7 +34,7 @@ async def sharing(
     engine: Engine, interval_s: float = NEVER_S
 ) -> AsyncIterator[tuple[SharedStats, StatsSharing]]:
     stats = SharedStats(Crawler(Spider))
-    with patch("scrapy_dq.stats.sharing.EVERY_S", interval_s):
+    with patch("scrapy_dq.stats.collector.EVERY_S", interval_s):
         shared = StatsSharing(stats, engine.frontier, engine.worker)
         yield stats, shared
         await shared.end()
@@ -81,7 +80,7 @@ async def test_an_outage_costs_nothing_but_time(
             await asyncio.sleep(0.03)
         proxy.pass_through()
         await until(lambda: read().get("a") == 11, "it is told")
-    assert not [record for record in caplog.records if record.name == "scrapy_dq.stats.sharing"]
+    assert not [record for record in caplog.records if record.name == "scrapy_dq.stats.collector"]
 
 
 async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read) -> None:
