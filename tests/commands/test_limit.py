@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from scrapy_dq.commands import limit as command
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier.admin import control
 from scrapy_dq.frontier.admin.control import limit
 from support.live_frontier import HandWorker, LiveFrontier, limited, numbers, put, puts, release
 
@@ -200,7 +200,7 @@ def test_a_crawl_that_is_deleted_meanwhile_gets_no_limit(
         live.redis.delete(*live.redis.keys(f"{live.key('')}*".replace("{", "[{]")))
         return limit(*args, **options)
 
-    monkeypatch.setattr(control, "limit", deleted)
+    monkeypatch.setattr(command, "limit", deleted)
     with pytest.raises(CommandError, match="there is no crawl"):
         dq.text("limit", "--site", HOST, "--delay", "1")
     assert not live.key_names()

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from scrapy import Request
 
+from scrapy_dq.commands import push as command
 from scrapy_dq.commands.push import _advice
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.admin import control
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import Ack, Census, Fail, FrontierRefused, Limits, Member
@@ -239,7 +239,7 @@ def test_a_push_continues_if_nobody_can_be_woken(
     def fail(client: Any, crawl: str) -> None:
         raise ConnectionError("away")
 
-    monkeypatch.setattr(control, "wake", fail)
+    monkeypatch.setattr(command, "wake", fail)
     monkeypatch.setattr(pusher, "WAKE_EVERY_S", 0.0)
     found = push.file(*(f"{HOST}/{n}?{'x' * 100}" for n in range(3000)))
     assert (found["pushed"], push.dq.status) == (3000, 0)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from commands.conftest import LOOKS, loader_of
+from scrapy_dq.commands import status
 from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.output.status_view import one_line
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
@@ -22,7 +23,6 @@ from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.model import Figures, FrontierUnavailable
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.frontier.worker.identity import own_identity
-from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.words import when
 from scrapy_dq.settings import Config
 from support.given import StartRedis
@@ -141,7 +141,7 @@ def test_all_reads_every_key_and_shows_when_crawls_finished(
     dq_at: Callable[[str], Any], start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, the search has a limit, which it names together with this option."""
-    monkeypatch.setattr(crawls, "MOST_CRAWLS", 1)
+    monkeypatch.setattr(status, "MOST_CRAWLS", 1)
     server = start_redis()
     with ExitStack() as stack:
         lives = [stack.enter_context(closing(LiveFrontier(server.url, name))) for name in "abc"]

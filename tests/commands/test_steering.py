@@ -46,7 +46,7 @@ def test_seconds_that_are_none_are_typed_wrongly(
     """Nobody is told anything."""
     with pytest.raises(SystemExit):
         dq.text("pause", f"--wait={seconds}")
-    assert "expected seconds, 0 or more" in capsys.readouterr().err
+    assert "expected 0 to 31536000 seconds" in capsys.readouterr().err
     assert dq.found("status", "--no-rate")["hold"] == ""
 
 

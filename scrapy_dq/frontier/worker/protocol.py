@@ -201,7 +201,7 @@ class WorkerProtocol:
         self.raise_retired = False
         """No roll-back within the horizon takes that back."""
         self.stays_raised: Callable[[], bool] = lambda: False
-        """Whether another shard has, or is to get, puts that this level is needed for; see `level.py`."""
+        """Whether another shard has, or is to get, puts that this level is needed for; see `Level`."""
         self.may_seed: Callable[[], bool] = lambda: True
         """Whether puts without a parent may be sent now."""
         self.held_back = False

@@ -255,7 +255,7 @@ class Worker:
     def _at_once(self, each_says_so: bool) -> bool:
         """Tell whether all shards would have said at one moment what the last answers of each say.
 
-        With several shards it takes two answers of each, with nothing new in between (see `termination.py`).
+        With several shards it takes two answers of each, nothing new between (see `TerminationDetector`).
         An owner asks about one thing only.
         """
         if not each_says_so:
