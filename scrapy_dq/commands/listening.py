@@ -6,12 +6,18 @@ import argparse
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.streams import ended_quietly
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.extras import pip_install
+from scrapy_dq.web.access import TOKEN_VARIABLE, given_token, is_loopback
 
 HOST = "127.0.0.1"
+MOST_REQUESTS = 400
+GRACE_S = 3
+"""How long requests in progress may take when the server ends."""
 
 
 def add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
@@ -33,8 +39,6 @@ def token_of(options: argparse.Namespace, what: str) -> str:
         WrongUsage: other machines could read it without a token.
         ConfigError: the token file cannot be read, or is empty.
     """
-    from scrapy_dq.web.access import TOKEN_VARIABLE, given_token, is_loopback
-
     token = given_token(options.token_file)
     if not (token or is_loopback(options.host)):
         raise WrongUsage(
@@ -42,6 +46,34 @@ def token_of(options: argparse.Namespace, what: str) -> str:
             f"in {TOKEN_VARIABLE}"
         )
     return token
+
+
+@contextmanager
+def needing(extra: str, what: str) -> Iterator[None]:
+    """Name the packages to install, if one that the block imports is missing.
+
+    Args:
+        what: needs them, in words.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
+            raise
+        raise CommandError(f"{what}: {pip_install(extra)}") from None
+
+
+def server_of(app: Any) -> Any:
+    """Return what serves an ASGI app, once it gets a socket."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+            loop="asyncio", http="h11", proxy_headers=False, limit_concurrency=MOST_REQUESTS,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )  # fmt: skip
 
 
 @contextmanager

@@ -12,17 +12,13 @@ from urllib.parse import quote
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import listening, looking
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
-from scrapy_dq.extras import pip_install
+from scrapy_dq.commands.subcommand import DONE, Subcommand
 from scrapy_dq.inspection.place import project_settings
 from scrapy_dq.web.access import Access, new_token
 from scrapy_dq.web.looks import Looks
 
 PORT = 6870
 LOOK_S = 0.1
-MOST_REQUESTS = 400
-GRACE_S = 3
-"""How long requests in progress may take when the server ends."""
 
 
 class Web(Subcommand):
@@ -52,15 +48,10 @@ class Web(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        try:
-            import uvicorn
+        with listening.needing("web", "the page needs Starlette, uvicorn and prometheus_client"):
+            import uvicorn  # noqa: F401  # `server_of` does, later
 
             from scrapy_dq.web.asgi import make_app
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
-                raise
-            needs = "the page needs Starlette, uvicorn and prometheus_client"
-            raise CommandError(f"{needs}: {pip_install('web')}") from None
         token = given = listening.token_of(options, "crawls")
         if options.allow_steering and not given:
             token = new_token()
@@ -68,16 +59,10 @@ class Web(Subcommand):
         config, crawler = looking.crawler_named(settings, options)
         crawler_settings = crawler.settings if crawler else project_settings(settings)
         page, looks = make_app(config, crawler_settings, Access.of(token, options.allow_steering, names))
-        server = uvicorn.Server(
-            uvicorn.Config(
-                page, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-                loop="asyncio", http="h11", proxy_headers=False, limit_concurrency=MOST_REQUESTS,
-                timeout_graceful_shutdown=GRACE_S,
-            )
-        )  # fmt: skip
         crawl = config.crawl if options.spider or options.crawl else ""
         fragment = _fragment(crawl, "" if given else token)
         with listening.serving(options) as (listener, address):
+            server = listening.server_of(page)
             asyncio.run(_serve(server, looks, listener, f"{address}{fragment}", options))
         return DONE
 

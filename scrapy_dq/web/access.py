@@ -26,6 +26,7 @@ class Access:
     """Empty: whoever reaches the page may read."""
     steering: bool = False
     hosts: frozenset[str] = frozenset()
+    """Names of this server."""
 
     @classmethod
     def of(cls, token: str, steering: bool, hosts: Iterable[str]) -> Access:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
@@ -64,6 +64,15 @@ def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, L
         Route("/do", site.do, methods=["POST"]),
     ]
     return Guard(Starlette(routes=routes, lifespan=lifespan), access, FILES.__contains__), looks
+
+
+def metrics_app(access: Access, text: Callable[[], bytes]) -> Any:
+    """Return an app that has nothing but the metrics, at /metrics; *text* returns them."""
+
+    async def metrics(request: Request) -> Response:
+        return Response(await asyncio.to_thread(text), headers={"Content-Type": CONTENT_TYPE})
+
+    return Guard(Starlette(routes=[Route("/metrics", metrics)]), access, lambda path: False, any_host=True)
 
 
 class _Site:

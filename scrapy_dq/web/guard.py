@@ -37,11 +37,18 @@ class Guard:
     There is no CORS and no cookie: a page of another site can neither read from here, nor send the token.
     """
 
-    def __init__(self, app: Any, access: Access, public: Callable[[str], bool]) -> None:
-        """*public*: tells by its path whether something holds nothing of a crawl."""
+    def __init__(
+        self, app: Any, access: Access, public: Callable[[str], bool], *, any_host: bool = False
+    ) -> None:
+        """
+        Args:
+            public: tells by its path whether something holds nothing of a crawl.
+            any_host: whoever has the token may use any name of this server.
+        """
         self._app = app
         self._access = access
         self._public = public
+        self._any_host = any_host and bool(access.token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -69,8 +76,8 @@ class Guard:
         """Return status and reason for a request that is refused; None: it is not."""
         headers, method = Headers(scope=scope), scope["method"]
         host = headers.get("host", "")
-        if not self._access.knows(host) or len(headers.getlist("host")) > 1:
-            return 421, "this page is not known by that name: --allow-host adds one"
+        if not (self._any_host or self._access.knows(host)) or len(headers.getlist("host")) > 1:
+            return 421, "this server is not known by that name: --allow-host of `scrapy dq web` adds one"
         public = self._public(_path(scope))
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
         # A link on another site may lead to the page, but no other site may load anything from it.

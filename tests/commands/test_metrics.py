@@ -372,7 +372,7 @@ def test_who_may_read(server: RedisServer, tmp_path: Path) -> None:
         assert metrics.ask("/metrics", Host="localhost:1")[0] == 200
         assert metrics.ask("/metrics", Host="rebound.example")[0] == 421
         assert metrics.ask("/other")[0] == 404
-        assert metrics.ask("/metrics", "POST", "{}")[0] == 501
+        assert metrics.ask("/metrics", "POST", "{}")[0] == 403
     with MetricsServer(tmp_path, server.url, "first", token=TOKEN) as metrics:
         status, headers, _ = metrics.ask("/metrics", Authorization="Bearer wrong")
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
@@ -381,7 +381,6 @@ def test_who_may_read(server: RedisServer, tmp_path: Path) -> None:
 
 
 def test_connections_that_say_nothing_keep_nobody_out(server: RedisServer, tmp_path: Path) -> None:
-    """Each has its own thread, for 10 s."""
     with MetricsServer(tmp_path, server.url, "first") as metrics, ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(closing(metrics.connection())).connect()
