@@ -20,7 +20,7 @@ LUA = sorted(PACKAGE.rglob("*.lua"))
 
 # The last one reads keys that are no frontier's: those of a scrapy-redis crawl that is adopted.
 MAY_IMPORT_REDIS = {
-    "backend/clients.py", "backend/cluster.py", "backend/connection.py", "backend/health_monitor.py",
+    "backend/clients.py", "backend/cluster.py", "backend/connection.py",
     "backend/sentinel.py", "embedded/server.py", "adoption/source.py",
 }  # fmt: skip
 ENGINE_INSIDES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import closing
 
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -102,7 +103,8 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
 def _forget(settings: Settings, options: argparse.Namespace) -> int:
     """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
     crawler, config = reading.crawler_named(settings, options)
-    with reading.Input("clear", options.seen, options, config) as source, looking.opened(config) as place:
+    lines = reading.Input("clear", options.seen, options, config)
+    with closing(lines) as source, looking.opened(config) as place:
         place.overview()
         reading.need_fingerprinter(crawler, place)
         counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))

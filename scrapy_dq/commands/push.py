@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from scrapy.settings import Settings
@@ -61,7 +61,7 @@ class Push(Subcommand):
         common = _common(options)
         crawler, config = reading.crawler_named(settings, options)
         with (
-            reading.Input(self.name, options.urls, options, config) as source,
+            closing(reading.Input(self.name, options.urls, options, config)) as source,
             looking.opened(config) as place,
         ):
             # With --crawl, the crawl must exist; a spider's own crawl may be created by this command.

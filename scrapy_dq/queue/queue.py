@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from itertools import count
-from types import GenericAlias, TracebackType
+from types import GenericAlias
 from typing import Any
 
 from scrapy_dq.codec import BadType, CannotEncode, Items
@@ -129,9 +129,7 @@ class Queue:
     def __enter__(self) -> Queue:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # queue.Queue

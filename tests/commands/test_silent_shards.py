@@ -16,7 +16,6 @@ import redis
 from scrapy.settings import Settings
 
 from commands.conftest import PASSWORD, Dq, loader_of
-from scrapy_dq.backend import health_monitor
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.crew import monitor
@@ -32,6 +31,7 @@ from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
+from scrapy_dq.scheduling import side_tasks
 from scrapy_dq.settings import Config
 from scrapy_dq.web.commands import obey
 from scrapy_dq.web.looks import Looks
@@ -192,7 +192,7 @@ def test_a_node_that_evicts_is_refused_and_watched(
     cluster: Cluster, crawl: Spread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a policy of its own, which may be changed during the crawl."""
-    monkeypatch.setattr(health_monitor, "EVERY_S", 0.01)
+    monkeypatch.setattr(side_tasks, "EVERY_S", 0.01)
     client = crawl.workers[SILENT].live.redis
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "DQ_SHARDS": SHARDS}, {})
 
@@ -201,7 +201,7 @@ def test_a_node_that_evicts_is_refused_and_watched(
         try:
             await connection.open()
             clients = [each.client for each in await frontiers_of(config, connection)]
-            monitor = health_monitor.HealthMonitor(clients, "target", embedded=False)
+            monitor = side_tasks.HealthMonitor(clients, "target", embedded=False)
             await until(lambda: len(monitor._known) == SHARDS, "a look at each")
             client.config_set("maxmemory-policy", "allkeys-lru")
             await until(lambda: "Changed during the crawl" in caplog.text, "the change")

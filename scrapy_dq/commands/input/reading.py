@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
 
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -104,14 +103,6 @@ class Input:
             except OSError as error:
                 raise CommandError(f"{self._name!r} cannot be read: {error.strerror}") from error
 
-    def __enter__(self) -> Input:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def batches(self) -> AsyncIterator[Sequence[Line]]:
         """Yield the lines, as many at a time as are available."""
         if self._descriptor is None:
@@ -128,7 +119,7 @@ class Input:
 
     def close(self) -> None:
         """Remove the progress bar and close the file; safe at any time."""
-        self._bar.__exit__(None, None, None)
+        self._bar.__exit__()
         if self._descriptor is not None and self._name != STDIN:
             os.close(self._descriptor)
         self._descriptor = None
