@@ -11,6 +11,7 @@ import argparse
 import ast
 import importlib
 import inspect
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from typing import Any
 
 from scrapy_dq.commands.group import subcommands
 from scrapy_dq.commands.subcommand import Subcommand
-from scrapy_dq.settings import SETTINGS
+from scrapy_dq.settings import SETTINGS, Setting
 from scrapy_dq.stats import names
 
 DOCS = Path(__file__).parent
@@ -46,7 +47,7 @@ def generated_files() -> Iterator[tuple[Path, str]]:
     settings = (DOCS / "settings.md").read_text("utf-8")
     for setting in SETTINGS:
         head = rf"(?m)^(### `{setting.name}`\n\n)Default .*$"
-        line = rf"\1Default `{setting.shown_default}`; {setting.allowed}."
+        line = rf"\1Default `{shown_default(setting)}`; {setting.allowed}."
         settings, found = re.subn(head, line, settings)
         if not found:
             raise SystemExit(
@@ -64,6 +65,16 @@ def generated_files() -> Iterator[tuple[Path, str]]:
     )
 
 
+def shown_default(setting: Setting) -> str:
+    """Return the default of a setting, as the documentation writes it."""
+    default = setting.default
+    if isinstance(default, str):
+        return default or '""'
+    if isinstance(default, tuple):
+        return json.dumps(default)
+    return f"{default:.12g}" if isinstance(default, float) else str(default)
+
+
 def filled(page: str, name: str, part: str) -> str:
     """Return *page* with the text between its two marks replaced by *part*."""
     marks = rf"(<!-- generated: {name} -->\n)(?:.*?\n)??(<!-- end -->)"
@@ -79,7 +90,7 @@ def settings_table(order: list[str]) -> str:
     """Return the table of all settings, in the *order* of their sections."""
     by_name = {setting.name: setting for setting in SETTINGS}
     rows = [
-        f"| [`{name}`](#{name.lower()}) | `{by_name[name].shown_default}` | {by_name[name].doc} |\n"
+        f"| [`{name}`](#{name.lower()}) | `{shown_default(by_name[name])}` | {by_name[name].doc} |\n"
         for name in order
     ]
     return "| setting | default | meaning |\n|---|---|---|\n" + "".join(rows)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import signals
 from scrapy.crawler import Crawler
@@ -24,9 +24,6 @@ from scrapy_dq.crew.pipes import Handshake
 from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
@@ -51,7 +48,7 @@ class WorkerAgent:
         self._outage: Callable[[], str] = str
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
+    def from_crawler(cls, crawler: Crawler) -> WorkerAgent:
         """Scrapy's hook.
 
         Raises:

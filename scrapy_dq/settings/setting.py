@@ -82,15 +82,6 @@ class Setting:
         """The default, as Config holds it."""
         return self.parse(self, self.default)
 
-    @property
-    def shown_default(self) -> str:
-        """The default, as the documentation writes it."""
-        if isinstance(self.default, str):
-            return self.default or '""'
-        if isinstance(self.default, tuple):
-            return json.dumps(self.default)
-        return _plain(self.default) if isinstance(self.default, float) else str(self.default)
-
 
 def define(
     name: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
@@ -15,9 +15,6 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dq.commands.subcommand import CommandError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 LOADER = "SPIDER_LOADER_CLASS"
 
 
@@ -25,7 +22,7 @@ class NoSpiders(SpiderLoader):
     """Loads no spiders."""
 
     @classmethod
-    def from_settings(cls, settings: Any) -> Self:
+    def from_settings(cls, settings: Any) -> NoSpiders:
         return super().from_settings(Settings())
 
 

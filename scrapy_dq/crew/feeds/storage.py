@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Spider
@@ -30,9 +30,6 @@ from scrapy_dq.environment import data_dir
 from scrapy_dq.refusal import refuse
 from scrapy_dq.signals import crawl_joined
 from scrapy_dq.stats import names as stats
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 SYNC_EVERY_S = 1.0
@@ -121,7 +118,9 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     _crawler: Crawler | None = None
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None) -> Self:
+    def from_crawler(
+        cls, crawler: Crawler, uri: str, *, feed_options: dict[str, Any] | None = None
+    ) -> UnbufferedFileFeedStorage:
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
