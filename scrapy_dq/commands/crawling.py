@@ -49,15 +49,8 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     """Crawl as the command line says, and return the exit status.
 
     Raises:
-        CommandError, ConfigError, FrontierError: it failed.
+        CommandError, ConfigError, CrewError, FrontierError: it failed.
     """
-    try:
-        return _crawl(settings, options)
-    except CrewError as error:
-        raise CommandError(str(error)) from error
-
-
-def _crawl(settings: Settings, options: argparse.Namespace) -> int:
     _fill_standard_streams()
     _set_feeds(settings, options)
     crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))

@@ -144,7 +144,7 @@ class Command(ScrapyCommand):
         try:
             _begin_to_log(self.settings)
             self.exitcode = subcommand.run(self.settings, opts)
-        except (CommandError, ConfigError, FrontierError) as error:
+        except (CommandError, ConfigError, CrewError, FrontierError) as error:
             self.exitcode = getattr(error, "status", FAILED)
             _say(subcommand, str(error))
         except KeyboardInterrupt:

@@ -57,5 +57,5 @@ class Subcommand(ABC):
         """Run the command and return the exit status.
 
         Raises:
-            CommandError, ConfigError, FrontierError: it failed.
+            CommandError, ConfigError, CrewError, FrontierError: it failed.
         """
