@@ -124,13 +124,7 @@ def _count(found: dict[str, Any], there: Place) -> None:
         found["why"] = reason_of_one(error, there.client)
         return
     overview = snapshot.overview
-    found |= {"phase": overview.phase, "run": overview.run, "hold": overview.hold.value}
-    found["run_name"] = printable(overview.run_name)
-    found["ended"] = (overview.phase == "finished" and overview.finished_at) or None
-    found["unreachable_shards"] = list(overview.unreachable)
-    found["apart_shards"] = list(overview.apart)
-    if snapshot.exists:
-        found |= snapshot.counts | {"worker_states": snapshot.worker_states}
+    found |= snapshot.brief() | {"ended": (overview.phase == "finished" and overview.finished_at) or None}
 
 
 def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -> Iterator[dict[str, Any]]:

@@ -82,6 +82,21 @@ class Snapshot:
                 found.setdefault(row["waits_for"], []).append(row["waits_since"] or 0.0)
         return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
 
+    def brief(self) -> dict[str, Any]:
+        """Return the JSON of a crawl among others; of one that is absent, no counts."""
+        overview = self.overview
+        return {
+            "crawl": self.crawl,
+            "redis": self.redis,
+            "phase": overview.phase,
+            "hold": overview.hold.value,
+            "run": overview.run,
+            "run_name": printable(overview.run_name),
+            **(self.counts | {"worker_states": self.worker_states} if self.exists else {}),
+            "unreachable_shards": list(overview.unreachable),
+            "apart_shards": list(overview.apart),
+        }
+
     def status(self) -> dict[str, Any]:
         """Return the JSON of `scrapy dq status`, of a snapshot with `turn` and `partitions`."""
         overview, census, sizes, rate = self.overview, self.overview.census, self.sizes, self.pages_per_s
@@ -89,21 +104,11 @@ class Snapshot:
         turn = self.turn
         # A higher rate does not help a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
-        return {
-            "crawl": self.crawl,
-            "redis": self.redis,
+        return self.brief() | {
             "at": self.at,
-            "phase": overview.phase,
-            "hold": overview.hold.value,
-            "run": overview.run,
-            "run_name": printable(overview.run_name),
-            **self.counts,
             **{name: getattr(census, name) for name in ("gone", "incomplete", "declined", "unserved")},
-            "worker_states": self.worker_states,
             "turn": turn and _turn(turn) | {"workers": sum(map(_awaits, self.workers))},
             "shards": overview.shards,
-            "unreachable_shards": list(overview.unreachable),
-            "apart_shards": list(overview.apart),
             "pages_per_s": None if rate is None else round(rate, 1),
             "left_s": round(max(left(self.counts) / rate, least_s), 1) if rate else None,
             "waits": self.waits,
