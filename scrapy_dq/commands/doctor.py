@@ -245,7 +245,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     before = time.time()
     seconds, microseconds = client.time()
     findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
-    findings += _examine_scripts(place, shards, start_keys)
+    findings += _examine_scripts(shards, start_keys)
     if findings[-1].level == OK:
         findings.append(health.limits(*script_limits(client, first)))
         if (depth := compress_depth(client)) is not None:
@@ -255,7 +255,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     return findings
 
 
-def _examine_scripts(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
+def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
     """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
     found: dict[Finding, list[int]] = {}
     for client, shard in shards:
