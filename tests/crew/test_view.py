@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.commands.crawl import _join
+from scrapy_dq.commands.crawling import _join
 from scrapy_dq.commands.output.crawl_summary import Summary
 from scrapy_dq.commands.output.crawl_view import _line, state_of
 from scrapy_dq.crew.errors import CrewError
