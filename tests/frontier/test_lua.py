@@ -14,6 +14,7 @@ from scrapy_dq.frontier.admin.backlog import names_beside, sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
+from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.archive.move import _freeze
 from scrapy_dq.frontier.archive.new_crawl import NewCrawl
 from scrapy_dq.frontier.calls import Exchange, Rejoin
@@ -27,7 +28,7 @@ from support.redis_server import RedisServer
 LUA = lua_files()
 NAMES = {name: names_of(text) for name, text in LUA.items()}
 SCRIPTS = sorted(lua_files("transitions"))
-LOOKS = ["present", "sizes", "upcoming"]
+LOOKS = ["known", "present", "sizes", "upcoming"]
 """Read-only scripts, for commands."""
 BY_HAND = ["drop", "forget", "retry", "steer"]
 """Scripts that write, for commands only."""
@@ -178,6 +179,7 @@ BLOCKING_CALLS: dict[str, Any] = {
     "sizes": lambda client: sizes(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
     "present": lambda client: names_beside(client, "a crawl", "a.example"),
+    "known": lambda client: is_seen(client, "a crawl", b"token", b"", b""),
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
     "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),

@@ -1,12 +1,13 @@
 -- kinds: the kinds of seen. The kind of a crawl is stored in meta, and only this file reads it.
 -- A kind is the table that a function of KINDS returns (seen_*.lua):
+--   has(token)        whether it is there
 --   add(token)        adds it; true if it was new
 --   size, remove      the commands for the size of key.seen, and to remove a token. A kind with more than one key has
 --                     functions instead; one that cannot forget would have no remove
 --   tidy()            bounded maintenance; a script that has added or removed tokens calls tidy_seen() at its end
 --   drop()            deletes the keys other than key.seen; bounded: if it takes long, they are discarded
 --   load(items)       adds what load.lua brings: tokens, each after what else is known of it
--- The first three, and load, are required. key.seen exists if anything was seen; its type identifies the kind.
+-- The first four, and load, are required. key.seen exists if anything was seen; its type identifies the kind.
 -- @include discarded
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}

@@ -92,6 +92,11 @@ function KINDS.compact()
     if not look() then begin() end
     return change('SADD', 1, bucket_of(token, buckets, rounds)) == 1
   end
+  function kind.has(token)
+    if not look() then return false end
+    local n, member = bucket_of(token, buckets, rounds)
+    return redis.call('SISMEMBER', bucket_key(generation, n), member) == 1
+  end
   function kind.remove(token)
     return look() and change('SREM', -1, bucket_of(token, buckets, rounds)) or 0
   end

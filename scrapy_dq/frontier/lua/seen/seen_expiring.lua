@@ -7,12 +7,16 @@ function KINDS.expiring()
     since = since or tonumber(redis.call('HGET', key.meta, 'seen_since') or 0)
     return since
   end
+  local function has(token)
+    local at = redis.call('ZSCORE', key.seen, token)
+    return at and tonumber(at) >= seen_since()
+  end
   return {
     size = 'ZCARD',
     remove = 'ZREM',
+    has = has,
     add = function(token)
-      local at = redis.call('ZSCORE', key.seen, token)
-      if at and tonumber(at) >= seen_since() then return false end
+      if has(token) then return false end
       redis.call('ZADD', key.seen, now_ms(), token)
       return true
     end,
