@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 # These keys are not a frontier's, so that no other module handles their errors.
 from redis.exceptions import NoPermissionError, RedisError
 
-from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.errors import describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.reader import ReadPace
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 T = TypeVar("T")

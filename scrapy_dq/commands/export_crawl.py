@@ -175,11 +175,9 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
 
     header, done = await header_of(frontiers), _Written()
     bar.begin("entries", header.entries)
-    at = {parts.FAILED: -2, parts.DEAD: -2}
     with created(name) as file:
         async for part in dump(frontiers, header, parts.ENTRIES):
-            payloads = (item[at.get(part.kind, -1)] for item in part.items)
-            urls = [title_of(shown(payload, place.config.max_entry_bytes)) for payload in payloads]
+            urls = [title_of(shown(each.payload, place.config.max_entry_bytes)) for each in part.items]
             # Printable: whoever feeds start payloads decides what these are.
             lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
             file.write("".join(lines).encode("ascii", "backslashreplace"))

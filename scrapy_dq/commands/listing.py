@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_dq.frontier.admin.control import PartitionLimits
-    from scrapy_dq.frontier.admin.entries import Entry, Looked
+    from scrapy_dq.frontier.admin.entries import Looked
     from scrapy_dq.frontier.model import Census
+    from scrapy_dq.frontier.records import Entry
 
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
@@ -154,9 +155,9 @@ class Kept(Lister):
         return Page(entries, before, groups, after, {"total": total, "groups": groups})
 
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
-        from scrapy_dq.frontier.admin.entries import ended_one
+        from scrapy_dq.frontier.admin.entries import kept_one
 
-        return ended_one(place.shards, place.crawl, self.name, entry_id)
+        return kept_one(place.shards, place.crawl, self.name, entry_id)
 
 
 FAILED_REQUESTS = Kept(
@@ -196,7 +197,7 @@ class Search(Lister):
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        from scrapy_dq.frontier.admin.entries import PLACES
+        from scrapy_dq.frontier.records import PLACES
 
         super().add_options(parser)
         parser.add_argument(
@@ -241,13 +242,9 @@ class Search(Lister):
 def _next(place: Place, skip: int, count: int) -> Page:
     """Return the requests that would be leased next."""
     from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
-    from scrapy_dq.frontier.admin.entries import Entry
 
     last = min(skip + count, MAX_UPCOMING)
-    entries = [
-        Entry(e.where, e.entry_id, e.partition.encode(), e.payload, e.attempts, wait_s=e.wait_s)
-        for e in upcoming(place.shards, place.crawl, last)
-    ]
+    entries = upcoming(place.shards, place.crawl, last)
     more = len(entries) == last < MAX_UPCOMING
     after = [f"There may be more: --skip {last}"] if more else [] if entries else ["Nothing waits."]
     return Page(entries[skip:], after=after)
@@ -284,7 +281,7 @@ def _found(
     partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
 ) -> Page:  # fmt: skip
     """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
-    from scrapy_dq.frontier.admin.entries import PLACES
+    from scrapy_dq.frontier.records import PLACES
 
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     entries, looked = _look(

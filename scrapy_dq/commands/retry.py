@@ -19,9 +19,9 @@ from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.entries import Entry
     from scrapy_dq.frontier.admin.overview import Overview
     from scrapy_dq.frontier.admin.retry import Retried
+    from scrapy_dq.frontier.records import Entry
 
 LONGEST_LABEL = 2000
 """Length at which the scheduler cuts URLs."""
@@ -60,7 +60,7 @@ class Retry(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         from scrapy_dq.commands.output.display import ProgressBar, print_json
-        from scrapy_dq.frontier.admin.retry import kept, retry
+        from scrapy_dq.frontier.admin.retry import count_kept, retry
         from scrapy_dq.frontier.worker.identity import own_name
 
         named = _read_words(options)
@@ -72,7 +72,7 @@ class Retry(Subcommand):
         with looking.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
-            failed, dead = kept(place.shards, place.crawl)
+            failed, dead = count_kept(place.shards, place.crawl)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
             if options.all:
                 _ask(failed, dead, overview, options, place)

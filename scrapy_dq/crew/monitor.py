@@ -11,11 +11,11 @@ from typing import Any
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.factory import flush_crawl
-from scrapy_dq.frontier.admin.backlog import Upcoming
 from scrapy_dq.frontier.admin.overview import Overview, peek_shard
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier.records import Entry
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.snapshot import EVERY_S, Snapshot, Watcher
 from scrapy_dq.settings import Config
@@ -85,7 +85,7 @@ class Monitor:
         return self._newest.overview if self._newest else None
 
     @property
-    def turn(self) -> Upcoming | None:
+    def turn(self) -> Entry | None:
         """The entry that workers without requests wait for."""
         return self._newest.turn if self._newest else None
 

@@ -82,18 +82,9 @@ class ExportWriter:
     """Writes an export."""
 
     def __init__(self, file: IO[bytes], header: Header) -> None:
-        """
-        Raises:
-            BadExport: what the crawl has stored of its settings could not be read again.
-        """
         self._file, self._header, self._digest = file, header, sha256()
         self.lines = self.entries = self.tokens = 0
-        line = header_line(header, version("scrapy_dq"))
-        try:
-            header_of(json.loads(line))
-        except BadLine as error:
-            raise BadExport(f"crawl {header.crawl!r} cannot be exported: {error}") from None
-        self._write(line)
+        self._write(header_line(header, version("scrapy_dq")))
 
     def write(self, part: Part) -> None:
         """Add a part."""
@@ -141,10 +132,7 @@ class ExportFile:
                 except BadLine as error:
                     raise BadExport(f"{name!r}: {error}") from None
                 self.header = header
-            else:
-                digest.update(last)
-                if number > 1:
-                    self._part(last, number)
+            digest.update(last)
             number, last = number + 1, line
         if header is None:
             raise BadExport(f"{name!r} is empty")
@@ -167,15 +155,12 @@ class ExportFile:
                 break
             digest.update(line)
             if number > 1:
-                yield self._part(line, number)
+                try:
+                    yield part_of(_parsed(line), self.header)
+                except BadLine as error:
+                    raise BadExport(f"line {number:,} of {self.name!r}: {error}") from None
         if number <= self._lines_before or digest.hexdigest() != self._digest:
             raise BadExport(f"{self.name!r} has changed meanwhile: import it again")
-
-    def _part(self, line: bytes, number: int) -> Part:
-        try:
-            return part_of(_parsed(line), self.header)
-        except BadLine as error:
-            raise BadExport(f"line {number:,} of {self.name!r}: {error}") from None
 
     def _lines(self) -> Iterator[bytes]:
         try:

@@ -4,15 +4,16 @@ Depends on Redis, not on Scrapy.
 """
 
 from scrapy_dq.frontier.admin.control import PartitionLimits, limit
-from scrapy_dq.frontier.admin.entries import Dead, Failed, dead, failed
+from scrapy_dq.frontier.admin.entries import kept
 from scrapy_dq.frontier.admin.overview import Overview, peek, shared_stats
 from scrapy_dq.frontier.admin.retry import Retried, retry
 from scrapy_dq.frontier.admin.seen import forget
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.worker import Worker
 
 __all__ = [
-    "Dead", "Failed", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker",
-    "WorkerOptions", "dead", "failed", "forget", "limit", "peek", "retry", "shared_stats",
+    "Entry", "Frontier", "Overview", "PartitionLimits", "Retried", "Worker", "WorkerOptions", "forget",
+    "kept", "limit", "peek", "retry", "shared_stats",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
@@ -237,12 +237,8 @@ def parse_receipt(reply: list[Any], now: float) -> Receipt:
 
 
 def _lease(record: bytes, send_at: float | None, declined: Collection[bytes]) -> Lease:
-    # lua/lib/entry.lua: rank(8) flags(1) partition 0 turn(8) id(12) payload
-    end = record.index(0, 9)
-    entry_id = record[end + 9 : end + 21]
-    message, payload = apart(record[end + 21 :])
-    attempts, partition, place = record[8] % 128, record[9:end], record[:8] + record[end + 1 : end + 9]
-    suspect = record[8] >= 128
+    place, attempts, suspect, partition, entry_id, stored = records.split_lease(record)
+    message, payload = apart(stored)
     return Lease(
         entry_id, attempts, payload, partition, send_at, place, suspect, message, entry_id in declined
     )

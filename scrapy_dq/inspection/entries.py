@@ -12,7 +12,7 @@ from scrapy_dq.inspection.words import span, unanswered, when
 from scrapy_dq.text import printable, prose_without_logins
 
 if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.entries import Entry
+    from scrapy_dq.frontier.records import Entry
     from scrapy_dq.inspection.place import Place
 
 LONGEST_REASON = 2_000
@@ -35,15 +35,12 @@ _NUMBER = re.compile(
 _PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 
 
-_CLAIMED = b"\1"
-"""The partition of start payloads that were claimed. Source: frontier/lua/lib/state.lua"""
-
-
 def record_of(entry: Entry, place: Place) -> dict[str, Any]:
     """Return all that is known of an entry, with its `request` in full; None or empty: not known."""
     from scrapy_dq.codec.shown import shown
+    from scrapy_dq.frontier.records import CLAIMED
 
-    claimed = entry.partition == _CLAIMED
+    claimed = entry.partition == CLAIMED
     return summary_of(entry, place, LONGEST_REASON) | {
         "where": entry.where,
         "at": entry.at or None,
@@ -176,10 +173,9 @@ def kept_entries(
     Raises:
         redis.exceptions.RedisError: no reply of home.
     """
-    from scrapy_dq.frontier.admin.entries import dead, failed
+    from scrapy_dq.frontier.admin.entries import kept
 
-    read = failed if kind == "failed" else dead
-    return read(place.shards, place.crawl, most, partitions=partitions, most_bytes=MOST_BYTES)
+    return kept(place.shards, place.crawl, kind, most, partitions=partitions, most_bytes=MOST_BYTES)
 
 
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
@@ -190,7 +186,7 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
     """
-    from scrapy_dq.frontier.admin.retry import kept
+    from scrapy_dq.frontier.admin.retry import count_kept
 
     census = place.overview(hint=False, most_members=0).census
     rows = []
@@ -202,7 +198,7 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
         "kind": kind,
         "at": round(time.time(), 3),
         "total": getattr(census, kind),
-        "kept": kept(place.shards, place.crawl)[kind == "dead"],
+        "kept": count_kept(place.shards, place.crawl)[kind == "dead"],
         "missing": list(unanswered(place.shards.unreachable)),
         "groups": groups_of(rows),
         "rows": rows,
@@ -216,11 +212,11 @@ def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | N
         redis.exceptions.RedisError: no reply.
         FrontierUnavailable: a shard that may have it does not answer.
     """
-    from scrapy_dq.frontier.admin.entries import ended_one
+    from scrapy_dq.frontier.admin.entries import kept_one
     from scrapy_dq.frontier.model import FrontierUnavailable
 
     place.shards.ask_all()
-    found = ended_one(place.shards, place.crawl, kind, entry_id)
+    found = kept_one(place.shards, place.crawl, kind, entry_id)
     if found is None and place.shards.unreachable:
         raise FrontierUnavailable("; ".join(unanswered(place.shards.unreachable)))
     return None if found is None else record_of(found, place)

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scrapy_dq.backend.health import refusals
-from scrapy_dq.frontier.admin.backlog import Sizes, Upcoming, awaited_turn, info_of, sizes
+from scrapy_dq.frontier.admin.backlog import Sizes, awaited_turn, info_of, sizes
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Member
+from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.totals import Totals, TotalsReader
@@ -49,7 +50,7 @@ class Snapshot:
     """One row for each worker whose record was read, by id: see `_rows`."""
     pages_per_s: float | None
     """Settled requests per second; None: unknown, or no run is open."""
-    turn: Upcoming | None = None
+    turn: Entry | None = None
     """The entry that workers without requests wait for."""
     sizes: Sizes | None = None
     """The largest and slowest partitions."""
@@ -225,9 +226,9 @@ def _counted_in(overview: Overview) -> tuple[Any, ...]:
     return overview.epoch, overview.run, overview.unreachable, overview.apart
 
 
-def _turn(first: Upcoming) -> dict[str, Any]:
+def _turn(first: Entry) -> dict[str, Any]:
     """`wait_s` is None if the wait ends with a lease, or with a larger budget."""
-    return {"partition": first.partition, "wait_s": first.wait_s}
+    return {"partition": first.partition.decode("utf-8", "replace"), "wait_s": first.wait_s}
 
 
 def _awaits(row: dict[str, Any]) -> bool:

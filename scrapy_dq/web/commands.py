@@ -17,10 +17,10 @@ from scrapy_dq.frontier.admin.control import (
     limit,
     steer,
 )
-from scrapy_dq.frontier.admin.entries import Entry
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
+from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.entries import group_of, summary_of
 from scrapy_dq.inspection.place import Place

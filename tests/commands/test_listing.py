@@ -16,12 +16,13 @@ from scrapy_dq.codec.formats import ITEM, PAYLOAD, REQUEST, SERIALIZED
 from scrapy_dq.commands import listing
 from scrapy_dq.commands.listing import MOST_ATTRIBUTES
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
-from scrapy_dq.frontier import dead, keys
-from scrapy_dq.frontier.admin.entries import PLACES, Entry, look_at_entries
+from scrapy_dq.frontier import kept, keys
+from scrapy_dq.frontier.admin.entries import look_at_entries
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Order, Seen
-from scrapy_dq.inspection.entries import LONGEST_REASON, matches
+from scrapy_dq.frontier.records import PLACES, Entry
+from scrapy_dq.inspection.entries import matches
 from support.live_frontier import SLOW, HandWorker, LiveFrontier, bury, decline, fail, limited, put, release
 from support.live_shards import HOSTS, SHARDS
 from support.redis_server import RedisServer
@@ -208,21 +209,11 @@ def test_dead_letters_are_bounded(live: LiveFrontier, worker: HandWorker) -> Non
     """They are scanned in parts until there are enough."""
     for begin in range(0, 1000, 200):
         end_badly(worker, 100, begin)
-    assert len(dead(live.redis, live.crawl, 0)) == 0
-    assert len(dead(live.redis, live.crawl, 30)) == 30
-    everything = dead(live.redis, live.crawl, 1000)
+    assert len(kept(live.redis, live.crawl, "dead", 0)) == 0
+    assert len(kept(live.redis, live.crawl, "dead", 30)) == 30
+    everything = kept(live.redis, live.crawl, "dead", 1000)
     assert len({letter.entry_id for letter in everything}) == 500
     assert [letter.at for letter in everything] == sorted((letter.at for letter in everything), reverse=True)
-
-
-def test_a_long_reason_takes_no_time(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """To look for logins takes a time that grows with the square of a word: 1 MB would take half an hour."""
-    worker.exchange(put(1))
-    record = msgpack.packb([b"a:" * 500_000, 10**12, b"w", 1, bytes(16), b"p", b""])
-    live.redis.hset(live.key("dead"), b"\0" * 12, record)
-    (found,) = dq.listed("dead")
-    assert found["reason"] == "a:" * (LONGEST_REASON // 2)
-    assert "a:" in dq.text("dead", "0" * 24)
 
 
 def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWorker) -> None:

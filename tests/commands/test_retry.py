@@ -10,9 +10,8 @@ import pytest
 
 from commands.test_listing import end_badly
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import peek
+from scrapy_dq.frontier import peek, records
 from scrapy_dq.frontier.admin import retry
-from scrapy_dq.frontier.admin.entries import Entry, parse_failed
 from scrapy_dq.frontier.model import Fail, FrontierRefused, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, puts
 from support.redis_server import RedisServer
@@ -252,11 +251,13 @@ def test_a_finished_run_into_which_nothing_came_back_is_not_open(
 ) -> None:
     """What is gone meanwhile opens no run, and nothing is to be continued."""
 
-    def read(record: bytes) -> Entry:
-        live.redis.delete(live.key("failed"))
-        return parse_failed(record)
+    decode = records.failed
 
-    monkeypatch.setattr("scrapy_dq.frontier.admin.retry.parse_failed", read)
+    def read(record: bytes) -> records.Entry:
+        live.redis.delete(live.key("failed"))
+        return decode(record)
+
+    monkeypatch.setattr("scrapy_dq.frontier.records.failed", read)
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
     worker.leave()

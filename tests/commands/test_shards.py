@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier import Retried, dead, failed, forget, keys, limit, peek, retry, shared_stats
+from scrapy_dq.frontier import Retried, forget, kept, keys, limit, peek, retry, shared_stats
 from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Admission, Defer, Put, StartQueue, Terms
@@ -217,8 +217,8 @@ def test_functions_for_programs_take_the_name_of_a_crawl(
     there = Terms(finish_at=-2)
     (taken,) = numbers(who.exchange(want=1, terms=there))
     who.exchange(fail(taken), terms=there)
-    assert [each.entry_id for each in failed(client, crawl)] == [entry_id(taken)]
-    assert dead(client, crawl) == []
+    assert [each.entry_id for each in kept(client, crawl, "failed")] == [entry_id(taken)]
+    assert kept(client, crawl, "dead") == []
     moved = retry(client, crawl, peek(client, crawl), failed=lambda record: True)
     assert moved == Retried(1)
     assert peek(client, crawl).census.waiting == len(HOSTS)

@@ -22,7 +22,7 @@ from scrapy.utils.request import RequestFingerprinter
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 
-from scrapy_dq.frontier.admin.entries import dead, failed
+from scrapy_dq.frontier.admin.entries import kept
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
 from scrapy_dq.frontier.worker.identity import own_name
@@ -247,8 +247,8 @@ def test_a_list_reads_a_bounded_part(
         found = read_failures(place, "failed", 100)
         assert (len(found["rows"]), found["kept"]) == (4, 20)
         assert len(read_failures(place, "dead", 100)["rows"]) <= 20
-    assert len(failed(live.redis, live.crawl, 100, most_bytes=0)) <= 4  # those of the first part
-    assert len(dead(live.redis, live.crawl, 100, most_bytes=0)) <= 20
+    assert len(kept(live.redis, live.crawl, "failed", 100, most_bytes=0)) <= 4  # those of the first part
+    assert len(kept(live.redis, live.crawl, "dead", 100, most_bytes=0)) <= 20
 
 
 def test_too_many_things_are_not_looked_at(crawl_name: str) -> None:

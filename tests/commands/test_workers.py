@@ -117,7 +117,7 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveF
     monitor = Monitor(place_of(live.redis, dq.url, live.crawl))  # the view of `scrapy dq crawl`
     monitor.look()
     assert monitor.turn is not None
-    assert monitor.turn.partition == "a.example"
+    assert monitor.turn.partition == b"a.example"
     first.exchange(*puts(b"b.example", 1, begin=9))
     assert dq.found("status", "--no-rate")["turn"] is None
     live.call("fence", "second", second.epoch, second.run)

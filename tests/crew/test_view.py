@@ -22,9 +22,9 @@ from scrapy_dq.crew.feeds.parts import Run
 from scrapy_dq.crew.monitor import Monitor, run_name_for
 from scrapy_dq.crew.supervisor import StopSignals
 from scrapy_dq.crew.worker_process import Counts
-from scrapy_dq.frontier.admin.backlog import Upcoming
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
+from scrapy_dq.frontier.records import Entry
 from scrapy_dq.settings import Config
 from support.place import place_of
 from support.waiting import free_port
@@ -84,7 +84,7 @@ def test_the_line_says_why_workers_wait() -> None:
 
 def test_the_line_says_which_site_all_workers_wait_for() -> None:
     crew = crew_with(CENSUS, alive=2)
-    crew.monitor.turn = Upcoming(b"", "resting", 12.0, "a.example\n", 0, b"")
+    crew.monitor.turn = Entry("resting", b"", b"a.example\n", b"", wait_s=12.0)
     assert "; all wait 12 s for the turn of a.example, 7 waiting, " in _line(crew)
     crew.monitor.overview = replace(crew.monitor.overview, census=Census(waiting=7, in_flight=1))
     assert "all wait" not in _line(crew)

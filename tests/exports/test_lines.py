@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.parts import Header, Part
-from scrapy_dq.frontier.model import Limits, Order, Seen
-from scrapy_dq.frontier.wire import pack_limits
+from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING, Entry
 
 HEADER = Header(
     id="0123456789abcdef" * 2, crawl="books", at_ms=1_700_000_000_000, order=Order.LIFO, seen=Seen.EXACT,
@@ -29,20 +28,32 @@ ranks = st.integers(-(2**50), 2**50)
 payloads = st.binary(max_size=50)
 ids = st.binary(min_size=12, max_size=12)
 names = st.sampled_from([b"", b"\1", b"shop.example", "a {slot}: é".encode()])
-texts = st.binary(max_size=20)
-attempts = st.integers(0, 127)
+texts = st.binary(max_size=20).map(lambda text: text.decode("utf-8", "surrogateescape"))
+FIELDS = {
+    "entry_id": ids, "partition": names, "payload": payloads, "attempts": st.integers(0, 127), "rank": ranks,
+    "sequence": sizes, "due_ms": sizes, "at_ms": sizes, "worker_id": texts, "reason": texts, "label": texts,
+}  # fmt: skip
+
+
+def entries(kind: str, *fields: str) -> st.SearchStrategy[Entry]:
+    """Return entries of which only these fields are kept."""
+    return st.fixed_dictionaries({name: FIELDS[name] for name in fields}).map(lambda of: Entry(kind, **of))
+
+
+COMMON = ("entry_id", "partition", "payload", "rank")
+ENDED = (*COMMON, "sequence", "attempts", "at_ms", "worker_id", "reason")
 ITEMS = {
     parts.SEEDS: st.tuples(payloads),
     parts.ADMITTED: st.tuples(payloads),
     parts.ADOPTED: st.tuples(payloads),
-    parts.LIMITS: st.tuples(names, st.sampled_from(["500:2", ":1", "0:", "5:1:7", "::9"])),
+    parts.LIMITS: st.tuples(names, st.sampled_from([b"500:2", b":1", b"0:", b"5:1:7", b"::9"])),
     parts.BLOCKED: st.tuples(sizes, names),
-    parts.WAITING: st.tuples(ranks, sizes, ids, payloads),
-    parts.RETURNED: st.tuples(names, ranks, sizes, ids, attempts, payloads),
-    parts.QUARANTINE: st.tuples(names, ranks, sizes, ids, attempts, payloads),
-    parts.DELAYED: st.tuples(sizes, ranks, names, ids, payloads),
-    parts.FAILED: st.tuples(ids, texts, texts, sizes, texts, sizes, ranks, sizes, payloads, names),
-    parts.DEAD: st.tuples(ids, texts, sizes, texts, sizes, ranks, sizes, payloads, names),
+    WAITING: entries(WAITING, *COMMON, "sequence"),
+    RETURNED: entries(RETURNED, *COMMON, "sequence", "attempts"),
+    QUARANTINE: entries(QUARANTINE, *COMMON, "sequence", "attempts"),
+    DELAYED: entries(DELAYED, *COMMON, "due_ms"),
+    FAILED: entries(FAILED, *ENDED, "label"),
+    DEAD: entries(DEAD, *ENDED),
 }
 SEEN = {
     Seen.EXACT: st.tuples(payloads),
@@ -59,9 +70,10 @@ def of(seen: Seen) -> Header:
 
 @given(st.data(), st.sampled_from(parts.KINDS), st.sampled_from(list(Seen)), st.integers(0, 2))
 def test_a_part_is_read_as_it_was_written(data: st.DataObject, kind: str, seen: Seen, shard: int) -> None:
-    items = data.draw(st.lists(SEEN[seen] if kind == parts.SEEN else ITEMS[kind], max_size=5))
-    partition = data.draw(names) if kind == parts.WAITING else b""
-    part = Part(kind, shard, items, partition)
+    items = data.draw(st.lists(SEEN[seen] if kind == parts.SEEN else ITEMS[kind], min_size=1, max_size=5))
+    if kind == WAITING:
+        items = [each._replace(partition=items[0].partition) for each in items]
+    part = Part(kind, shard, items)
     line = part_line(part, seen)
     assert line.isascii()
     assert part_of(json.loads(line), of(seen)) == part
@@ -71,31 +83,6 @@ def test_a_header_is_read_as_it_was_written() -> None:
     assert header_of(json.loads(header_line(HEADER, "1.2"))) == (HEADER, "1.2")
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        Limits(), Limits(delay_s=1.5, concurrency=3, own={"a": (None, 2), "b": (0.5, None)}),
-        Limits(budget=10), Limits(budget=10, daily=True), Limits(own_budgets={"a": 7}), Limits(daily=True),
-    ],
-)  # fmt: skip
-def test_limits_and_budgets_of_the_settings_are_read_as_they_were_written(limits: Limits) -> None:
-    kept = {"limits_set": pack_limits(limits)}
-    header = Header(**{**vars(HEADER), "kept": kept})
-    assert header_of(json.loads(header_line(header, "1.2"))) == (header, "1.2")
-
-
-@pytest.mark.parametrize(
-    "packed",
-    [[5], [5, 3, {}], [5, 1, {b"a": -1}], [5, 1, {1: 1}], [-5, 1, {}]],
-)  # fmt: skip
-def test_budgets_that_no_script_could_read_are_refused(packed: list[Any]) -> None:
-    line = header_line(
-        Header(**{**vars(HEADER), "kept": {"limits_set": msgpack.packb([0, 0, [], *packed])}}), "1"
-    )
-    with pytest.raises(BadLine, match="its first line was edited"):
-        header_of(json.loads(line))
-
-
 def test_a_file_of_a_later_format_is_refused_with_its_version() -> None:
     line = json.loads(header_line(HEADER, "9.9")) | {"scrapy_dq_export": 2}
     with pytest.raises(BadLine, match=r"written by scrapy_dq '9.9', in format '2': this version reads"):
@@ -103,15 +90,8 @@ def test_a_file_of_a_later_format_is_refused_with_its_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"order": "random"}, {"seen": 1}, {"shards": 0}, {"shards": 2000}, {"sequence": -1}, {"run": 1.5},
-        {"id": "x"}, {"crawl": 5}, {"spider": "a\nb"}, {"kept": []}, {"kept": {"starts": "?"}},
-        {"done": None},
-        {"kept": {"limits_set": "kw=="}}, {"kept": {"starts": "AAAA" * 100_000}},
-        {"kept": {"events": "eA=="}}, {"seen_since_ms": "x"},
-    ],
-)  # fmt: skip
+    "change", [{"order": "random"}, {"seen": 1}, {"kept": []}, {"kept": {"starts": "?"}}]
+)
 def test_a_header_that_was_edited_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadLine, match="its first line was edited"):
         header_of(json.loads(header_line(HEADER, "1")) | change)
@@ -123,34 +103,18 @@ def test_what_is_no_header_is_refused(line: Any) -> None:
         header_of(line)
 
 
-WAITS = ["AAAAAAAAAAAAAAAA", "cGF5"]
+WAITS = [0, 1, "AAAAAAAAAAAAAAAA", "cGF5"]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        None, [], 7, {}, {"unknown": []}, {"end": {}}, {"waiting": [[0, 1, *WAITS]]},
-        {"waiting": 5, "partition": "h"},
-        {"waiting": [[0, 1, *WAITS]], "partition": "a\nb"},
-        {"waiting": [[0, 1, *WAITS]], "partition": "h" * 600},
-        {"waiting": [[0, 1, *WAITS, 1]], "partition": "h"}, {"waiting": [[0, 1]], "partition": "h"},
-        {"waiting": [[0.5, 1, *WAITS]], "partition": "h"}, {"waiting": [[True, 1, *WAITS]], "partition": "h"},
-        {"waiting": [[2**60, 1, *WAITS]], "partition": "h"}, {"waiting": [[0, -1, *WAITS]], "partition": "h"},
-        {"waiting": [[0, 1, "AAAA", "cGF5"]], "partition": "h"},
-        {"waiting": [[0, 1, WAITS[0], "?"]], "partition": "h"},
-        {"waiting": [[0, 1, *WAITS]], "partition": "h", "shard": 3}, {"seen": [5]}, {"seen": ["*"]},
-        {"returned": [["h", 0, 1, WAITS[0], 128, "cGF5"]]}, {"limits": [["h", "x"]]},
-        {"limits": [["h", "1:2:3:4"]]},
-        {"blocked": [["h", 5]]}, {"dead": [[WAITS[0], 5, 0, "w", 0, 0, 1, "cGF5", "h"]]},
+        None, [], 7, {}, {"unknown": []}, {"end": {}}, {"waiting": 5, "partition": "h"},
+        {"waiting": [[*WAITS, 1]], "partition": "h"}, {"waiting": [WAITS[:2]], "partition": "h"},
+        {"waiting": [[*WAITS[:3], "?"]], "partition": "h"}, {"seen": [5]}, {"seen": ["*"]},
+        {"blocked": [["h", 5]]},
     ],
 )  # fmt: skip
 def test_a_line_that_is_no_part_is_refused(line: Any) -> None:
     with pytest.raises(BadLine, match="it is no part of a crawl"):
         part_of(line, HEADER)
-
-
-@pytest.mark.parametrize("member", ["", "5", "9000000000000000000", "1" * 20, "12345678901234567 8"])
-def test_what_is_in_no_bucket_is_refused(member: str) -> None:
-    """Redis would store it in another form, as a larger set."""
-    with pytest.raises(BadLine, match="is not in any bucket"):
-        part_of({"seen": [[1, member]]}, of(Seen.COMPACT))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import failed
+from scrapy_dq.frontier import kept
 from support import outages, unstorable_spider, watched_spider
 from support.fault_crawl import FaultCrawl
 from support.given import Figures, MakeCrawl
@@ -156,7 +156,7 @@ def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl, fi
     assert census.failed + census.dead == len(unsent)
     assert census.dead <= 1
     with connect_url(watched.redis_url) as client:
-        assert len(failed(client, watched.project.name)) == census.failed
+        assert len(kept(client, watched.project.name, "failed")) == census.failed
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])

@@ -24,6 +24,7 @@ from scrapy_dq.frontier.model import (
     Seen,
     StartQueue,
 )
+from scrapy_dq.frontier.records import Entry
 from support import sharded_crawl, stored
 from support.live_frontier import HandWorker, put
 from support.sharded_crawl import HOSTS, Crawl, filled, known_again, sums
@@ -326,7 +327,7 @@ def test_a_partition_of_many_priorities_is_read_in_parts(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None has more than so many items, or bytes; and as fifo, all is served in the order of its finding."""
-    monkeypatch.setattr("scrapy_dq.frontier.archive.dump._MOST_LISTS", 20)
+    monkeypatch.setattr("scrapy_dq.frontier.reader._MOST_LISTS", 20)
     monkeypatch.setattr("scrapy_dq.frontier.archive.dump._PART_BYTES", 3000)
     old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
     new = crawl_of(Seen.EXACT, True, Order.FIFO, f"{crawl_name}-2")
@@ -342,7 +343,7 @@ def test_a_partition_of_many_priorities_is_read_in_parts(
     header, found = dumped(old, 1)
     waiting = [part for part in found if part.kind == "waiting"]
     assert sum(len(part.items) for part in waiting) == 1200
-    assert max(sum(len(item[3]) for item in part.items) for part in waiting) <= 3200
+    assert max(sum(len(item.payload) for item in part.items) for part in waiting) <= 3200
     loaded(new, 1, (header, found))
     new.join(1)
     served = served_of(new, HOSTS[0])
@@ -356,8 +357,8 @@ def test_more_elements_than_lua_takes_at_once_are_loaded(crawl_of: Callable[...,
     header = dumped(crawl_with_one(new), 1)[0]
     new.close()
     new = crawl_of(Seen.EXACT, True)
-    items: list[tuple[Any, ...]] = [(0, n, b"%012d" % n, b"x") for n in range(20_000)]
-    loaded(new, 1, (header, [Part("waiting", 0, items, HOSTS[0])]))
+    items = [Entry("waiting", b"%012d" % n, HOSTS[0], b"x", sequence=n) for n in range(20_000)]
+    loaded(new, 1, (header, [Part("waiting", 0, items)]))
     assert sums(new, 1)[0] == 20_000
     new.check(1)
 

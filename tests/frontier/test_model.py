@@ -16,10 +16,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from scrapy_dq.frontier import Overview, Retried, frontier, keys, peek, retry
+from scrapy_dq.frontier import Overview, Retried, frontier, keys, peek, records, retry
 from scrapy_dq.frontier.admin import retry as retry_module
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.entries import parse_failed
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Identity
@@ -308,7 +307,7 @@ class FrontierMachine(RuleBasedStateMachine):
             client: Any, shard: keys.Shard, at: Overview, failed: Any = (), dead: Any = (), by: str = ""
         ) -> tuple[int, int]:
             moved = retry_records(client, shard, at, failed, dead)
-            ids = [parse_failed(record).entry_id for record, _ in failed] or list(dead)
+            ids = [records.failed(record).entry_id for record, _ in failed] or list(dead)
             steps[bool(dead)].extend(ids)
             reference.retry(ids)
             return moved

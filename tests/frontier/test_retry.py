@@ -10,13 +10,22 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.frontier import Retried, peek, retry
-from scrapy_dq.frontier.admin.entries import failed
+from scrapy_dq.frontier import Retried, kept, peek, retry
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.retry import _batches, retry_records
 from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Status
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, release
+from scrapy_dq.frontier.reader import ReadPace
+from support.live_frontier import (
+    IDENTITY,
+    HandWorker,
+    LiveFrontier,
+    ack,
+    bury,
+    entry_id,
+    fail,
+    put,
+    release,
+)
 
 pytestmark = pytest.mark.usefixtures("sound")
 A = b"a"
@@ -132,7 +141,7 @@ def test_of_two_failures_with_equal_id_and_time_both_are_shown(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
     live.redis.rpush(live.key("failed"), record(payload=b"a"), record(payload=b"b"))
-    assert [each.payload for each in failed(live.redis, live.crawl)] == [b"a", b"b"]
+    assert [each.payload for each in kept(live.redis, live.crawl, "failed")] == [b"a", b"b"]
 
 
 def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import failed
+from scrapy_dq.frontier import kept
 from scrapy_dq.frontier.frontier import Identity
 from support.given import Errors, Look, Reasons, Tree
 from support.live_frontier import HandWorker, LiveFrontier, put
@@ -139,4 +139,4 @@ def test_links_to_hosts_that_cannot_exist_fail_and_leave_no_dead_letters(
     assert look(project).census.dead == 0
     assert look(project).census.failed == 10
     with connect_url(redis_url) as client:
-        assert len(failed(client, project.name)) == 3
+        assert len(kept(client, project.name, "failed")) == 3

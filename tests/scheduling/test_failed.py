@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier import dead, failed
 from support.given import Look, MakeProject, StartSite, Tree
 from support.project import Project
 from support.scrapy_redis_crawl import run_dq_each
@@ -150,16 +149,16 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     # Those of the 19 that did not fail, and a child.
     assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 19 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
-        kept = failed(client, project.name)
-    reasons = {urlsplit(one.label).path: one.reason for one in kept}
+        records = kept(client, project.name, "failed")
+    reasons = {urlsplit(one.label).path: one.reason for one in records}
     assert reasons.keys() == FAILED.keys()
     for path, part in FAILED.items():
         assert part in reasons[path]
         assert len(reasons[path]) <= 500
-    assert all(abs(time.time() - one.at) < 60 for one in kept)
-    assert len({one.worker_id for one in kept}) == 1
-    assert str(worker.pid) in kept[0].worker_id
-    assert all(one.label.encode() in one.payload for one in kept)
+    assert all(abs(time.time() - one.at) < 60 for one in records)
+    assert len({one.worker_id for one in records}) == 1
+    assert str(worker.pid) in records[0].worker_id
+    assert all(one.label.encode() in one.payload for one in records)
     # One more than are kept: the local child, which has no lease, is only counted.
     assert worker.stats["dq/failed"] == len(FAILED) + 1
     told = f"WARNING: Requests of this run: {len(FAILED)} failed for good. `scrapy dq failed --crawl "
@@ -207,14 +206,14 @@ def test_what_awaits_something_cancelled_has_failed(begin: Tree, redis_url: str)
     _, project = begin(CANCELLED, settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1}})
     assert project.run_to_end().close_reason == "finished"
     with connect_url(redis_url) as client:
-        kept = failed(client, project.name)
-    assert {urlsplit(one.label).path: one.reason.partition(":")[0] for one in kept} == {
+        records = kept(client, project.name, "failed")
+    assert {urlsplit(one.label).path: one.reason.partition(":")[0] for one in records} == {
         "/item": "item pipeline",
         "/coroutine": "callback",
         "/generator": "callback",
     }
     told = "AwaitedCancelled: what it awaited was cancelled (spiders/spider.py:"
-    assert all(told in one.reason for one in kept)
+    assert all(told in one.reason for one in records)
 
 
 def test_a_start_that_awaits_something_cancelled_has_failed(begin: Tree) -> None:
@@ -245,7 +244,8 @@ def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str)
     _, project = begin(LOGINS, settings=settings)
     worker = project.run_to_end()
     with connect_url(redis_url) as client:
-        reasons = [one.reason for one in [*failed(client, project.name), *dead(client, project.name, 10)]]
+        records = [*kept(client, project.name, "failed"), *kept(client, project.name, "dead", 10)]
+        reasons = [one.reason for one in records]
     assert len(reasons) == 3
     assert not [reason for reason in reasons if "S3" in reason]
     text = "callback: ValueError: bad login in http://...@x.example (spiders/spider.py:"
@@ -316,7 +316,7 @@ class Rescue:
 def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
     """Return the reason of each failed request, by its path."""
     with connect_url(redis_url) as client:
-        return {urlsplit(one.label).path: one.reason for one in failed(client, project.name)}
+        return {urlsplit(one.label).path: one.reason for one in kept(client, project.name, "failed")}
 
 
 def test_a_page_that_ends_with_an_error_status_has_failed(begin: Tree, redis_url: str, look: Look) -> None:

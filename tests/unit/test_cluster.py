@@ -15,7 +15,7 @@ from scrapy_dq.backend import connection as module
 from scrapy_dq.backend.clients import get_redis_from_settings
 from scrapy_dq.backend.cluster import Route, _Follows, tag_of
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
-from scrapy_dq.frontier import failed, keys, peek
+from scrapy_dq.frontier import kept, keys, peek
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.errors import moved_to
 from scrapy_dq.frontier.frontier import Frontier
@@ -183,7 +183,7 @@ def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
     """Also by commands that are no scripts: each node names the one that has the keys."""
     with connect_url(cluster.url) as client:
         for crawl in ("one", "two", "three", "four"):
-            assert failed(client, crawl) == []
+            assert kept(client, crawl, "failed") == []
             assert described(client, crawl)["spider"] == ""
 
 

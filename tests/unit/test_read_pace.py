@@ -9,8 +9,8 @@ import msgpack
 import pytest
 
 from scrapy_dq.adoption.source import BATCH, Found, Source
-from scrapy_dq.frontier.admin.entries import FAILED, dead, ended_one, failed
-from scrapy_dq.frontier.admin.read_pace import MOST_RECORDS, ReadPace
+from scrapy_dq.frontier.admin.entries import kept, kept_one
+from scrapy_dq.frontier.reader import MOST_RECORDS, ReadPace
 
 LARGE = b"x" * 1024 * 1024
 MOST_BYTES = 8 * len(LARGE)
@@ -18,7 +18,7 @@ MOST_BYTES = 8 * len(LARGE)
 
 def of_failed(n: int) -> bytes:
     """Return a record as lua/moves/endings.lua writes it."""
-    return msgpack.packb([b"%012d" % n, b"label", b"reason", 1, b"worker", 0, 0, LARGE, b""])
+    return msgpack.packb([b"%012d" % n, b"label", b"reason", 1, b"worker", 0, bytes(16), LARGE, b""])
 
 
 class Kept:
@@ -38,7 +38,7 @@ class Kept:
 
     def hscan(self, name: str, cursor: int, count: int) -> tuple[int, dict[bytes, bytes]]:
         end = min(cursor + count, len(self.records))
-        record = msgpack.packb([b"reason", 1, b"worker", 0, 0, LARGE, b""])
+        record = msgpack.packb([b"reason", 1, b"worker", 0, bytes(16), LARGE, b""])
         self.reads.append((end - cursor) * len(record))
         return end % len(self.records), {b"%012d" % n: record for n in range(cursor, end)}
 
@@ -56,26 +56,26 @@ def test_large_records_are_read_a_few_at_once_and_small_ones_by_the_hundred() ->
 @pytest.mark.parametrize("what", ["failed", "dead", "one", "one that is not there"])
 def test_what_went_wrong_is_read_within_bounds(what: str) -> None:
     """Many records of the largest size are read nevertheless, each once."""
-    kept: Any = Kept(60)
+    stored: Any = Kept(60)
     if what in ("failed", "dead"):
-        found = (failed if what == "failed" else dead)(kept, "crawl", 50)
+        found = kept(stored, "crawl", what, 50)
         assert len({each.entry_id for each in found}) == len(found) == 50
     else:
         entry_id = b"%012d" % (59 if what == "one" else 60)
-        assert bool(ended_one(kept, "crawl", FAILED, entry_id)) == (what == "one")
-    assert max(kept.reads) <= MOST_BYTES
+        assert bool(kept_one(stored, "crawl", "failed", entry_id)) == (what == "one")
+    assert max(stored.reads) <= MOST_BYTES
 
 
 def test_a_queue_that_is_adopted_is_read_within_bounds() -> None:
-    kept: Any = Kept(60)
+    stored: Any = Kept(60)
 
     class Client:
         async def lrange(self, *args: Any) -> list[bytes]:
-            return kept.lrange(*args)  # type: ignore[no-any-return]
+            return stored.lrange(*args)  # type: ignore[no-any-return]
 
     async def read() -> list[bytes]:
         batches = Source(Client()).members(Found("queue", "list", 60), False, False)
         return [member async for batch in batches for member in batch]
 
-    assert asyncio.run(read()) == kept.records
-    assert BATCH * len(LARGE) > MOST_BYTES >= max(kept.reads)
+    assert asyncio.run(read()) == stored.records
+    assert BATCH * len(LARGE) > MOST_BYTES >= max(stored.reads)

@@ -158,7 +158,8 @@ def _counts(crew: Supervisor) -> str:
     outages = Counter(slot.process.outage for slot in crew.slots if slot.process and slot.process.outage)
     counts += [f"{count_of(count, 'worker waits', 'workers wait')}: {why}" for why, count in outages.items()]
     if (turn := crew.monitor.turn) and not census.in_flight:
-        counts.append(f"all wait {awaited(turn.partition, turn.wait_s)}")
+        site = turn.partition.decode("utf-8", "replace")
+        counts.append(f"all wait {awaited(site, turn.wait_s)}")
     counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
     for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
         counts += [f"{count:,} {what}"] if count else []

@@ -14,6 +14,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import denies, describe
 from scrapy_dq.frontier.model import StartKeys
+from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Function, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
@@ -63,20 +64,6 @@ class Sizes:
     @property
     def complete(self) -> bool:
         return self.looked_at >= self.partitions
-
-
-@dataclass(frozen=True)
-class Upcoming:
-    """A waiting entry, and when it may be leased."""
-
-    entry_id: bytes
-    where: str
-    """rotation, suspects, resting, saturated or delayed."""
-    wait_s: float | None
-    """Seconds until it may be leased; None: unknown."""
-    partition: str
-    attempts: int
-    payload: bytes
 
 
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
@@ -159,7 +146,7 @@ def names_beside(
             return sorted(map(_text, names))
 
 
-def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
+def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
     """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
 
     Nothing is leased. Entries that may be leased now come first, then those that wait for their partition,
@@ -175,7 +162,7 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Upcoming]:
     return sorted(in_turn, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
 
 
-def awaited_turn(client: Any, crawl: str, overview: Overview) -> Upcoming | None:
+def awaited_turn(client: Any, crawl: str, overview: Overview) -> Entry | None:
     """Return the next entry if workers hold nothing, and it may not be leased yet; None: else; blocking.
 
     Its partition has a delay, a block, or no lease or budget left, or it is not due yet.
@@ -193,15 +180,14 @@ def awaited_turn(client: Any, crawl: str, overview: Overview) -> Upcoming | None
     return found[0] if found and found[0].where in ("resting", "saturated", "delayed") else None
 
 
-def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Upcoming]:
+def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Entry]:
     script = Script("upcoming")
     flat = script.call_blocking(client, keys.fixed(shard), max(0, min(count, MAX_UPCOMING)), MAX_BYTES)
-    return [
-        Upcoming(
-            id_, where.decode(), wait_ms / 1000 if wait_ms >= 0 else None, _text(partition), attempts, payload
-        )
-        for where, wait_ms, partition, id_, attempts, payload in zip(*[iter(flat)] * 6, strict=True)
-    ]
+    found = []
+    for where, wait_ms, partition, entry_id, attempts, payload in zip(*[iter(flat)] * 6, strict=True):
+        wait_s = wait_ms / 1000 if wait_ms >= 0 else None
+        found.append(Entry(where.decode(), entry_id, partition, payload, attempts, wait_s=wait_s))
+    return found
 
 
 def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.read_pace import ReadPace
+from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.reader import Reader, drained
+from scrapy_dq.frontier.records import DECLINED, DELAYED
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
@@ -27,12 +28,11 @@ def waiting_in(client: Any, crawl: str, partition: str) -> int:
     """
     client, shard = shards_of(client, crawl).of_partition(partition)
     prefix, name = keys.prefix(shard).encode(), partition.encode()
+    lists = drained(Reader(client, shard).lists([name]))
+    waiting = sum(client.llen(prefix + each.name) for found in lists for each in found)
     first, last = b"[%s\0" % name, b"(%s\1" % name
-    bands = [member[len(name) + 1 :] for member in client.zrangebylex(prefix + b"more_bands", first, last)]
-    bands += filter(None, [client.hget(prefix + b"bands", name)])
-    lists = sum(client.llen(b"%sbacklog:%d:%s" % (prefix, rank, name)) for rank in map(keys.rank_of, bands))
     sets = sum(client.zlexcount(prefix + each, first, last) for each in (b"returned", b"quarantine"))
-    return int(lists + sets)
+    return int(waiting + sets)
 
 
 def drop(
@@ -58,12 +58,12 @@ def drop(
     Source: transitions/drop.lua
     """
     client, shard = shards_of(client, crawl).of_partition(partition)
-    total, left = 0, True
+    total, left, name = 0, True, partition.encode()
 
     def step(most: int, apart: str = "delayed", members: Sequence[bytes] = ()) -> None:
         nonlocal total, left
         packed = msgpack.packb(list(members), use_bin_type=False)
-        args = partition.encode(), most, apart, packed, by_bytes(by)
+        args = name, most, apart, packed, by_bytes(by)
         reply = Script("drop").call_blocking(client, keys.fixed(shard), *args)
         refuse(reply)
         if reply[0] != b"OK":
@@ -76,12 +76,9 @@ def drop(
         while left and total > before:
             before = total
             step(STEP)
-        for apart, begins in (("delayed", 20), ("declined", 0)):
-            cursor, pace = -1, ReadPace(STEP)
-            while cursor:
-                cursor, read = client.zscan(keys.prefix(shard) + apart, max(0, cursor), count=pace.count)
-                pace.saw([member for member, _ in read])
-                found = [each for each, _ in read if each[begins:].partition(b"\0")[0] == partition.encode()]
+        for apart in (DELAYED, DECLINED):
+            for page in drained(Reader(client, shard).pages(apart.encode())):
+                found = [each for each, _ in page if records.member(apart, each).partition == name]
                 for at in range(0, len(found), STEP):
                     step(0, apart, found[at : at + STEP])
     except _Absent:

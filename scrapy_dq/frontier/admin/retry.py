@@ -8,13 +8,13 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.entries import Entry, parse_dead, parse_failed
+from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.admin.read_pace import ReadPace
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused
+from scrapy_dq.frontier.reader import Reader, ReadPace, drained
+from scrapy_dq.frontier.records import DEAD, Entry
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import by_bytes, refuse
 
@@ -109,18 +109,18 @@ def _once(wanted: Callable[[Entry], bool]) -> Callable[[Entry], bool]:
     return choose
 
 
-def kept(client: Any, crawl: str) -> tuple[int, int]:
+def count_kept(client: Any, crawl: str) -> tuple[int, int]:
     """Return the numbers of failed requests and dead letters that are kept; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
 
-    def kept_in_shard(client: Any, shard: keys.Shard) -> tuple[int, int]:
+    def count_in_shard(client: Any, shard: keys.Shard) -> tuple[int, int]:
         prefix = keys.prefix(shard)
         return client.llen(prefix + "failed"), client.hlen(prefix + "dead")
 
-    failed, dead = zip(*shards_of(client, crawl).each(kept_in_shard), strict=True)
+    failed, dead = zip(*shards_of(client, crawl).each(count_in_shard), strict=True)
     return sum(failed), sum(dead)
 
 
@@ -134,38 +134,29 @@ def _retry_failed(
         pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
         pipe.llen(name)
         pipe.lrange(name, at, at + pace.count - 1)
-        kept, records = pipe.execute()
-        if not records:
+        kept, found = pipe.execute()
+        if not found:
             return
-        pace.saw(records)
+        pace.saw(found)
         chosen = [
             (record, index - kept)
-            for index, record in enumerate(records, at)
-            if record and wanted(parse_failed(record))  # empty: left by a retry that was stopped
+            for index, record in enumerate(found, at)
+            if record and wanted(records.failed(record))  # empty: left by a retry that was stopped
         ]
         taken = sum(move(batch, ()) for batch in _batches(chosen, lambda each: len(each[0])))
-        moved(len(records))
-        at += len(records) - taken
+        moved(len(found))
+        at += len(found) - taken
 
 
 def _retry_dead(
     client: Any, shard: keys.Shard, wanted: Callable[[Entry], bool], move: _Move,
     moved: Callable[[int], object],
 ) -> None:  # fmt: skip
-    name, cursor, pace = keys.prefix(shard) + "dead", 0, ReadPace()
-    while True:
-        cursor, part = client.hscan(name, cursor, count=pace.count)
-        pace.saw(part.values())
-        chosen = [
-            (entry_id, len(record))
-            for entry_id, record in part.items()
-            if wanted(parse_dead(entry_id, record))
-        ]
+    for part in drained(Reader(client, shard).entries(DEAD)):
+        chosen = [(each.entry_id, len(each.payload) + len(each.reason)) for each in part if wanted(each)]
         for batch in _batches(chosen, lambda each: each[1]):
             move((), [entry_id for entry_id, _ in batch])
         moved(len(part))
-        if not cursor:
-            return
 
 
 def retry_records(

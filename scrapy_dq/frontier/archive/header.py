@@ -106,11 +106,6 @@ def counts_of(meta: dict[bytes, bytes]) -> list[int]:
     return [*map(int, meta[b"counts"].split())] if b"counts" in meta else _NO_COUNTS
 
 
-async def offset_of(frontier: Frontier) -> int:
-    """Return what to subtract from a time in a shard for one since 1970, in ms."""
-    return counts_of(await meta_of(frontier))[_OFFSET]
-
-
 def _text(meta: dict[bytes, bytes], name: str) -> str:
     return meta.get(name.encode(), b"").decode("utf-8", "replace")
 

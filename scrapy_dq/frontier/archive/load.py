@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.header import meta_of
 from scrapy_dq.frontier.archive.new_crawl import NewCrawl
-from scrapy_dq.frontier.archive.parts import HISTORY, TOKENS, Header, Part
-from scrapy_dq.frontier.archive.records import Item, Writer
+from scrapy_dq.frontier.archive.parts import ENTRIES, HISTORY, TOKENS, Header, Part
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME, shard_of
 from scrapy_dq.frontier.messages import apart
-from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
+from scrapy_dq.frontier.model import FrontierRefused, Order, Seen, clamped
+from scrapy_dq.frontier.records import CLAIMED, FAILED, WAITING, Entry
 
 _PART, _PART_BYTES = 500, 1_048_576
 """Elements of lists in one call, about: there may be a million lists of one element."""
-_CLAIMED = b"\1"
-"""The partition of start payloads (lua/lib/state.lua); they stay at home."""
-_PARTITION_AND_ID: dict[str, tuple[int, int | None]] = {
-    parts.LIMITS: (0, None), parts.BLOCKED: (1, None), parts.SPENT: (0, None), parts.EARLIEST: (1, None),
-    parts.RETURNED: (0, 3), parts.QUARANTINE: (0, 3), parts.DELAYED: (2, 3), parts.FAILED: (-1, 0),
-    parts.DEAD: (-1, 0),
-}  # fmt: skip
-"""Where items have their partition, and the id of an entry."""
+_PLAIN = (Order.FIFO, Order.LIFO)
+"""Orders in which all entries have one rank."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +89,10 @@ async def load(
             f"continue with those. Nothing was changed"
         )
     had = await new.begin(metas, described, header.sequence)
-    loading = _Loading(new, header, target, had, Writer(header.order, target.order, priority_of))
+    loading = _Loading(new, header, target, had, priority_of)
     async for part in given:
         await loading.take(part)
-        if part.kind == parts.SEEN or part.kind in parts.ENTRIES:
+        if part.kind == parts.SEEN or part.kind in ENTRIES:
             progress(len(part.items))
     if whole and loading.entries != header.entries:
         raise FrontierRefused(
@@ -174,9 +167,10 @@ def _meta_of_new(header: Header, target: Target, shards: int) -> dict[bytes, byt
 
 class _Loading:
     def __init__(
-        self, new: NewCrawl, header: Header, target: Target, had: Sequence[int], writer: Writer
-    ) -> None:
-        self._new, self._writer = new, writer
+        self, new: NewCrawl, header: Header, target: Target, had: Sequence[int],
+        priority_of: Callable[[bytes], int],
+    ) -> None:  # fmt: skip
+        self._new, self._priority_of = new, priority_of
         self._header, self._target, self._shards = header, target, len(had)
         self._had = had
         """By shard: how many elements of lists were stored before this call."""
@@ -198,38 +192,49 @@ class _Loading:
             await self._take(part._replace(items=part.items[at : at + _PART]))
 
     async def _take(self, part: Part) -> None:
-        if part.kind in parts.ENTRIES:
+        if part.kind in ENTRIES:
             self.entries += len(part.items)
-            part = await self._without_messages(part)
-        if part.kind != parts.WAITING:
-            await self._send_lists()
+            await self._forget_messages(part.items)
+            part = part._replace(items=[self._as_new(each) for each in part.items])
+        if part.kind == WAITING:
+            await self._take_waiting(part.items)
+            return
+        await self._send_lists()
         if part.kind in TOKENS:
             await self._take_tokens(part)
-        elif part.kind == parts.WAITING:
-            await self._take_waiting(part)
         elif part.kind in HISTORY:
             await self._append(HOME, part.kind, [each for (each,) in part.items], len(part.items))
-        elif part.kind == parts.FAILED:
-            for to, items in self._by_shard(part):
-                self._failed[to] += len(items)
-                await self._append(to, part.kind, [self._writer.failed(*item) for item in items], len(items))
+        elif part.kind == parts.STATS:
+            await self._new.store(HOME, part.kind, [field for item in part.items for field in item])
+        elif part.kind in ENTRIES:
+            for to, entries in self._by_shard(part.items).items():
+                order = self._target.order
+                stored = [field for each in entries for field in records.stored(part.kind, each, order)]
+                if part.kind == FAILED:
+                    self._failed[to] += len(entries)
+                    await self._append(to, part.kind, stored, len(entries))
+                else:
+                    await self._new.store(to, part.kind, stored)
         else:
-            stored = partial(self._writer.stored, part.kind)
-            for to, items in self._by_shard(part):
-                await self._new.store(to, part.kind, [each for item in items for each in stored(item)])
+            await self._take_limits(part)
 
-    async def _without_messages(self, part: Part) -> Part:
-        """Acknowledge the messages of streams that entries were made from, and return these without them.
+    async def _forget_messages(self, entries: Sequence[Entry]) -> None:
+        """Acknowledge the messages of streams that *entries* were made from.
 
         If the new crawl has the name of the old one, these are pending in its group, and would be read again.
         """
-        at = -2 if part.kind in (parts.FAILED, parts.DEAD) else -1
-        split = [apart(item[at]) for item in part.items]
-        if messages := sorted({message for message, _ in split if message}):
-            await self._new.store(HOME, "messages", messages)
-        items = [(*item[:at], payload, *item[len(item) + at + 1 :])
-                 for item, (_, payload) in zip(part.items, split, strict=True)]  # fmt: skip
-        return part._replace(items=items)
+        if messages := {apart(each.payload)[0] for each in entries} - {b""}:
+            await self._new.store(HOME, "messages", sorted(messages))
+
+    def _as_new(self, entry: Entry) -> Entry:
+        """Return an entry as it is in the new order, without its message."""
+        (_, payload), rank = apart(entry.payload), entry.rank
+        if self._target.order in _PLAIN:
+            rank = 0
+        elif self._header.order in _PLAIN:
+            rank = -clamped(self._priority_of(payload)) * 4
+        is_same = payload is entry.payload and rank == entry.rank
+        return entry if is_same else entry._replace(payload=payload, rank=rank)
 
     async def end(self) -> None:
         await self._send_lists()
@@ -251,22 +256,24 @@ class _Loading:
                 del self._elements[to], self._bytes[to]
                 await self._append(to, "backlog", self._lists.pop(to), count)
 
-    def _by_shard(self, part: Part) -> Iterator[tuple[int, list[Item]]]:
-        if part.kind == parts.STATS:
-            yield HOME, part.items
-            return
-        found: dict[int, list[Item]] = defaultdict(list)
-        partition_at, id_at = _PARTITION_AND_ID[part.kind]
-        for item in part.items:
-            partition = item[partition_at]
-            # Limits of the settings are in all shards; those that are in force, where the partition lives.
-            if id_at is not None or shard_of(partition, b"", self._header.shards) == part.shard:
-                found[self._shard_of_entry(partition, b"" if id_at is None else item[id_at])].append(item)
-        yield from found.items()
+    def _by_shard(self, entries: Sequence[Entry]) -> dict[int, list[Entry]]:
+        found: dict[int, list[Entry]] = defaultdict(list)
+        for each in entries:
+            # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
+            claimed = each.partition == CLAIMED  # these stay at home
+            found[HOME if claimed else shard_of(each.partition, each.entry_id, self._shards)].append(each)
+        return found
 
-    def _shard_of_entry(self, partition: bytes, entry_id: bytes) -> int:
-        # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
-        return HOME if partition == _CLAIMED else shard_of(partition, entry_id, self._shards)
+    async def _take_limits(self, part: Part) -> None:
+        """Store limits, blocks and budgets: those that are in force, where the partition lives."""
+        found: dict[int, list[Any]] = defaultdict(list)
+        for item in part.items:
+            partition = item[part.kind in (parts.BLOCKED, parts.EARLIEST)]
+            # Limits of the settings are in all shards.
+            if shard_of(partition, b"", self._header.shards) == part.shard:
+                found[HOME if partition == CLAIMED else shard_of(partition, b"", self._shards)] += item
+        for to, fields in found.items():
+            await self._new.store(to, part.kind, fields)
 
     async def _take_tokens(self, part: Part) -> None:
         kind, label, items = self._target.seen, part.kind, part.items
@@ -290,16 +297,15 @@ class _Loading:
             return (shard_of(b"", token, self._shards),)
         return shards_for_all_of(part.shard, self._header.shards, self._shards)
 
-    async def _take_waiting(self, part: Part) -> None:
-        found: dict[tuple[int, int], list[bytes]] = defaultdict(list)
-        for rank, sequence, entry_id, payload in part.items:
-            to = self._shard_of_entry(part.partition, entry_id)
-            rank, element = self._writer.element(rank, sequence, entry_id, payload)
-            found[to, rank].append(element)
-        for (to, rank), elements in found.items():
-            self._lists[to] += (rank, part.partition, elements)
-            self._elements[to] += len(elements)
-            self._bytes[to] += sum(map(len, elements))
+    async def _take_waiting(self, entries: Sequence[Entry]) -> None:
+        for to, here in self._by_shard(entries).items():
+            lists: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
+            for each in here:
+                lists[each.rank, each.partition] += records.stored(WAITING, each, self._target.order)
+            for (rank, partition), elements in lists.items():
+                self._lists[to] += (rank, partition, elements)
+                self._bytes[to] += sum(map(len, elements))
+            self._elements[to] += len(here)
         await self._send_lists(part=True)
 
 

@@ -17,7 +17,7 @@ import msgpack
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import purge
-from scrapy_dq.frontier.archive.dump import dump, messages_of
+from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of, meta_of
 from scrapy_dq.frontier.archive.load import Target, is_loaded, load, require_convertible, require_none
 from scrapy_dq.frontier.archive.new_crawl import on_disk
@@ -26,6 +26,7 @@ from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
+from scrapy_dq.frontier.reader import Reader
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import half_moved, id_text, refuse
 from scrapy_dq.frontier.worker.audit import audit
@@ -241,8 +242,8 @@ async def _freeze(
 
 async def _delete(old: Sequence[Frontier], epoch: bytes, shards: int) -> None:
     """Delete a crawl that is complete in its new place; home last, which says that it is."""
-    async for messages in messages_of(old[HOME]):
-        await _freeze(old[HOME], epoch, shards, messages=messages)
+    async for messages in Reader(old[HOME].client, old[HOME].name).pages(b"messages"):
+        await _freeze(old[HOME], epoch, shards, messages=[message for message, _ in messages])
     for frontier in (*old[1:], old[HOME]):
         while (await frontier.flush([], force=True, epoch=epoch)).left:
             pass

@@ -1,6 +1,7 @@
 """What a crawl consists of, in terms that outlive the layout of its keys.
 
-A crawl is a `Header` and any number of `Part`s. The items of a part are tuples; times are ms since 1970.
+A crawl is a `Header` and any number of `Part`s. The items of a part are entries or tuples; times are ms since
+1970.
 """
 
 from __future__ import annotations
@@ -9,23 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING
 
 SEEN, SEEDS, ADMITTED, ADOPTED = "seen", "seeds", "admitted", "adopted"
 """(token,). SEEN of kind expiring: (time, token); of kind compact: (first bucket, member)."""
 LIMITS, BLOCKED = "limits", "blocked"
-"""(partition, "<delay_ms>:<concurrency>"); (until, partition)."""
-WAITING = "waiting"
-"""(rank, sequence, entry_id, payload), of the partition that the part names; the oldest first."""
-RETURNED, QUARANTINE = "returned", "quarantine"
-"""(partition, rank, sequence, entry_id, attempts, payload)."""
-DELAYED = "delayed"
-"""(due, rank, partition, entry_id, payload)."""
-FAILED = "failed"
-"""(entry_id, label, reason, at, worker_id, attempts, rank, sequence, payload, partition); newest first."""
-DEAD = "dead"
-"""(entry_id, reason, at, worker_id, attempts, rank, sequence, payload, partition)."""
+"""(partition, b"<delay_ms>:<concurrency>"); (until, partition)."""
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
 ENTRIES = (WAITING, RETURNED, QUARANTINE, DELAYED, FAILED, DEAD)
+"""Each item is an `Entry`. WAITING: of one partition, the oldest first; FAILED: the newest first."""
 KINDS = (*TOKENS, LIMITS, BLOCKED, *ENTRIES)
 """The kinds in an export, in the order of reading and storing."""
 SPENT, EARLIEST = "spent", "earliest"
@@ -42,9 +35,6 @@ KEPT = (
 """Fields of home's meta that go with the crawl as they are."""
 KEPT_BY_MOVE = (*KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed")
 """The same, of a move: the run goes on, also one that has finished or is on hold."""
-_BIAS = 2**52
-_NEWEST_FIRST = 2**51
-"""A turn from here on is _BIAS minus a sequence. Source: lua/lib/entry.lua"""
 
 
 class Part(NamedTuple):
@@ -53,9 +43,7 @@ class Part(NamedTuple):
     kind: str
     """One of KINDS."""
     shard: int
-    items: list[tuple[Any, ...]]
-    partition: bytes = b""
-    """Of WAITING."""
+    items: list[Any]
 
 
 @dataclass(frozen=True)
@@ -86,22 +74,3 @@ class Header:
     """How many there are in SEEN, about."""
     kept: dict[str, bytes] = field(default_factory=dict)
     """KEPT, or KEPT_BY_MOVE, as far as they are set."""
-
-
-def sequence_of(turn: bytes) -> int:
-    """Return the sequence in the turn of a stored entry."""
-    number = int.from_bytes(turn, "big")
-    return max(0, _BIAS - number if number >= _NEWEST_FIRST else number)
-
-
-def rank_bytes(rank: int) -> bytes:
-    return (rank + _BIAS).to_bytes(8, "big")
-
-
-def turn_bytes(order: Order, rank: int, sequence: int) -> bytes:
-    """Return the turn of an entry. Source: lua/orders"""
-    newest_first = {
-        Order.FIFO: False, Order.LIFO: True, Order.PRIORITY_FIFO: rank % 4 == 2,
-        Order.PRIORITY_LIFO: rank % 4 != 1,
-    }[order]  # fmt: skip
-    return (_BIAS - sequence if newest_first else sequence).to_bytes(8, "big")

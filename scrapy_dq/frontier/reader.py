@@ -1,0 +1,249 @@
+"""Pages through the keys of a shard, at a measured pace. Changes nothing, and reads no key as a whole.
+
+What others do meanwhile may hide an entry that moves, or show it twice. What is at rest is read once, in the
+same order each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from inspect import isawaitable
+from typing import Any, NamedTuple, TypeVar
+
+from scrapy_dq.frontier import keys, records
+from scrapy_dq.frontier.errors import as_unavailable
+from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
+from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, IN_FLIGHT, WAITING, Entry
+
+T = TypeVar("T")
+MOST_RECORDS = 200
+_PART = 1_000
+"""Most members of a hash or a set in one page."""
+_ELEMENTS = 500
+"""Most elements of a list."""
+_MOST_LISTS = 200
+"""So many lists are begun in one call: there may be a million lists of one element."""
+_HEAD = 8
+"""Elements of a list that are read with those of others."""
+_OFFSET = 7
+"""In the counts of a shard. Source: lua/lib/state.lua"""
+_SCANS = {"hash": "hscan", "set": "sscan", "zset": "zscan"}
+_TYPES = {key.name: key.type for key in keys.KEYS}
+
+
+class ReadPace:
+    """Computes how many records to read next: about MAX_EXCHANGE_BYTES, judging by the last ones.
+
+    A record may have megabytes: a fixed number of them would not fit into a time-out, or into memory. The
+    first read is a small one.
+
+    Args:
+        most: most records at once.
+    """
+
+    def __init__(self, most: int = MOST_RECORDS) -> None:
+        self._most = most
+        self.count = min(4, most)
+
+    def saw(self, records: Collection[bytes]) -> None:
+        """Adapt to the largest of *records*, which were read last."""
+        largest = max(map(len, records), default=0)
+        self.count = max(1, min(self._most, 4 * self.count, MAX_EXCHANGE_BYTES // max(1, largest)))
+
+
+class Backlog(NamedTuple):
+    """A list of entries that wait. They compare in the order in which a dump reads them."""
+
+    partition: bytes
+    rank: int
+
+    @property
+    def name(self) -> bytes:
+        return b"backlog:%d:%s" % (self.rank, self.partition)
+
+
+Pages = AsyncIterator[list[bytes]]
+
+
+class Reader:
+    """Reads one shard. With a blocking client nothing in it waits: see `drained`."""
+
+    def __init__(self, client: Any, shard: str | Shard) -> None:
+        """
+        Args:
+            client: a `redis` or `redis.asyncio` client that decodes nothing.
+        """
+        self.client, self._prefix = client, keys.prefix(shard).encode()
+
+    async def ask(self, command: str, name: bytes, *args: Any, **options: Any) -> Any:
+        """Return the result of a command for the key *name*.
+
+        Raises:
+            FrontierUnavailable: no usable reply; of a blocking client redis.exceptions.RedisError.
+        """
+        return await _awaited(getattr(self.client, command)(self._prefix + name, *args, **options))
+
+    async def pages(self, name: bytes, type_: str = "") -> AsyncIterator[list[Any]]:
+        """Yield what a key holds: fields and values, members and scores, or members.
+
+        Args:
+            type_: of a key whose name does not tell: hash, set or zset.
+        """
+        scan = _SCANS[type_ or _TYPES[name.decode()]]
+        cursor, pace = -1, ReadPace(_PART)
+        while cursor:
+            cursor, read = await self.ask(scan, name, max(0, cursor), count=pace.count)
+            if scan == "hscan":
+                pace.saw(read.values())
+                found = list(read.items())
+            else:
+                pace.saw([each[0] for each in read] if scan == "zscan" else read)
+                found = list(read)
+            yield found
+
+    async def elements(self, name: bytes, begun: Sequence[bytes] = (), beside: int = 1) -> Pages:
+        """Yield the elements of a list.
+
+        Args:
+            begun: those at its head, which were read.
+            beside: so many lists are read at once: each page is smaller.
+        """
+        at, pace = len(begun), ReadPace(_ELEMENTS)
+        while found := await self.ask("lrange", name, at, at + max(1, pace.count // beside) - 1):
+            yield found
+            at += len(found)
+            pace.saw(found)
+
+    async def offset(self) -> int:
+        """Return what to subtract from a time that is stored here for one since 1970, in ms."""
+        counts = await self.ask("hget", b"meta", "counts")
+        return int(counts.split()[_OFFSET]) if counts else 0
+
+    async def entries(
+        self, where: str, partitions: Collection[bytes] | None = None
+    ) -> AsyncIterator[list[Entry]]:
+        """Yield the entries of one of `records.PLACES`.
+
+        Args:
+            partitions: of WAITING, read only these; None: all.
+        """
+        if where == IN_FLIGHT:
+            for worker_id in await self.ask("smembers", b"members"):
+                async for leases in self.pages(b"in-flight:" + worker_id, "hash"):
+                    yield [records.leased(record, worker_id) for _, record in leases]
+        elif where == WAITING:
+            async for entries in self._waiting(partitions):
+                yield entries
+        elif where == DELAYED:
+            offset, (seconds, micros) = await self.offset(), await _awaited(self.client.time())
+            now_ms = seconds * 1000 + micros / 1000
+            async for members in self.pages(b"delayed"):
+                found = [records.member(where, stored, int(due_ms) - offset) for stored, due_ms in members]
+                yield [each._replace(wait_s=max(0.0, each.due_ms - now_ms) / 1000) for each in found]
+        elif where == FAILED:
+            async for page in self.elements(b"failed"):
+                yield [records.failed(each) for each in page if each]  # empty: left by a stopped retry
+        elif where == DEAD:
+            async for page in self.pages(b"dead"):
+                yield [records.dead(*each) for each in page]
+        else:
+            async for members in self.pages(where.encode()):
+                yield [records.member(where, each) for each, _ in members]
+
+    async def _waiting(self, partitions: Collection[bytes] | None) -> AsyncIterator[list[Entry]]:
+        async for lists in self.lists(partitions):
+            async for ((each, pages),) in self.begun([[each] for each in lists]):
+                at, last = 0, None
+                async for page in pages:
+                    if not at and records.is_newest_first(page[0]):
+                        last = (len(page) if len(page) < _HEAD else await self.ask("llen", each.name)) - 1
+                    yield [
+                        records.waiting(element, each.rank, each.partition)._replace(
+                            ahead=n if last is None else last - n
+                        )
+                        for n, element in enumerate(page, at)
+                    ]
+                    at += len(page)
+
+    async def lists(self, partitions: Collection[bytes] | None = None) -> AsyncIterator[list[Backlog]]:
+        """Yield the lists that the index names, of some *partitions* or all; while it changes, some twice."""
+        for partition in partitions or ():
+            band = await self.ask("hget", b"bands", partition)
+            first, last = b"[%s\0" % partition, b"(%s\1" % partition
+            more = await self.ask("zrangebylex", b"more_bands", first, last)
+            bands = [*filter(None, (band,)), *(member[len(partition) + 1 :] for member in more)]
+            yield [Backlog(partition, keys.rank_of(each)) for each in bands]
+        if partitions is not None:
+            return
+        async for best in self.pages(b"bands"):
+            yield [Backlog(partition, keys.rank_of(each)) for partition, each in best]
+        async for others in self.pages(b"more_bands"):
+            split = (member.partition(b"\0") for member, _ in others)
+            yield [Backlog(partition, keys.rank_of(each)) for partition, _, each in split]
+
+    async def begun(self, groups: Iterable[Sequence[Backlog]]) -> AsyncIterator[list[tuple[Backlog, Pages]]]:
+        """Yield each group of lists with their pages, of which the first are read with those of others."""
+        pace = ReadPace(_HEAD * _MOST_LISTS)
+        for some in _together(groups, pace):
+            lists = [each for group in some for each in group]
+            # Of one partition there may be a thousand.
+            head = _HEAD if len(lists) <= _MOST_LISTS else 1
+            heads: list[list[bytes]] = []
+            while len(heads) < len(lists):
+                part = lists[len(heads) :][: max(1, min(_MOST_LISTS, pace.count // head))]
+                found = await self._heads(part, head)
+                pace.saw([element for each in found for element in each])
+                heads += found
+            read = iter(heads)
+            for group in some:
+                yield [(each, self._pages_of(each, next(read), head, len(group))) for each in group]
+
+    async def _heads(self, lists: Sequence[Backlog], count: int) -> list[list[bytes]]:
+        """Return the first *count* elements of each of some lists."""
+        pipe = self.client.pipeline(transaction=False)
+        for each in lists:
+            pipe.lrange(self._prefix + each.name, 0, count - 1)
+        return list(await _awaited(pipe.execute()))
+
+    async def _pages_of(self, of: Backlog, begun: list[bytes], head: int, beside: int) -> Pages:
+        if begun:
+            yield begun
+        if len(begun) == head:
+            async for page in self.elements(of.name, begun, beside):
+                yield page
+
+
+async def _awaited(reply: Any) -> Any:
+    if not isawaitable(reply):
+        return reply
+    with as_unavailable():
+        return await reply
+
+
+def _together(groups: Iterable[Sequence[Backlog]], pace: ReadPace) -> Iterator[list[Sequence[Backlog]]]:
+    """Yield groups whose lists are begun together, as many as *pace* allows by then."""
+    some: list[Sequence[Backlog]] = []
+    count = 0
+    for group in groups:
+        if some and count + len(group) > max(1, pace.count // _HEAD):
+            yield some
+            some, count = [], 0
+        some.append(group)
+        count += len(group)
+    if some:
+        yield some
+
+
+def drained(pages: AsyncIterator[T]) -> Iterator[T]:
+    """Yield what a `Reader` with a blocking client yields."""
+    while True:
+        try:
+            next(anext(pages).__await__())
+        except StopIteration as found:
+            page: T = found.value
+        except StopAsyncIteration:
+            return
+        else:
+            raise TypeError("a client that does not block")
+        yield page

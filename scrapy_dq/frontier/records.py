@@ -1,0 +1,182 @@
+"""The stored form of each entry <-> an `Entry`: no other file in Python knows these bytes.
+
+| where | key | stored | written by |
+|---|---|---|---|
+| waiting | `backlog:<rank>:<partition>` | turn(8) id(12) payload | moves/put.lua |
+| returned | `returned` | partition 0 rank(8) turn(8) id(12) attempts(1) payload | moves/endings.lua |
+| quarantine | `quarantine` | the same | transitions/drain.lua |
+| declined | `declined` | the same; attempts + 128 of a suspect | moves/endings.lua |
+| delayed | `delayed` | id(12) rank(8) partition 0 payload; score: when it is due | moves/put.lua |
+| in flight | `in-flight:<worker>` | rank(8) flags(1) partition 0 turn(8) id(12) payload | moves/lease.lua |
+| failed | `failed` | msgpack: id, URL, and the fields of a dead letter | moves/endings.lua |
+| dead | `dead` | msgpack: reason, at, worker, attempts, place, payload, partition | moves/endings.lua |
+
+A place is rank(8) turn(8). An import writes the same forms. Source: lua/lib/entry.lua
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from scrapy_dq.frontier.keys import rank_of
+from scrapy_dq.frontier.model import Order
+
+IN_FLIGHT, RETURNED, QUARANTINE, DECLINED = "in flight", "returned", "quarantine", "declined"
+WAITING, DELAYED, FAILED, DEAD = "waiting", "delayed", "failed", "dead"
+PLACES = (IN_FLIGHT, RETURNED, QUARANTINE, DECLINED, WAITING, DELAYED, FAILED, DEAD)
+"""Where an entry can be, in the order of looking."""
+CLAIMED = b"\1"
+"""The partition of start payloads that were claimed. Source: lua/lib/state.lua"""
+_DEFERRED = b"\2"
+"""Begins the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
+_BIAS = 2**52
+_NEWEST_FIRST = 2**51
+"""A turn from here on is _BIAS minus a sequence."""
+_SUSPECT = 128
+"""What is added to the attempts of an entry that comes from quarantine."""
+
+
+class Entry(NamedTuple):
+    """A stored request, and what is known of it: of one that waits, that failed, of a dead letter."""
+
+    where: str
+    """One of PLACES; of the next requests: rotation, suspects, resting, saturated or delayed."""
+    entry_id: bytes
+    partition: bytes
+    payload: bytes
+    attempts: int = 0
+    rank: int = 0
+    sequence: int = 0
+    """When it was put, among all entries of the crawl."""
+    due_ms: int = 0
+    """DELAYED: when it is due, in ms since 1970 by the clock of Redis."""
+    at_ms: int = 0
+    """FAILED, DEAD: since when, as `due_ms`."""
+    worker_id: str = ""
+    """IN_FLIGHT: whose lease it is; FAILED, DEAD: whose it was; empty: no worker has leased it."""
+    reason: str = ""
+    label: str = ""
+    """FAILED: its URL."""
+    suspect: bool = False
+    """IN_FLIGHT: it was leased from quarantine."""
+    done: bool = False
+    """IN_FLIGHT: its work is done, and what it led to in other shards is not certain yet."""
+    ahead: int | None = None
+    """WAITING: how many of its priority and partition are served before it."""
+    wait_s: float | None = None
+    """Seconds until it is due, or may be leased; None: unknown."""
+
+    @property
+    def at(self) -> float:
+        """FAILED, DEAD: since when, in seconds since 1970 by the clock of Redis."""
+        return self.at_ms / 1000
+
+
+def waiting(element: bytes, rank: int, partition: bytes) -> Entry:
+    """Decode an element of the list of a rank and a partition."""
+    return Entry(WAITING, element[8:20], partition, element[20:], 0, rank, _sequence_of(element[:8]))
+
+
+def is_newest_first(element: bytes) -> bool:
+    """Tell whether the list of an element is served from its tail."""
+    return int.from_bytes(element[:8], "big") >= _NEWEST_FIRST
+
+
+def split_lease(record: bytes) -> tuple[bytes, int, bool, bytes, bytes, bytes]:
+    """Return place, attempts, whether it is a suspect, partition, entry id and payload of a lease."""
+    end, flags = record.index(0, 9), record[8]
+    place = record[:8] + record[end + 1 : end + 9]
+    partition, entry_id, payload = record[9:end], record[end + 9 : end + 21], record[end + 21 :]
+    return place, flags % _SUSPECT, flags >= _SUSPECT, partition, entry_id, payload
+
+
+def leased(record: bytes, worker_id: bytes) -> Entry:
+    """Decode a lease of a worker."""
+    place, attempts, suspect, partition, entry_id, payload = split_lease(record)
+    done = partition.startswith(_DEFERRED)
+    return Entry(
+        IN_FLIGHT, entry_id, partition[done:], payload, attempts, *_rank_and_sequence(place),
+        worker_id=_text(worker_id), suspect=suspect, done=done,
+    )  # fmt: skip
+
+
+def member(where: str, stored: bytes, due_ms: int = 0) -> Entry:
+    """Decode a member of RETURNED, QUARANTINE, DECLINED or DELAYED."""
+    if where == DELAYED:
+        partition, _, payload = stored[20:].partition(b"\0")
+        return Entry(where, stored[:12], partition, payload, rank=rank_of(stored[12:20]), due_ms=due_ms)
+    partition, _, rest = stored.partition(b"\0")
+    place = _rank_and_sequence(rest[:16])
+    return Entry(where, rest[16:28], partition, rest[29:], rest[28] % _SUSPECT, *place)
+
+
+def failed(record: bytes) -> Entry:
+    entry_id, label, *rest = msgpack.unpackb(record, raw=True)
+    return _ended(FAILED, entry_id, rest, label)
+
+
+def dead(entry_id: bytes, record: bytes) -> Entry:
+    return _ended(DEAD, entry_id, msgpack.unpackb(record, raw=True))
+
+
+def _ended(where: str, entry_id: bytes, fields: Sequence[Any], label: bytes = b"") -> Entry:
+    reason, at_ms, worker_id, attempts, place, payload, partition = fields
+    return Entry(
+        where, entry_id, partition, payload, int(attempts), *_rank_and_sequence(place), at_ms=int(at_ms),
+        worker_id=_text(worker_id), reason=_text(reason), label=_text(label),
+    )  # fmt: skip
+
+
+def stored(where: str, entry: Entry, order: Order) -> list[Any]:
+    """Return what transitions/load.lua takes to store an entry.
+
+    Args:
+        where: any but IN_FLIGHT and DECLINED.
+        order: of the crawl.
+    """
+    turn = _turn_bytes(order, entry.rank, entry.sequence)
+    if where == WAITING:
+        return [turn + entry.entry_id + entry.payload]
+    rank = (entry.rank + _BIAS).to_bytes(8, "big")
+    if where == DELAYED:
+        return [entry.due_ms, entry.entry_id + rank + entry.partition + b"\0" + entry.payload]
+    if where in (RETURNED, QUARANTINE):
+        attempts = bytes((entry.attempts,))
+        return [entry.partition + b"\0" + rank + turn + entry.entry_id + attempts + entry.payload]
+    worker_id, reason, label = map(_bytes, (entry.worker_id, entry.reason, entry.label))
+    fields = [reason, entry.at_ms, worker_id, entry.attempts, rank + turn, entry.payload, entry.partition]
+    if where == FAILED:
+        return [msgpack.packb([entry.entry_id, label, *fields], use_bin_type=False)]
+    return [entry.entry_id, msgpack.packb(fields, use_bin_type=False)]
+
+
+def _rank_and_sequence(place: bytes) -> tuple[int, int]:
+    return rank_of(place[:8]), _sequence_of(place[8:])
+
+
+def _sequence_of(turn: bytes) -> int:
+    number = int.from_bytes(turn, "big")
+    return max(0, _BIAS - number if number >= _NEWEST_FIRST else number)
+
+
+def _turn_bytes(order: Order, rank: int, sequence: int) -> bytes:
+    """Return the turn of an entry. Source: lua/lib/orders.lua"""
+    if order is Order.PRIORITY_LIFO:
+        newest_first = rank % 4 != 1
+    elif order is Order.PRIORITY_FIFO:
+        newest_first = rank % 4 == 2
+    else:
+        newest_first = order is Order.LIFO
+    return (_BIAS - sequence if newest_first else sequence).to_bytes(8, "big")
+
+
+def _text(stored: bytes) -> str:
+    """Decode a text; bytes that are not UTF-8 survive a round trip."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
