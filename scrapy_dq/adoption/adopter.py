@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import Found
-from scrapy_dq.frontier.admin.liveness import find_alive
+from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import FrontierRefused, Put
+from scrapy_dq.frontier.model import Put
 from scrapy_dq.frontier.worker.options import WorkerOptions
 
 MAX_REASONS = 1_000
@@ -176,14 +176,10 @@ class Adopter:
     async def _refuse_live_workers(self) -> None:
         _, own = self._producer.members[HOME]
         others = self._dead | {own: None}
-        alive = await self._producer.patiently(
-            lambda: find_alive(self._frontier, self._ttl_s, "adopt", others)
+        refused = ", and would crawl again what was seen: stop it first"
+        await self._producer.patiently(
+            lambda: need_nobody(self._frontier, self._ttl_s, "adopt", refused, others)
         )
-        if alive:
-            raise FrontierRefused(
-                f"worker {alive} of crawl {self._frontier.crawl!r} is alive, and would crawl again "
-                f"what was seen: stop it first"
-            )
         del others[own]
         self._dead = others
 

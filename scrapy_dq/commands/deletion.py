@@ -14,7 +14,8 @@ from scrapy_dq.commands.output.display import print_json
 from scrapy_dq.commands.subcommand import DONE, CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import shards_left
-from scrapy_dq.frontier.admin.flush import flush, flush_all, need_nobody, purge
+from scrapy_dq.frontier.admin.flush import flush, flush_all, purge
+from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.frontier.frontier import Frontier
@@ -56,8 +57,8 @@ class _Deletion:
 
     def __init__(self, place: Place, overview: Overview, options: argparse.Namespace) -> None:
         self._place = place
-        self._others = len(overview.members) - 1
         self._options = options
+        self._refused = _refused(place.crawl, len(overview.members) - 1, options)
         self._ttl_s = place.config.worker_ttl_s
         self._dead: dict[str, int | None] = {}
 
@@ -85,9 +86,6 @@ class _Deletion:
 
         with alone.continued("The same command deletes what is left"):
             return any(each.left for each in asyncio.run(delete()))
-
-    def _refused(self, crawl: str, worker_id: str) -> str:
-        return _refused(crawl, worker_id, self._others, self._options)
 
 
 def delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
@@ -194,12 +192,12 @@ SWEEP_S = 60.0
 """How long `clear` deletes what an earlier one has left."""
 
 
-def _refused(crawl: str, worker_id: str, others: int, options: argparse.Namespace) -> str:
+def _refused(crawl: str, others: int, options: argparse.Namespace) -> str:
     more = f" (and {others:,} more {'is' if others == 1 else 'are'} registered)" if others > 0 else ""
     named = options.spider or f"--crawl {crawl}"
     return (
-        f"worker {worker_id} of crawl {crawl!r} is alive{more}: nothing was deleted. `scrapy dq stop "
-        f"{named}` stops all workers; --force deletes the crawl while they run"
+        f"{more}: nothing was deleted. `scrapy dq stop {named}` stops all workers; --force deletes the "
+        f"crawl while they run"
     )
 
 

@@ -149,18 +149,13 @@ async def _export(
 
 
 async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Overview) -> None:
-    from scrapy_dq.frontier.admin.flush import need_nobody
+    from scrapy_dq.frontier.admin.liveness import need_nobody
     from scrapy_dq.frontier.keys import HOME
     from scrapy_dq.frontier.model import Hold
 
-    def refused(crawl: str, worker_id: str) -> str:
-        return (
-            f"worker {worker_id} of crawl {crawl!r} is alive: nothing was written. Pause the crawl first "
-            "(`scrapy dq pause --wait`), or stop it"
-        )
-
     if overview.hold is Hold.NONE:
         ttl_s = place.config.worker_ttl_s
+        refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
         await alone.announce_wait(frontiers[HOME], ttl_s)
         await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
 

@@ -105,7 +105,7 @@ class Move(Subcommand):
 
 async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -> Moved:
     from scrapy_dq.codec.shown import priority_of
-    from scrapy_dq.frontier.admin.flush import need_nobody
+    from scrapy_dq.frontier.admin.liveness import need_nobody
     from scrapy_dq.frontier.archive.move import BETWEEN, Mover
     from scrapy_dq.frontier.keys import HOME
     from scrapy_dq.frontier.worker.identity import own_identity
@@ -113,12 +113,10 @@ async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -
 
     config = place.config
 
-    def refused(crawl: str, worker_id: str) -> str:
-        return f"worker {worker_id} of crawl {crawl!r} is alive: nothing was moved. Stop all workers first"
-
     async def at_rest(frontiers: Sequence[Frontier], epoch: str, run: int) -> None:
         async def reclaim(frontier: Frontier) -> None:
             dead: dict[str, int | None] = {}
+            refused = ": nothing was moved. Stop all workers first"
             await need_nobody(frontier, config.worker_ttl_s, "move", refused, dead)
             reclaimer = Reclaimer(frontier, own_identity(), config.max_attempts, lambda count: None)
             for worker_id in sorted(dead):

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.frontier import kept
 from support.given import Look, MakeProject, StartSite, Tree
 from support.project import Project
 from support.scrapy_redis_crawl import run_dq_each

@@ -8,11 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 
-from scrapy_dq.frontier.admin.liveness import find_alive
+from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.shards import node_of
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import BegunAnew, Flushed, FrontierRefused
+from scrapy_dq.frontier.model import BegunAnew, Flushed
 from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
@@ -20,19 +20,17 @@ PURGE_S = 10.0
 """How long a starting worker looks: enough for some ten million keys."""
 
 
-def _refused_at_start(crawl: str, worker_id: str) -> str:
-    return (
-        f"SCHEDULER_FLUSH_ON_START would delete crawl {crawl!r} under worker {worker_id}, which is alive. "
-        f"Stop that worker first, choose another crawl name with DQ_CRAWL, or leave the setting out to "
-        f"join it"
-    )
+_AT_START = (
+    ": SCHEDULER_FLUSH_ON_START would delete the crawl under it. Stop that worker first, choose another "
+    "crawl name with DQ_CRAWL, or leave the setting out to join it"
+)
 
 
 async def flush(
     frontier: Frontier,
     ttl_s: float,
     purpose: str = "SCHEDULER_FLUSH_ON_START",
-    refused: Callable[[str, str], str] = _refused_at_start,
+    refused: str = _AT_START,
     dead: dict[str, int | None] | None = None,
 ) -> Flushed:
     """Delete the home shard, whatever is stored in it, and return what was deleted.
@@ -41,7 +39,7 @@ async def flush(
 
     Args:
         purpose: the setting or command that requests it, for the log.
-        refused: returns the error message, given the crawl's name and the id of a live worker.
+        refused: how the error message ends, after "worker ID of crawl NAME is alive".
         dead: what an earlier `need_nobody` has found.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
@@ -53,19 +51,6 @@ async def flush(
         if not flushed.joined:
             return flushed
         # A worker has joined meanwhile: check it, too.
-
-
-async def need_nobody(
-    frontier: Frontier,
-    ttl_s: float,
-    purpose: str,
-    refused: Callable[[str, str], str],
-    dead: dict[str, int | None],
-) -> None:
-    """Raise FrontierRefused if a worker is live; else add all members to *dead*: see `find_alive`."""
-    alive = await find_alive(frontier, ttl_s, purpose, dead)
-    if alive:
-        raise FrontierRefused(refused(frontier.crawl, alive))
 
 
 async def flush_all(

@@ -7,6 +7,7 @@ import logging
 import time
 
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.frontier.worker.heartbeat import Observer
 from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
@@ -14,15 +15,20 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 
 
-async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: dict[str, int | None]) -> str:
-    """Return the printable id of a live worker; empty: all members are dead.
+async def need_nobody(
+    frontier: Frontier, ttl_s: float, purpose: str, refused: str, dead: dict[str, int | None]
+) -> None:
+    """Require that all members are dead.
 
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
         purpose: the setting or command that asks, for the log.
+        refused: how the error message ends, after "worker ID of crawl NAME is alive".
         dead: ids of dead workers, each with its heartbeat (None: of no interest); further ones are added. One
             whose heartbeat has moved since was only frozen, and is live.
+    Raises:
+        FrontierRefused: a worker is live.
     """
     own = own_identity()
     observer = Observer(ttl_s, LOOK_S)
@@ -34,8 +40,11 @@ async def find_alive(frontier: Frontier, ttl_s: float, purpose: str, dead: dict[
         unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
         known = beats | dead
         moving = [m.worker_id for m in members if known.get(m.worker_id) not in (None, m.beat)]
-        if moving or not unsure:
-            return ascii(moving[0])[1:-1] if moving else ""
+        if moving:
+            alive = ascii(moving[0])[1:-1]
+            raise FrontierRefused(f"worker {alive} of crawl {frontier.crawl!r} is alive{refused}")
+        if not unsure:
+            return
         if not told:
             logger.info(
                 "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,
