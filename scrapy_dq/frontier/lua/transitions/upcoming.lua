@@ -7,7 +7,6 @@
 -- @include bands
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 local flat, left, room = {}, count, 4 * max_bytes -- room: for what is read, and perhaps not reported
-local missing = 1000 -- lists of which only the band is left: this many are skipped, in all partitions
 -- Returns a function that returns the next entry of a partition, in the order of serving; nil: there are no more. Each
 -- is read when it is asked for, and once: it may be large.
 local function entries_of(partition)
@@ -25,7 +24,7 @@ local function entries_of(partition)
   end
   local band, at, from = redis.call('HGET', key.bands, partition), 0, first
   local function next_band()
-    local member = missing > 0 and next_member(key.more_bands, from)
+    local member = next_member(key.more_bands, from)
     band, at, from = member and string.sub(member, #partition + 2), 0, member and '(' .. member
   end
   local function next_listed()
@@ -37,7 +36,6 @@ local function entries_of(partition)
         at, room = at + 1, room - #element
         return { band .. string.sub(element, 1, 8), string.sub(element, 9, 20), 0, string.sub(element, 21) }
       end
-      if at == 0 then missing = missing - 1 end
       next_band()
     end
   end
