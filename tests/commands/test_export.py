@@ -19,9 +19,9 @@ from commands.test_listing import WHERE, by_place, everywhere, page  # noqa: F40
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.archive import dump
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused
+from scrapy_dq.frontier.reader import Reader
 from support.killed import MOST, killed_before
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
@@ -112,13 +112,13 @@ def test_a_crawl_that_changes_meanwhile_leaves_no_file(
     """A worker on hold ends what it has begun."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Word.PAUSE)
-    heads = dump._Shard._heads
+    heads = Reader._heads
 
     async def changed(self: Any, *args: Any) -> Any:
         await asyncio.to_thread(worker.leave)
         return await heads(self, *args)
 
-    monkeypatch.setattr(dump._Shard, "_heads", changed)
+    monkeypatch.setattr(Reader, "_heads", changed)
     with pytest.raises(CommandError, match="has changed meanwhile: nothing was written"):
         dq.text("export", str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
