@@ -161,8 +161,8 @@ def test_lua_files_have_names_of_their_own() -> None:
 PUBLIC = {
     "scrapy_dq": "Addon DupeFilter Queue RedisCrawlSpider RedisMixin RedisPipeline RedisSpider RevisitPolicy "
     "Scheduler SharedStats ShutDown get_redis get_redis_from_settings",
-    "scrapy_dq.frontier": "Entry Frontier Overview PartitionLimits Retried Worker WorkerOptions forget kept "
-    "limit peek retry shared_stats",
+    "scrapy_dq.frontier": "Dead Entry Failed Frontier Overview PartitionLimits Retried Worker WorkerOptions "
+    "dead failed forget kept limit peek retry shared_stats",
     "scrapy_dq.queue": "FrontierError FrontierLost FrontierRefused FrontierUnavailable Queue ShutDown",
     "scrapy_dq.embedded": "EmbeddedError EmbeddedRedis",
     "scrapy_dq.scheduler": "Scheduler",

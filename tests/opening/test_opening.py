@@ -348,6 +348,7 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
 
     by_commands = {
         "steer", "retry", "forget", "drop", "freeze", "load", "sizes", "upcoming", "present", "probe",
+        "known",
     }  # fmt: skip
     assert set(lua_files("transitions")) - by_commands == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "report", "flush", "limit",

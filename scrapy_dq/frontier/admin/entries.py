@@ -10,7 +10,7 @@ from typing import Any
 from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.admin.shards import shards_of
 from scrapy_dq.frontier.reader import Reader, drained
-from scrapy_dq.frontier.records import DEAD, PLACES, Entry
+from scrapy_dq.frontier.records import DEAD, FAILED, PLACES, Entry
 
 
 @dataclass
@@ -104,6 +104,16 @@ def kept(
     ):  # one list has its own order, which does not depend on a clock
         found.sort(key=lambda each: -each.at_ms)
     return found[: max(0, limit)]
+
+
+def failed(client: Any, crawl: str, limit: int = 100) -> list[Entry]:
+    """Return the newest failed requests of the run; see `kept`."""
+    return kept(client, crawl, FAILED, limit)
+
+
+def dead(client: Any, crawl: str, limit: int = 100) -> list[Entry]:
+    """Return dead letters of the run; see `kept`."""
+    return kept(client, crawl, DEAD, limit)
 
 
 def kept_one(client: Any, crawl: str, where: str, entry_id: bytes) -> Entry | None:
