@@ -243,7 +243,8 @@ async def _freeze(
 async def _delete(old: Sequence[Frontier], epoch: bytes, shards: int) -> None:
     """Delete a crawl that is complete in its new place; home last, which says that it is."""
     async for messages in Reader(old[HOME].client, old[HOME].name).pages(b"messages"):
-        await _freeze(old[HOME], epoch, shards, messages=[message for message, _ in messages])
+        if messages:  # else home may be deleted already, with its epoch
+            await _freeze(old[HOME], epoch, shards, messages=[message for message, _ in messages])
     for frontier in (*old[1:], old[HOME]):
         while (await frontier.flush([], force=True, epoch=epoch)).left:
             pass
