@@ -23,7 +23,42 @@ pytestmark = pytest.mark.usefixtures("sound")
 A, B = b"a", b"b"
 
 
+# While the crawl runs
+
+
+def test_a_higher_limit_frees_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
+    """Nothing needs to be done first; 0 is no limit, a negative one the crawl's own."""
+    assert narrow.take(9) == [0, 1]
+    assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
+    assert narrow.take(9) == [2, 3]
+    assert live.limit(A, concurrency=0) == (0.0, 0, 0.0)
+    assert narrow.take(2) == [4, 5]
+    assert live.limit(A, concurrency=-1) == (0.0, 2, 0.0)
+    assert narrow.take(9) == []
+
+
+def test_a_shorter_delay_ends_the_rest_under_way(live: LiveFrontier) -> None:
+    """If a delay of an hour is reduced to a second, nobody waits for the hour."""
+    worker = HandWorker(live, "worker", limited(3600.0))
+    worker.exchange(*puts(A, 10), want=1)
+    worker.exchange(ack(0))
+    live.limit(A, delay_s=100.0)
+    live.advance(100)
+    assert numbers(worker.exchange(want=1)) == [1]
+
+
 # Settings and runs
+
+
+def test_settings_that_raise_the_concurrency_free_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
+    """Nothing needs to be done first; the others keep their turns."""
+    assert narrow.take(2) == [0, 1]
+    narrow.exchange(
+        put(10, partition=B), put(11, partition=B), put(20, partition=b"c"), put(30, partition=b"d")
+    )
+    assert numbers(narrow.exchange(want=1)) == [10]
+    other = HandWorker(live, "other", limited(concurrency=3))
+    assert [numbers(other.exchange(want=1))[0] for _ in range(4)] == [2, 20, 30, 11]
 
 
 def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: HandWorker) -> None:

@@ -65,6 +65,19 @@ def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandW
     assert live.key_names() == {"meta", "members", "beats", "worker:b"}
 
 
+def but_beats(live: LiveFrontier) -> dict[bytes, bytes]:
+    """Return all keys but the heartbeat counters, which a repeated join or rejoin counts up."""
+    return {name: value for name, value in live.dump().items() if not name.endswith(b":beats")}
+
+
+def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWorker) -> None:
+    """A member's join that arrives again after the run has finished leaves it finished."""
+    worker.exchange()
+    before = but_beats(live)
+    assert live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY).run == worker.run
+    assert but_beats(live) == before
+
+
 # rejoin
 
 

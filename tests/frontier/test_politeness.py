@@ -47,6 +47,24 @@ def test_the_delay_counts_from_the_sending(live: LiveFrontier, slow: HandWorker)
     assert waits(other.exchange(want=1)) == {1: 0}
 
 
+def test_a_report_of_something_else_ends_no_stint(slow: HandWorker) -> None:
+    """Of a lease of long ago, of another partition, or of one that never was."""
+    slow.exchange(want=1)
+    notes = (sent(n, ago=500, partition=slot) for n, slot in ((1, A), (0, B), (99, b"elsewhere")))
+    assert numbers(slow.note(*notes, want=1)) == []
+
+
+def test_a_worker_that_does_not_hold_it_cannot_report_it(live: LiveFrontier, slow: HandWorker) -> None:
+    """It was taken from its worker and leased to another, who has not sent it yet."""
+    other = HandWorker(live, "other", SLOW)
+    slow.exchange(want=1)
+    other.reclaim("slow")
+    live.advance(100)
+    assert waits(other.exchange(want=1)) == {0: 0}
+    slow.rejoin("slow again")
+    assert numbers(slow.note(sent(0, ago=100, partition=A), want=1)) == []
+
+
 def test_no_rounding_takes_anything_from_the_delay(live: LiveFrontier) -> None:
     """Redis counts in whole ms: what each step may lose is added, and no more than that."""
     delay_s = 0.0203  # is 21 ms
@@ -111,6 +129,18 @@ def test_a_block_holds_all_workers_off(live: LiveFrontier, worker: HandWorker, o
     assert other.take(9) == [11, 12]
     live.advance(20)
     assert other.take(9) == [0, 1, 2]
+
+
+def test_a_shorter_block_changes_nothing(live: LiveFrontier, worker: HandWorker) -> None:
+    """Several pages say so at the same time: the longest holds."""
+    worker.exchange(*puts(A, 3))
+    worker.note(block(A, 500), block(A, 100), block(A, 0))
+    worker.note(block(A, 50))
+    live.advance(490)
+    receipt = worker.exchange(want=9, terms=Terms(here={A: (1, 9)}))
+    assert (numbers(receipt), receipt.blocked) == ([], (A,))
+    live.advance(20)
+    assert numbers(worker.exchange(want=1)) == [0]
 
 
 # The clock

@@ -62,6 +62,16 @@ def test_a_released_suspect_stays_one(live: LiveFrontier, worker: HandWorker, su
     assert other.take(9) == [1, 4, 5]
 
 
+def test_rejoin_keeps_the_suspect_and_its_slot(
+    live: LiveFrontier, worker: HandWorker, suspects: list[int]
+) -> None:
+    """Under its new id too, a worker that holds a suspect gets no second one."""
+    worker.take(1)
+    worker.rejoin("worker-2")
+    assert worker.take(9) == [4, 5]
+    assert numbers(worker.exchange(ack(1), want=9)) == [2]
+
+
 def test_at_the_limit_it_is_buried_with_the_reason(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:
@@ -77,3 +87,15 @@ def test_at_the_limit_it_is_buried_with_the_reason(
     assert died_ms > 1_700_000_000_000
     assert (worker_id, charged, len(place), payload) == (b"victim-2", 3, 16, b"payload")
     assert worker.take(9) == [2, 4, 5]
+
+
+def test_a_repeat_tells_the_attempts_of_a_suspect(
+    worker: HandWorker, suspects: list[int], live: LiveFrontier
+) -> None:
+    """The stored reply names the attempts, not the mark beside them."""
+    victim = HandWorker(live, "victim")
+    victim.take(1)
+    worker.reclaim("victim")
+    receipt = worker.exchange(want=1)
+    assert worker.send(worker.last) == receipt
+    assert receipt.leases[0].attempts == 1

@@ -6,12 +6,12 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from redis import Redis
@@ -19,7 +19,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.admin.retry import retry, retry_records
 from scrapy_dq.frontier.keys import shard_of
@@ -57,88 +57,111 @@ from worker.engine import IDENTITY, ORDER, Crawl, Engine, until
 SHARDS = 3
 SPREAD = replace(IDENTITY, shards=SHARDS)
 HORIZON_S = 0.3
-TOMBSTONES = {b"meta", b"stats", b"samples", b"minutes", b"journal"}
 
 
-def engine(crawl: Crawl, **options: Any) -> Engine:
-    return Engine(crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
-
-
-@contextmanager
-def cut_off(monkeypatch: pytest.MonkeyPatch, dialogue: Dialogue) -> Iterator[None]:
-    """No exchange of this dialogue gets through."""
-
-    async def refuse(*args: Any) -> None:
-        raise FrontierUnavailable("cut off")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(dialogue._frontier, "exchange", refuse)
+@asynccontextmanager
+async def cut_off(dialogue: Dialogue) -> AsyncIterator[None]:
+    """No exchange of this dialogue gets through, and it has noticed."""
+    with patch.object(dialogue._frontier, "exchange", side_effect=FrontierUnavailable("cut off")):
+        await until(lambda: dialogue.outage.reason, "the outage")
         yield
 
 
-async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(crawl: Crawl, client: Redis) -> None:
+class Spread:
+    """A crawl of SHARDS shards, and what is stored there, past its workers."""
+
+    def __init__(self, crawl: Crawl, redis: Redis) -> None:
+        self.crawl, self.redis = crawl, redis
+
+    def engine(self, **options: Any) -> Engine:
+        """Return a worker whose puts are soon certain."""
+        return Engine(self.crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
+
+    def key(self, shard: int, name: str = "meta") -> str:
+        return keys.prefix(keys.Shard(self.crawl.name, shard)) + name
+
+    def get(self, field: str, shard: int = 0) -> bytes | None:
+        return self.redis.hget(self.key(shard), field)  # type: ignore[return-value]
+
+    def set(self, shard: int, **meta: Any) -> None:
+        self.redis.hset(self.key(shard), mapping=meta)
+
+    def metas(self, field: str) -> list[bytes | None]:
+        """Return what all shards say of their run."""
+        return [self.get(field, shard) for shard in range(SHARDS)]
+
+    def members(self) -> list[int]:
+        """Return how many members each shard has."""
+        return [self.redis.scard(self.key(shard, "members")) for shard in range(SHARDS)]  # type: ignore[misc]
+
+    def peek(self) -> Overview:
+        return peek(self.redis, self.crawl.name)
+
+    def retry(self) -> int:
+        """Retry all that failed; return how many."""
+        return retry(self.redis, self.crawl.name, self.peek(), failed=lambda record: True).failed
+
+    def fence(self, shard: int, worker_id: str) -> None:
+        self.redis.hset(self.key(shard, f"worker:{worker_id}"), "fenced", 1)
+
+    def forget(self, shard: int, worker: Engine, **meta: Any) -> None:
+        """As `forget_id`, of a worker's id there."""
+        self.forget_id(shard, worker.dialogues[shard].id, **meta)
+
+    def forget_id(self, shard: int, worker_id: str, **meta: Any) -> None:
+        """Change what a shard says of its run; it has no record of the worker any more.
+
+        At once: an exchange that saw half of it would be answered otherwise.
+        """
+        with self.redis.pipeline(transaction=True) as pipe:
+            pipe.hset(self.key(shard), mapping=meta)
+            pipe.srem(self.key(shard, "members"), worker_id)
+            pipe.delete(self.key(shard, f"worker:{worker_id}"))
+            pipe.execute()
+
+
+@pytest.fixture
+def spread(crawl: Crawl, client: Redis) -> Spread:
+    return Spread(crawl, client)
+
+
+async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(spread: Spread) -> None:
     """And each shard has its beats."""
     before = threading.active_count()
-    async with engine(crawl, ttl_s=0.6):
-        beats = [keys.prefix(keys.Shard(crawl.name, shard)) + "beats" for shard in range(SHARDS)]
-        await until(lambda: all(int(client.hvals(each)[0]) > 1 for each in beats), "beats")
+    async with spread.engine(ttl_s=0.6):
+        beats = [spread.key(shard, "beats") for shard in range(SHARDS)]
+        await until(lambda: all(int(spread.redis.hvals(each)[0]) > 1 for each in beats), "beats")
         assert threading.active_count() == before + 1
 
 
-async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, client: Redis) -> None:
-    """Each entry once, in all shards; the last to leave clears up all but the tombstones."""
-    crawl.size = 300
-    async with engine(crawl, work_s=0.002) as a, engine(crawl, work_s=0.002) as b:
-        a.seed()
-        b.seed()
-        await asyncio.gather(a.run(), b.run())
-        assert crawl.started == crawl.done == crawl.once
-        done = [
-            client.hget(keys.meta(keys.Shard(crawl.name, shard)), "counts").split()[3]
-            for shard in range(SHARDS)
-        ]
-        assert min(map(int, done)) > 50
-        assert sum(map(int, done)) == 300
-        await a.stop()
-        await b.stop()
-        assert a.worker.census.done == b.worker.census.done == 300
-    left = {key for prefix in keys.prefixes(crawl.name, SHARDS) for key in client.scan_iter(f"{prefix}*")}
-    assert {key.rpartition(b":")[2] for key in left} <= TOMBSTONES
-    for shard in range(SHARDS):
-        assert client.hget(keys.meta(keys.Shard(crawl.name, shard)), "phase") == b"finished"
-
-
 async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins nothing in a shard that is cleared, and leaves those that it has joined."""
-    metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
-    async with engine(crawl) as early, engine(crawl, join=False) as late:
+    async with spread.engine() as early, spread.engine(join=False) as late:
         join = late.worker.home.join
 
         async def join_late(new_epoch: str) -> Joined:
             joined = await join(new_epoch)
-            client.hset(metas[0], "phase", "finished")
-            client.hset(metas[1], "cleared", 1)
+            spread.set(0, phase="finished")
+            spread.set(1, cleared=1)
             return joined
 
         monkeypatch.setattr(late.worker.home, "join", join_late)
-        with cut_off(monkeypatch, early.worker.home):  # it is seeding, and would open the run again
-            await until(lambda: early.worker.home.outage.reason, "the outage")
+        async with cut_off(early.home):  # it is seeding, and would open the run again
             joined = await late.join()
         assert (joined.status, joined.run, joined.ended_s) == (Status.FINISHED, 0, None)
         assert (late.worker.over, late.worker.pending) == (True, False)
         await late.stop()
-        assert client.hget(metas[1], "cleared") == b"1"
-        members = [keys.prefix(keys.Shard(crawl.name, shard)) + "members" for shard in range(SHARDS)]
-        assert [client.scard(name) for name in members] == [1, 1, 1]
+        assert spread.get("cleared", 1) == b"1"
+        assert spread.members() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(crawl: Crawl, first: int) -> None:
+async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(spread: Spread, first: int) -> None:
     """No idle exchange is needed: a shard, and home for the level, are asked when the horizon is over."""
-    crawl.size = 0
-    async with engine(crawl) as worker:
+    spread.crawl.size = 0
+    async with spread.engine() as worker:
         worker.seed([of(first)])
         lease = await leased(worker)
         if not first:
@@ -146,9 +169,9 @@ async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(crawl: Crawl, 
         worker.worker.ack(lease.entry_id)
         if not first:
             worker.worker.ack((await leased(worker)).entry_id)
-        protocols = [each.protocol for each in worker.worker.dialogues]
+        protocols = [each.protocol for each in worker.dialogues]
         await until(lambda: not any(each.outbox or each.under_way for each in protocols), "all is stored")
-        for each in worker.worker.dialogues:
+        for each in worker.dialogues:
             each.pace.due_at = lambda *of, pace=each.pace: 0.0 if pace.is_called else float("inf")  # type: ignore[method-assign, misc]
             each.kick()
         assert worker.worker.pending
@@ -156,11 +179,11 @@ async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(crawl: Crawl, 
         assert worker.worker.ending == "finished"
 
 
-async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_certain(crawl: Crawl) -> None:
+async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_certain(spread: Spread) -> None:
     """Most links of most pages were put long before: else most pages would be crawled again after a kill."""
-    crawl.size = 0
+    spread.crawl.size = 0
     links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
-    async with engine(crawl, concurrency=10) as worker:
+    async with spread.engine(concurrency=10) as worker:
         inner = worker.worker
         worker.seed(at_home[:4])
         first, second, third, fourth = [(await leased(worker)).entry_id for _ in range(4)]
@@ -183,25 +206,24 @@ async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_ce
 
 
 async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would count as seeding, and then as one whose start() was interrupted: it has not begun."""
-    spread = replace(SPREAD, starts="*one")
-    async with engine(crawl) as other, Engine(crawl, identity=spread, join=False) as worker:
+    identity = replace(SPREAD, starts="*one")
+    async with spread.engine() as other, Engine(spread.crawl, identity=identity, join=False) as worker:
 
         async def refuse(*args: Any) -> Joined:
             raise FrontierRefused("no")
 
-        monkeypatch.setattr(worker.worker.dialogues[2], "join", refuse)
+        monkeypatch.setattr(worker.dialogues[2], "join", refuse)
         with pytest.raises(FrontierRefused):
             await worker.join()
-        members = [keys.prefix(keys.Shard(crawl.name, shard)) + "members" for shard in range(SHARDS)]
-        assert [client.scard(name) for name in members] == [1, 1, 1]
+        assert spread.members() == [1, 1, 1]
         assert await other.worker.home._frontier.interrupted_starts() == []
 
 
 async def test_the_disks_of_all_shards_are_waited_for_at_once(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With appendfsync everysec each takes a second: a worker, and a process that only puts."""
     waiting = 0
@@ -213,13 +235,11 @@ async def test_the_disks_of_all_shards_are_waited_for_at_once(
         return ""
 
     monkeypatch.setattr(durability, "wait_until_durable", wait_for_all)
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await worker.worker.wait_until_durable(range(SHARDS), AsyncMock(), time.monotonic() + 5)
     waiting = 0
-    redis = AsyncRedis.from_url(crawl.url)
-    async with producer_of(crawl, redis, durable=True).joined():
+    async with producing(spread.crawl, durable=True):
         pass
-    await redis.aclose()
 
 
 def place(number: int) -> int:
@@ -253,139 +273,131 @@ async def fail_one(worker: Engine, number: int) -> None:
     await until(lambda: not worker.worker.pending, "end")
 
 
-async def test_a_retry_while_the_last_worker_leaves_loses_nothing(crawl: Crawl, client: Redis) -> None:
+async def test_a_retry_while_the_last_worker_leaves_loses_nothing(spread: Spread) -> None:
     """It has heard that the run is finished, and the retry opens it again."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await fail_one(worker, of(2))
-        raw = Redis.from_url(crawl.url)
-        retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True)
+        spread.retry()
         await worker.stop()
-    left = peek(raw, crawl.name)
+    left = spread.peek()
     assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
 
 
-async def test_a_retry_opens_the_run_for_each_part(crawl: Crawl, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_opens_the_run_for_each_part(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has moved before may be done meanwhile, and the run finished again."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         for shard in (1, 2):
             worker.seed([of(shard)])
             lease = await leased(worker)
             worker.worker.fail(lease.entry_id, "no", "url")
         await until(lambda: not worker.worker.pending, "end")
         await worker.stop()
-    raw, phase, move = Redis.from_url(crawl.url), keys.meta(crawl.name), retry_records
+    move = retry_records
 
     def finished_before(client: Any, shard: keys.Shard, *args: Any, **named: Any) -> Any:
         if shard.number:
-            assert raw.hget(phase, "phase") == b"open"
-            raw.hset(phase, "phase", "finished")
+            assert spread.get("phase") == b"open"
+            spread.set(0, phase="finished")
         return move(client, shard, *args, **named)
 
     monkeypatch.setattr("scrapy_dq.frontier.admin.retry.retry_records", finished_before)
-    assert retry(raw, crawl.name, peek(raw, crawl.name), failed=lambda record: True).failed == 2
-    assert raw.hget(phase, "phase") == b"open"
+    assert spread.retry() == 2
+    assert spread.get("phase") == b"open"
 
 
-async def test_what_a_retry_needs_stays_in_all_shards(crawl: Crawl, client: Redis) -> None:
+async def test_what_a_retry_needs_stays_in_all_shards(spread: Spread) -> None:
     """Otherwise links into shards without failed requests would be new, and so what is below them."""
-    crawl.size = 60
-    async with engine(crawl) as worker:
+    spread.crawl.size = 60
+    async with spread.engine() as worker:
         worker.seed()
         await worker.run()
         await fail_one(worker, of(1))
         await worker.stop()
     for shard in range(SHARDS):
-        assert client.hget(keys.meta(keys.Shard(crawl.name, shard)), "cleared") in (b"0", "0")
-        assert client.exists(keys.prefix(keys.Shard(crawl.name, shard)) + "seen")
+        assert spread.get("cleared", shard) in (b"0", "0")
+        assert spread.redis.exists(spread.key(shard, "seen"))
 
 
-async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(
-    crawl: Crawl, client: Redis
-) -> None:
+async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(spread: Spread) -> None:
     """A put without a parent waits for home; meanwhile its shard is not asked without a pause."""
-    crawl.size = 1
-    async with engine(crawl) as worker:
+    spread.crawl.size = 1
+    async with spread.engine() as worker:
         worker.seed()
         await worker.run()
-        home = worker.worker.home
-        client.hset(f"{keys.prefix(crawl.name)}worker:{home.id}", "fenced", 1)
+        home = worker.home
+        spread.fence(0, home.id)
         worker.put(of(1))
         before = worker.counts[Count.EXCHANGE]
         await worker.stop()
         assert worker.counts[Count.EXCHANGE] - before < 100
-    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+    assert spread.peek().census.waiting == 1
 
 
-def home_counts(crawl: Crawl, client: Redis) -> int:
-    """Return how many requests are gone, as home has it stored."""
-    return int(client.hget(keys.meta(crawl.name), "gone") or 0)
-
-
-async def test_home_knows_what_is_gone_from_another_shard(crawl: Crawl, client: Redis) -> None:
+async def test_home_knows_what_is_gone_from_another_shard(spread: Spread) -> None:
     """Once, though both workers tell it; and again, when home was rolled back."""
-    async with engine(crawl) as a, engine(crawl) as b:
+    async with spread.engine() as a, spread.engine() as b:
         a.worker.listen(True)
-        client.hset(keys.meta(keys.Shard(crawl.name, 2)), "gone", 3)
+        spread.set(2, gone=3)
         a.seed([of(2)])
         b.seed()
         running = asyncio.gather(a.run(), b.run())
-        await until(lambda: home_counts(crawl, client) == 3, "home knows it")
+        await until(lambda: spread.get("gone") == b"3", "home knows it")
         await until(lambda: a.worker.census.gone == b.worker.census.gone == 3, "both know it")
-        client.hdel(keys.meta(crawl.name), "gone", "gone_elsewhere")
-        client.hset(f"{keys.prefix(crawl.name)}worker:{a.worker.id}", "fenced", 1)
-        await until(lambda: home_counts(crawl, client) == 3, "home knows it again")
+        spread.redis.hdel(keys.meta(spread.crawl.name), "gone", "gone_elsewhere")
+        spread.fence(0, a.worker.id)
+        await until(lambda: spread.get("gone") == b"3", "home knows it again")
         a.worker.listen(False)
         await running
         assert (a.worker.ending, b.worker.ending) == ("frontier_damaged", "frontier_damaged")
-    assert home_counts(crawl, client) == 3
+    assert spread.get("gone") == b"3"
 
 
-async def test_a_pause_releases_the_buffers_of_all_shards(crawl: Crawl, client: Redis) -> None:
+async def test_a_pause_releases_the_buffers_of_all_shards(spread: Spread) -> None:
     """At once, and what comes late, too: only home hears of the pause."""
-    crawl.size = 300
-    async with engine(crawl, concurrency=12) as worker:
+    spread.crawl.size = 300
+    async with spread.engine(concurrency=12) as worker:
         worker.seed(range(100))
-        dialogues = worker.worker.dialogues
+        dialogues = worker.dialogues
         await until(lambda: all(each.leases.has_buffered for each in dialogues), "leases")
-        steer(client, crawl.name, Word.PAUSE)
+        steer(spread.redis, spread.crawl.name, Word.PAUSE)
         await until(lambda: worker.worker.on_hold, "the pause")
         assert not any(each.leases.has_buffered for each in dialogues)
         await until(lambda: not any(each.leases for each in dialogues), "releases")
-        assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 100
+        assert spread.peek().census.waiting == 100
 
 
-@pytest.mark.parametrize("shards", [1, SHARDS])
+@pytest.mark.parametrize("count", [1, SHARDS])
 async def test_a_line_about_a_shard_names_it(
-    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture, shards: int
+    spread: Spread, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     """Also that of home; nothing is added in a crawl with one shard."""
     caplog.set_level("INFO", "scrapy_dq")
-    async with Engine(crawl, identity=replace(IDENTITY, shards=shards)) as worker:
-        for shard, each in enumerate(worker.worker.dialogues):
-            client.hset(f"{keys.prefix(keys.Shard(crawl.name, shard))}worker:{each.id}", "fenced", 1)
+    async with Engine(spread.crawl, identity=replace(IDENTITY, shards=count)) as worker:
+        for shard, each in enumerate(worker.dialogues):
+            spread.fence(shard, each.id)
             each.outage.began(FrontierUnavailable("no answer"))
-        worker.seed(map(of, range(shards)))
-        for each in worker.worker.dialogues:
+        worker.seed(map(of, range(count)))
+        for each in worker.dialogues:
             await until(lambda: not each.protocol.outbox, "it has registered again")  # noqa: B023
     lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
-    for number in range(shards):
-        label = f"Shard {number} of crawl {crawl.name!r}: " if shards > 1 else ""
+    for number in range(count):
+        label = f"Shard {number} of crawl {spread.crawl.name!r}: " if count > 1 else ""
         for text in ("no answer. The crawl continues", "Redis is back after", "Worker "):
             assert any(line.startswith(label + text) for line in lines), (label, text)
 
 
 async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before: until a horizon after the end of its lease, the next worker must find the token."""
-    admitted = keys.prefix(keys.Shard(crawl.name, 1)) + "admitted"
+    admitted = spread.key(1, "admitted")
     forgotten: list[bytes] = []
     forget = WorkerProtocol.forget
     monkeypatch.setattr(
         WorkerProtocol, "forget", lambda protocol, each: (forgotten.append(each), forget(protocol, each))
     )
-    async with engine(crawl) as worker:
-        crawl.size = 0
+    async with spread.engine() as worker:
+        spread.crawl.size = 0
         worker.seed([of(0)])
         leases: list[Lease] = []
         await until(lambda: leases or leases.extend(filter(None, [worker.worker.take()])), "a payload")
@@ -394,17 +406,17 @@ async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back
         put.token = put.entry_id = next(
             token for n in range(99) if shard_of(b"", token := b"%012d" % n, SHARDS) == 1
         )
-        home = worker.worker.home.protocol
+        home = worker.home.protocol
         worker.worker.put(put)
         worker.worker.note_fed(put)
         worker.worker.ack(leases[0].entry_id)
-        await until(lambda: client.sismember(admitted, put.token), "it is stored")
+        await until(lambda: spread.redis.sismember(admitted, put.token), "it is stored")
         while home.leases.owned:
-            assert client.sismember(admitted, put.token)
+            assert spread.redis.sismember(admitted, put.token)
             await asyncio.sleep(0.01)
         ended = time.monotonic()
         worker.worker.listen(True)
-        await until(lambda: not client.sismember(admitted, put.token), "its token has gone")
+        await until(lambda: not spread.redis.sismember(admitted, put.token), "its token has gone")
         assert time.monotonic() - ended > 0.8 * HORIZON_S
         assert forgotten.count(put.token) == 1
 
@@ -483,11 +495,11 @@ def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
     assert OnDemand(bool, bool).share(1, 5, 0, 0.1) == 1
 
 
-async def test_shards_are_worked_at_in_proportion_to_what_waits_in_them(crawl: Crawl) -> None:
+async def test_shards_are_worked_at_in_proportion_to_what_waits_in_them(spread: Spread) -> None:
     """With whole leases, rounded up. By turns, the small one would be empty when a fifth of all is done."""
-    crawl.size = 0
+    spread.crawl.size = 0
     many, few = ([n for n in range(1000, 3000) if place(n) == shard] for shard in (0, 1))
-    async with engine(crawl, concurrency=16) as worker:
+    async with spread.engine(concurrency=16) as worker:
         worker.seed([*many[:600], *few[:60]])
         await until(lambda: stored(worker.worker.census) >= 660, "all is stored", patience(10))
         shards: list[int] = []
@@ -586,11 +598,11 @@ def test_only_what_is_over_budgets_is_left_when_each_shard_has_said_so_twice() -
     assert worker.only_over_budget()
 
 
-async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(crawl: Crawl) -> None:
+async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(spread: Spread) -> None:
     """For DQ_NOTIFY_URL: home alone can tell only of its own."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         assert worker.worker.elsewhere == (0, 0.0)
-        for each in worker.worker.dialogues:
+        for each in worker.dialogues:
             each.protocol.census = Census(dead=2)
             each._counting.answered(0.0, 70.0)
         assert worker.worker.elsewhere == (2 * (SHARDS - 1), 70.0)
@@ -600,32 +612,16 @@ def stored(census: Census) -> int:
     return census.waiting + census.in_flight
 
 
-def forget_member(client: Redis, crawl: Crawl, shard: int, worker_id: str, **meta: Any) -> None:
-    """Change what a shard says of its run; it has no record of the worker any more.
-
-    At once: an exchange that saw half of it would be answered otherwise.
-    """
-    name = keys.Shard(crawl.name, shard)
-    with client.pipeline(transaction=True) as pipe:
-        pipe.hset(keys.meta(name), mapping=meta)
-        pipe.srem(keys.prefix(name) + "members", worker_id)
-        pipe.delete(keys.prefix(name) + f"worker:{worker_id}")
-        pipe.execute()
-
-
-async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(spread: Spread) -> None:
     """One may have been rolled back further than the log reaches: then only this worker can tell."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         # While something is left at home, a finished run there is over for this worker.
         worker.seed([of(0), of(1)])
-        home, leases = (each.protocol for each in worker.worker.dialogues[:2])
-        dialogue = worker.worker.dialogues[2]
+        home, leases = (each.protocol for each in worker.dialogues[:2])
+        dialogue = worker.dialogues[2]
         await until(lambda: home.census.in_flight == leases.census.in_flight == 1, "the seeds in the buffer")
-        with cut_off(monkeypatch, dialogue):
-            await until(lambda: dialogue.outage.reason, "the outage")
-            forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1, run=1)
+        async with cut_off(dialogue):
+            spread.forget(0, worker, phase="finished", cleared=1, run=1)
             await until(lambda: worker.worker.over, "the end")
             assert (worker.worker.pending, worker.told_finished) == (True, 0)
             assert worker.worker.take() is None
@@ -635,28 +631,27 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(
 
 
 async def test_what_waits_for_home_is_not_dropped_when_another_shard_is_in_the_next_run(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread,
 ) -> None:
     """Home takes it when this worker leaves; a Queue must not put it again."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         worker.seed([of(1)])
         await leased(worker)
-        with cut_off(monkeypatch, worker.worker.home):
-            await until(lambda: worker.worker.home.outage.reason, "the outage")
+        async with cut_off(worker.home):
             worker.put(of(0))
-            forget_member(client, crawl, 1, worker.worker.dialogues[1].id, run=1)
+            spread.forget(1, worker, run=1)
             await until(lambda: worker.worker.over, "the end")
-            assert worker.worker.home.protocol.outbox.parentless == 1
+            assert worker.home.protocol.outbox.parentless == 1
             assert b"%d" % of(0) not in [put.token for put in worker.worker.left_over]
 
 
 async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in_the_next_run(
-    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture
+    spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Home will not confirm the level that it needs."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await fail_one(worker, of(2))
-        forget_member(client, crawl, 0, worker.worker.home.id, run=1)
+        spread.forget(0, worker, run=1)
         added = of(1)
         worker.put(added)
         await until(lambda: not worker.worker.pending, "the end")
@@ -665,116 +660,110 @@ async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in
         before = worker.counts[Count.EXCHANGE]
         await worker.stop()
         assert worker.counts[Count.EXCHANGE] - before < 20
-    assert not client.exists(keys.prefix(keys.Shard(crawl.name, 1)) + "members")
+    assert not spread.redis.exists(spread.key(1, "members"))
     assert "1 requests of start() or engine.crawl() that it could not store are dropped" in caplog.text
 
 
 async def test_requests_of_other_shards_are_missing_when_home_has_no_record_of_their_worker(
-    crawl: Crawl, client: Redis
+    spread: Spread,
 ) -> None:
     """It was rolled back to before that one joined, and others have finished the run."""
-    async with Engine(crawl, identity=SPREAD) as worker:
+    async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
-        shard = worker.worker.dialogues[1].protocol
+        shard = worker.dialogues[1].protocol
         await until(lambda: shard.census.in_flight == 1, "the seed is in the buffer")
-        forget_member(client, crawl, 0, worker.worker.home.id, phase="finished", cleared=1)
+        spread.forget(0, worker, phase="finished", cleared=1)
         await until(lambda: worker.worker.over, "the end")
         assert worker.worker.ending == "run_over"
         assert [put.token for put in worker.worker.left_over] == [b"%d" % of(1)]
 
 
 async def test_what_home_has_not_confirmed_is_missing_when_another_shard_is_in_the_next_run(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread,
 ) -> None:
     """The owner closes with the reason of that moment: it waits until home has said what it knows."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await fail_one(worker, of(1))
-        with cut_off(monkeypatch, worker.worker.home):
-            await until(lambda: worker.worker.home.outage.reason, "the outage")
+        async with cut_off(worker.home):
             worker.put(of(2))
-            forget_member(client, crawl, 1, worker.worker.dialogues[1].id, run=1)
+            spread.forget(1, worker, run=1)
             await until(lambda: worker.worker.over, "the end")
             assert worker.worker.pending
         await until(lambda: not worker.worker.pending, "the answer of home")
         assert worker.worker.ending == "run_over"
 
 
-async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(crawl: Crawl) -> None:
+async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(spread: Spread) -> None:
     """It makes no more exchanges with home, so it would take the retry for what is left of its run."""
-    async with engine(crawl, concurrency=0) as worker:
+    async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
-        worker.worker.home.protocol._finish(over=True)
+        await worker.until_stored()
+        worker.home.protocol._finish(over=True)
         await worker.stop()
-    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+    assert spread.peek().census.waiting == 1
 
 
 async def test_a_worker_that_leaves_keeps_what_the_next_run_has_in_a_shard(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shard was rolled back, and another worker has taken it, with this one, into the run after."""
-    async with engine(crawl, concurrency=0) as worker:
+    async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
-        home, shard = (each.protocol for each in worker.worker.dialogues[:2])
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        home, shard = (each.protocol for each in worker.dialogues[:2])
+        await worker.until_stored()
         await until(lambda: not worker.worker._level.needed(), "it is certain")
-        with cut_off(monkeypatch, worker.worker.home):
-            client.hset(keys.meta(keys.Shard(crawl.name, 1)), "run", 1)
+        async with cut_off(worker.home):
+            spread.set(1, run=1)
             await until(lambda: shard.run == 1, "the next run in the shard")
-            forget_member(client, crawl, 0, home.id, run=1)
+            spread.forget(0, worker, run=1)
         await until(lambda: home.finished, "the end at home")
         await worker.stop()
-    assert peek(Redis.from_url(crawl.url), crawl.name).census.waiting == 1
+    assert spread.peek().census.waiting == 1
 
 
-async def test_a_worker_that_is_over_at_home_keeps_what_a_retry_needs(crawl: Crawl, client: Redis) -> None:
+async def test_a_worker_that_is_over_at_home_keeps_what_a_retry_needs(spread: Spread) -> None:
     """A page may have failed there since: what was seen elsewhere is known to nobody else."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await fail_one(worker, of(0))
-        home = worker.worker.home.protocol
+        home = worker.home.protocol
         home.census = Census()
         home._finish(over=True)
         await worker.stop()
-    assert client.hget(keys.meta(keys.Shard(crawl.name, 1)), "cleared") != b"1"
+    assert spread.get("cleared", 1) != b"1"
 
 
-async def test_a_request_of_a_worker_that_listens_opens_the_run_that_has_ended(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_of_a_worker_that_listens_opens_the_run_that_has_ended(spread: Spread) -> None:
     """Others took it for dead. The request, for another shard, came after what hears of the end."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         worker.worker.listen(True)
         worker.seed([])
-        home, shard = (each.protocol for each in worker.worker.dialogues[:2])
+        home, shard = (each.protocol for each in worker.dialogues[:2])
         await until(lambda: home.raised_at is None, "the level is lowered")
-        with cut_off(monkeypatch, worker.worker.home):
-            await until(lambda: worker.worker.home.outage.reason, "the outage")
+        async with cut_off(worker.home):
             worker.put(of(1))
-            client.hset(keys.meta(crawl.name), "phase", "finished")
+            spread.set(0, phase="finished")
         await until(lambda: stored(shard.census) == 1, "it is stored")
         assert not worker.worker.over
         worker.worker.listen(False)
 
 
-async def test_a_worker_that_leaves_opens_the_run_of_what_it_has_put_elsewhere(
-    crawl: Crawl, client: Redis
-) -> None:
+async def test_a_worker_that_leaves_opens_the_run_of_what_it_has_put_elsewhere(spread: Spread) -> None:
     """Others took it for dead, and have finished the run: the next one would delete it."""
-    async with Engine(crawl, identity=SPREAD, concurrency=0) as worker:
+    async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
-        forget_member(client, crawl, 0, worker.worker.home.id, phase="finished")
+        await worker.until_stored()
+        spread.forget(0, worker, phase="finished")
         await worker.worker.stop(10, durable=False)
-    assert client.hget(keys.meta(crawl.name), "phase") == b"open"
+    assert spread.get("phase") == b"open"
 
 
 async def test_a_worker_leaves_if_its_puts_become_certain_meanwhile(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then its exchange lowers the level, which is never raised again."""
-    async with engine(crawl, concurrency=0) as worker:
+    async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        await worker.until_stored()
         level = worker.worker._level
         await until(lambda: not level.needed(), "it is certain")
         answers = iter([True])
@@ -784,16 +773,16 @@ async def test_a_worker_leaves_if_its_puts_become_certain_meanwhile(
 
 
 async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own shard has been waited for by then."""
-    crawl.size = 0
-    async with engine(crawl, concurrency=1) as worker:
+    spread.crawl.size = 0
+    async with spread.engine(concurrency=1) as worker:
         worker.seed([of(0)])
         lease = await leased(worker)
         worker.put(of(1), lease.entry_id)
         worker.worker.ack(lease.entry_id)
-        home, other, _ = (each.protocol for each in worker.worker.dialogues)
+        home, other, _ = (each.protocol for each in worker.dialogues)
         await until(lambda: not (other.outbox or other.under_way), "the link is stored")
         handed_in = asyncio.Event()
 
@@ -810,30 +799,30 @@ async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done
         monkeypatch.setattr(Dialogue, "wait_until_durable", on_disk)
         await worker.worker.stop(10, durable=True)
         assert worker.counts[Count.DEFER] == 1
-    census = peek(client, crawl.name).census
+    census = spread.peek().census
     assert (census.done, census.waiting) == (1, 1)
 
 
-async def test_a_run_is_not_over_because_another_shard_has_ended_it(crawl: Crawl, client: Redis) -> None:
+async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spread) -> None:
     """A retry has opened it again at home: the page there goes on, and what it leads to is stored."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         worker.seed([of(0)])
         lease = await leased(worker)
-        shard = worker.worker.dialogues[2]
-        await until(lambda: not worker.worker.home.protocol.vouches, "the seed is certain")
-        forget_member(client, crawl, 2, shard.id, phase="finished")
+        shard = worker.dialogues[2]
+        await until(lambda: not worker.home.protocol.vouches, "the seed is certain")
+        spread.forget(2, worker, phase="finished")
         worker.put(of(2), lease.entry_id)
         await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
         assert not worker.worker.over
 
 
 async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one for another shard: home was asked as if there were none."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await fail_one(worker, of(1))
-        home = worker.worker.home
+        home = worker.home
         rejoin = home._frontier.rejoin
 
         async def meanwhile(*args: Any) -> Any:
@@ -842,22 +831,19 @@ async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
             return await rejoin(*args)
 
         monkeypatch.setattr(home._frontier, "rejoin", meanwhile)
-        forget_member(client, crawl, 0, home.id, phase="finished")
+        spread.forget(0, worker, phase="finished")
         worker.worker.ask(0)
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+        await worker.until_stored()
         assert not worker.worker.over
 
 
-async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(spread: Spread) -> None:
     """There others may have declared this worker dead, and finished the run."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         worker.seed([of(1)])  # waits: the run stays open, and so does the level
-        shard = worker.worker.dialogues[2]
-        await until(lambda: stored(worker.worker.census) == 1, "the seed is stored")
-        with cut_off(monkeypatch, worker.worker.home):
-            await until(lambda: worker.worker.home.outage.reason, "the outage")
+        shard = worker.dialogues[2]
+        await worker.until_stored(1)
+        async with cut_off(worker.home):
             worker.put(of(2))
             asked = shard.protocol.applied
             await until(lambda: shard.protocol.applied > asked + 1, "exchanges")
@@ -866,13 +852,13 @@ async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(
 
 
 async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_waits_for_home(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if that fills an exchange; it is sent when home is back."""
     full = [n for n in range(9000) if shard_of(b"", b"%d" % n, SHARDS) == 2][:MAX_MOVES]
-    crawl.size = 0
-    async with engine(crawl, concurrency=0) as worker:
-        shard, dues = worker.worker.dialogues[2], []
+    spread.crawl.size = 0
+    async with spread.engine(concurrency=0) as worker:
+        shard, dues = worker.dialogues[2], []
         due_at = shard.pace.due_at
 
         def noted(want: int, moves: int, full: bool, *rest: Any) -> float:
@@ -882,8 +868,7 @@ async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_wait
             return due_at(want, moves, full, *rest)
 
         monkeypatch.setattr(shard.pace, "due_at", noted)
-        with cut_off(monkeypatch, worker.worker.home):
-            await until(lambda: worker.worker.home.outage.reason, "the outage")
+        async with cut_off(worker.home):
             worker.seed(full)
             assert shard.protocol.outbox.full
             await until(lambda: dues, "an exchange without moves")
@@ -892,12 +877,12 @@ async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_wait
 
 
 async def test_home_is_asked_at_once_for_a_put_that_comes_while_it_is_asked(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That exchange lowers the level, which the put needs in its shard."""
-    async with engine(crawl, concurrency=0) as worker:
+    async with spread.engine(concurrency=0) as worker:
         worker.seed([of(0)])
-        home = worker.worker.home
+        home = worker.home
         await until(lambda: home.protocol.raised_at is None, "the level is lowered")
         exchange, due_at, dues = home._frontier.exchange, home.pace.due_at, []
 
@@ -914,33 +899,32 @@ async def test_home_is_asked_at_once_for_a_put_that_comes_while_it_is_asked(
 
 
 async def test_a_worker_leaves_though_home_is_in_the_next_run_and_has_not_confirmed_its_level(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread,
 ) -> None:
     """Its start() has failed, so that nothing of the run before is left: home never confirms it."""
-    async with Engine(crawl, identity=SPREAD) as worker:
+    async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
-        shard = worker.worker.dialogues[1]
+        shard = worker.dialogues[1]
         worker.worker.ack((await leased(worker)).entry_id)
         await until(lambda: shard.protocol.census.done == 1, "the request is done")
-        with cut_off(monkeypatch, worker.worker.home):
-            await until(lambda: worker.worker.home.outage.reason, "the outage")
-            worker.worker.home.protocol.seeding = Seeding.FAILED
-            forget_member(client, crawl, 0, worker.worker.home.id, run=1)
-            worker.worker.home.protocol.census = Census()
-        await until(lambda: worker.worker.home.protocol.finished, "the answer of home")
+        async with cut_off(worker.home):
+            worker.home.protocol.seeding = Seeding.FAILED
+            spread.forget(0, worker, run=1)
+            worker.home.protocol.census = Census()
+        await until(lambda: worker.home.protocol.finished, "the answer of home")
         leaving = asyncio.create_task(worker.worker.stop(30, durable=False))
         await until(leaving.done, "it has left")
-        assert worker.worker.home.protocol.over
+        assert worker.home.protocol.over
 
 
 async def test_a_worker_that_is_stopped_while_all_shards_register_it_leaves_in_all(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another shard may have to get its puts again: home confirms the level for them first."""
-    async with Engine(crawl, identity=SPREAD, concurrency=0) as worker:
+    async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
-        home, shard = worker.worker.dialogues[:2]
+        await worker.until_stored()
+        home, shard = worker.dialogues[:2]
         rejoin = type(home._frontier).rejoin
 
         async def when_leaving(*args: Any) -> Any:
@@ -956,23 +940,23 @@ async def test_a_worker_that_is_stopped_while_all_shards_register_it_leaves_in_a
         monkeypatch.setattr(home._frontier, "rejoin", when_leaving)
         monkeypatch.setattr(shard._frontier, "rejoin", after_home)
         for number, each in enumerate((home, shard)):
-            name = keys.prefix(keys.Shard(crawl.name, number))
-            client.hset(f"{name}worker:{each.id}", "fenced", 1)
-            client.delete(f"{name}in-flight:{each.id}")
+            name = keys.prefix(keys.Shard(spread.crawl.name, number))
+            spread.redis.hset(f"{name}worker:{each.id}", "fenced", 1)
+            spread.redis.delete(f"{name}in-flight:{each.id}")
         await until(lambda: home.outage.reason and shard.outage.reason, "both register it")
         await worker.worker.stop(patience(5), durable=False)
-        assert not any(each._gave_up for each in worker.worker.dialogues)
+        assert not any(each._gave_up for each in worker.dialogues)
 
 
 async def test_a_start_is_complete_if_all_that_it_has_put_elsewhere_is_on_the_disks(
-    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the run waits for another worker with the same arguments, although nothing is missing."""
     started = replace(SPREAD, starts="*one")
-    async with Engine(crawl, identity=SPREAD, concurrency=0) as other:
-        async with Engine(crawl, identity=started, concurrency=0) as worker:
+    async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as other:
+        async with Engine(spread.crawl, identity=started, concurrency=0) as worker:
             worker.seed([of(1)])
-            await until(lambda: stored(worker.worker.census) == 1, "it is stored")
+            await worker.until_stored()
 
             async def on_disk(*args: Any) -> str:
                 return ""
@@ -982,82 +966,78 @@ async def test_a_start_is_complete_if_all_that_it_has_put_elsewhere_is_on_the_di
         assert await other.worker.home._frontier.interrupted_starts() == []
 
 
-async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(crawl: Crawl) -> None:
+async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(spread: Spread) -> None:
     """What it would put is dropped."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         worker.seed([of(0)])
         lease = await leased(worker)
-        home = worker.worker.home
+        home = worker.home
         home.protocol._finish(over=True)
         worker.worker.ack(lease.entry_id)
         assert [type(move) for move in home.protocol.outbox.prefix()] == [Release]
 
 
 async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other_shards(
-    crawl: Crawl, client: Redis, caplog: pytest.LogCaptureFixture
+    spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else it gets no answer there by which it could find the end, and waits for ever."""
-    async with engine(crawl) as worker:
+    async with spread.engine() as worker:
         await fail_one(worker, of(1))
         worker.put(of(2))
-        await until(lambda: stored(worker.worker.census) == 1, "it is stored")
-        shard = worker.worker.dialogues[1]
+        await worker.until_stored()
+        shard = worker.dialogues[1]
         before = shard.id
-        forget_member(client, crawl, 1, before, run=1)
+        spread.forget(1, worker, run=1)
         await until(lambda: shard.protocol.finished, "the answer of the shard")
-        client.hset(keys.meta(keys.Shard(crawl.name, 0)), "run", 1)
+        spread.set(0, run=1)
         await until(lambda: worker.worker.run == 1, "the next run at home")
         await until(lambda: shard.id != before, "the next run in the shard")
-        assert client.smembers(keys.prefix(keys.Shard(crawl.name, 1)) + "members") == {shard.id.encode()}
+        assert spread.redis.smembers(spread.key(1, "members")) == {shard.id.encode()}
     assert "rolled back further" not in caplog.text
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_worker_brings_all_shards_into_the_latest_run_in_which_it_is(
-    crawl: Crawl, client: Redis, ahead: int
+    spread: Spread, ahead: int
 ) -> None:
     """All were rolled back, and who has taken one into its run died: the others follow."""
-    crawl.size = 60
-    async with engine(crawl, concurrency=0) as worker:
+    spread.crawl.size = 60
+    async with spread.engine(concurrency=0) as worker:
         worker.seed(range(20, 60))  # without children: their shards forget what was seen in the run before
-        await until(lambda: stored(worker.worker.census) == 40, "the seeds")
-        client.hset(keys.meta(keys.Shard(crawl.name, ahead)), "run", 1)
-        metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
-        await until(lambda: all(client.hget(meta, "run") == b"1" for meta in metas), "one run")
+        await worker.until_stored(40)
+        spread.set(ahead, run=1)
+        await until(lambda: set(spread.metas("run")) == {b"1"}, "one run")
         worker.slots = worker.capacity = 4
-        for each in worker.worker.dialogues:
+        for each in worker.dialogues:
             each.kick()
         await worker.run()
-        assert crawl.done == dict.fromkeys(range(20, 60), 1)
+        assert spread.crawl.done == dict.fromkeys(range(20, 60), 1)
         assert worker.worker.ending == "finished"
 
 
 async def test_a_worker_that_leaves_brings_all_shards_into_the_latest_run_in_which_it_is(
-    crawl: Crawl, client: Redis
+    spread: Spread,
 ) -> None:
     """It learns of it as it leaves: the next worker to join would delete what the others have."""
-    async with engine(crawl, concurrency=0) as worker:
+    async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1), of(2)])
-        await until(lambda: stored(worker.worker.census) == 2, "the seeds")
+        await worker.until_stored(2)
         await until(lambda: not worker.worker._level.needed(), "they are certain")
-        for each in worker.worker.dialogues:
+        for each in worker.dialogues:
             each.pace.due_at = lambda *of: float("inf")  # type: ignore[method-assign]
             await until(lambda: not each.protocol.under_way, "no exchange")  # noqa: B023
-        client.hset(keys.meta(crawl.name), "run", 1)
-        worker.worker.home.note(Gone(1, 0))
+        spread.set(0, run=1)
+        worker.home.note(Gone(1, 0))
         await worker.stop()
-    metas = [keys.meta(keys.Shard(crawl.name, shard)) for shard in range(SHARDS)]
-    assert [client.hget(meta, "run") for meta in metas] == [b"1"] * SHARDS
+    assert spread.metas("run") == [b"1"] * SHARDS
 
 
-async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(
-    crawl: Crawl, client: Redis
-) -> None:
+async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(spread: Spread) -> None:
     """Home was rolled back: it is in the run before, and cannot end that without the shard."""
-    async with engine(crawl) as worker:
-        shard = worker.worker.dialogues[1]
+    async with spread.engine() as worker:
+        shard = worker.dialogues[1]
         await until(lambda: shard.protocol.applied, "an exchange")
-        forget_member(client, crawl, 1, shard.id, run=1)
+        spread.forget(1, worker, run=1)
         await until(lambda: shard.protocol.finished, "the answer of the shard")
         assert worker.worker.pending
         worker.seed([])
@@ -1065,16 +1045,20 @@ async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answe
         assert worker.worker.ending == "run_over"
 
 
-def producer_of(crawl: Crawl, redis: AsyncRedis, *, durable: bool) -> Producer:
-    return Producer(
-        [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
-        WorkerOptions(ttl_s=60.0, rollback_horizon_s=HORIZON_S),
-        connect=lambda shard: AsyncRedis.from_url(crawl.url), dropped=lambda put: None, durable=durable,
-    )  # fmt: skip
+@asynccontextmanager
+async def producing(crawl: Crawl, *, durable: bool) -> AsyncIterator[Producer]:
+    async with AsyncRedis.from_url(crawl.url) as redis:
+        producer = Producer(
+            [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
+            WorkerOptions(ttl_s=60.0, rollback_horizon_s=HORIZON_S),
+            connect=lambda shard: AsyncRedis.from_url(crawl.url), dropped=lambda put: None, durable=durable,
+        )  # fmt: skip
+        async with producer.joined():
+            yield producer
 
 
 async def test_a_push_whose_join_has_no_answer_joins_once(
-    crawl: Crawl, client: Redis, monkeypatch: pytest.MonkeyPatch
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It repeats the join under the same id: another one would keep the run open until it counts as dead."""
     monkeypatch.setattr(dialogue, "JOIN_PATIENCE_S", 0.0)
@@ -1087,34 +1071,20 @@ async def test_a_push_whose_join_has_no_answer_joins_once(
         return joined
 
     monkeypatch.setattr(Frontier, "join", without_answer)
-    redis = AsyncRedis.from_url(crawl.url)
-    async with producer_of(crawl, redis, durable=False).joined():
-        assert client.scard(keys.prefix(crawl.name) + "members") == 1
-    assert client.scard(keys.prefix(crawl.name) + "members") == 0
-    await redis.aclose()
+    async with producing(spread.crawl, durable=False):
+        assert spread.members()[0] == 1
+    assert spread.members()[0] == 0
 
 
-async def push_when_home_has_ended(crawl: Crawl, client: Redis, **meta: Any) -> None:
-    """Push a request of another shard. Others have taken the push for dead, and have finished the run."""
-    redis = AsyncRedis.from_url(crawl.url)
-    producer = producer_of(crawl, redis, durable=False)
-    async with producer.joined():
-        forget_member(client, crawl, 0, producer.members[0][1], phase="finished", **meta)
-        token = b"%d" % of(2)
-        await producer.put(Put(b"%012d" % 1, Admission.SEEN, token, 0, False, token, None))
-        await producer.hand_in()
-        assert client.hget(keys.meta(crawl.name), "phase") == b"open"
-    await redis.aclose()
-
-
-async def test_a_push_opens_the_run_of_what_it_has_put_elsewhere(crawl: Crawl, client: Redis) -> None:
-    """Else the next run would delete it."""
-    await push_when_home_has_ended(crawl, client)
-
-
-async def test_what_a_push_has_put_elsewhere_is_missing_when_the_run_was_cleared(
-    crawl: Crawl, client: Redis
-) -> None:
-    """The next run deletes it: it says so."""
-    with pytest.raises(FrontierRefused, match="the crawl was deleted, or replaced"):
-        await push_when_home_has_ended(crawl, client, cleared=1)
+@pytest.mark.parametrize("cleared", [False, True])
+async def test_a_push_opens_the_run_of_what_it_has_put_elsewhere(spread: Spread, cleared: bool) -> None:
+    """Others have taken the push for dead, and have finished the run: what was cleared, it reports."""
+    refused = pytest.raises(FrontierRefused, match="the crawl was deleted, or replaced")
+    with refused if cleared else nullcontext():
+        async with producing(spread.crawl, durable=False) as producer:
+            meta = {"cleared": 1} if cleared else {}
+            spread.forget_id(0, producer.members[0][1], phase="finished", **meta)
+            token = b"%d" % of(2)
+            await producer.put(Put(b"%012d" % 1, Admission.SEEN, token, 0, False, token, None))
+            await producer.hand_in()
+            assert spread.get("phase") == b"open"
