@@ -1046,11 +1046,11 @@ async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answe
 
 
 @asynccontextmanager
-async def producing(crawl: Crawl, *, durable: bool) -> AsyncIterator[Producer]:
+async def producing(crawl: Crawl, *, durable: bool, shards: int = SHARDS) -> AsyncIterator[Producer]:
     async with AsyncRedis.from_url(crawl.url) as redis:
         producer = Producer(
-            [Frontier(redis, crawl.name, ORDER, shard=shard) for shard in range(SHARDS)], SPREAD,
-            WorkerOptions(ttl_s=60.0, rollback_horizon_s=HORIZON_S),
+            [Frontier(redis, crawl.name, ORDER, shard=n) for n in range(shards)],
+            replace(SPREAD, shards=shards), WorkerOptions(ttl_s=60.0, rollback_horizon_s=HORIZON_S),
             connect=lambda shard: AsyncRedis.from_url(crawl.url), dropped=lambda put: None, durable=durable,
         )  # fmt: skip
         async with producer.joined():
@@ -1088,3 +1088,12 @@ async def test_a_push_opens_the_run_of_what_it_has_put_elsewhere(spread: Spread,
             await producer.put(Put(b"%012d" % 1, Admission.SEEN, token, 0, False, token, None))
             await producer.hand_in()
             assert spread.get("phase") == b"open"
+
+
+async def test_a_push_ends_when_other_workers_have_finished_the_run(spread: Spread) -> None:
+    """A finished run applies no exchange without moves: its answer is enough."""
+    async with producing(spread.crawl, durable=False, shards=1) as producer:
+        await producer.put(Put(b"%012d" % 1, Admission.SEEN, b"token", 0, False, b"payload", None))
+        await producer.hand_in()
+        spread.set(0, phase="finished")
+    assert spread.get("phase") == b"finished"

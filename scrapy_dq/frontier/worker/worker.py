@@ -192,8 +192,11 @@ class Worker:
         Puts without a parent in other shards keep the run open only if home has confirmed that, too.
         """
         of = self._protocols[shard]
-        said = of.applied > since and not (of.outbox or of.rejoins)
-        return said and (shard != HOME or self._level.is_raised())
+        if of.outbox or of.rejoins:
+            return False
+        if of.finished and of.composed > since and not of.under_way:
+            return True  # other workers have finished the run: it applies no exchange without moves
+        return of.applied > since and (shard != HOME or self._level.is_raised())
 
     @property
     def outage(self) -> str:
