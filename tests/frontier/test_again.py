@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from scrapy_dq.frontier.model import Admission, Census, Move, Status
-from support.live_frontier import HandWorker, LiveFrontier, ack, again, entry_id, numbers, put
+from scrapy_dq.frontier.model import Admission, Census, Move, Order, Status
+from support.live_frontier import HandWorker, LiveFrontier, ack, again, entry_id, numbers, partitions, put
 
 pytestmark = pytest.mark.usefixtures("sound")
 
@@ -30,6 +31,20 @@ def test_it_waits_until_it_is_due(live: LiveFrontier, holder: HandWorker) -> Non
     assert (lease.entry_id, lease.payload, lease.attempts) == (entry_id(101), b"later", 0)
     receipt = holder.exchange(ack(101))
     assert (receipt.status, receipt.census.done) == (Status.FINISHED, 2)
+
+
+def test_it_keeps_its_partition_and_gets_a_new_priority(
+    open_frontier: Callable[..., LiveFrontier],
+) -> None:
+    """Of what is due, the new pages come first, if that is what is asked for."""
+    live = open_frontier(Order.PRIORITY_FIFO)
+    worker = HandWorker(live, "worker")
+    worker.exchange(*(put(n, partition=b"p") for n in (1, 2)))
+    assert sorted(worker.take(2)) == [1, 2]
+    worker.exchange(again(1, -5, due_in=10), again(2, due_in=20))
+    live.advance(30)
+    receipt = worker.exchange(want=2)
+    assert (numbers(receipt), partitions(receipt)) == ([102, 101], [b"p", b"p"])
 
 
 def test_after_a_roll_back_there_is_one_of_it(live: LiveFrontier, holder: HandWorker) -> None:

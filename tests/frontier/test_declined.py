@@ -16,9 +16,13 @@ from support.live_frontier import (
     LiveFrontier,
     ack,
     decline,
+    limited,
     numbers,
     partition_of,
     put,
+    release,
+    sent,
+    waits,
 )
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=True)
@@ -57,6 +61,94 @@ def test_nothing_is_buried_while_a_present_worker_may_serve_it(
         receipt = each.exchange(want=5)
     assert (receipt.status, receipt.census.dead, receipt.census.unserved) == (Status.FINISHED, 1, 1)
     assert receipt.census.waiting == receipt.census.declined == 0
+
+
+def test_an_entry_that_is_given_back_goes_not_to_those_that_declined_it(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A release, and a worker that leaves, keep who cannot serve it."""
+    declines(worker, 1, 2)
+    other.take(2)
+    other.exchange(release(1))
+    third = HandWorker(live, "third")
+    other.leave()
+    assert numbers(worker.exchange(want=5)) == []
+    assert sorted(third.take(5)) == [1, 2]
+
+
+def test_a_worker_that_rejoins_is_still_known_to_have_declined(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A rejoin changes its id, and not what its code can serve."""
+    declines(worker, 1)
+    worker.rejoin("another id")
+    assert numbers(worker.exchange(want=5)) == []
+    assert numbers(other.exchange(want=5)) == [1]
+
+
+def test_one_that_others_have_declined_does_not_wait_for_the_end_of_the_backlog(
+    worker: HandWorker, other: HandWorker
+) -> None:
+    """Each exchange offers one; the others come when nothing else is left."""
+    declines(worker, 1, 2, 3)
+    worker.exchange(*(put(n) for n in range(4, 8)))
+    assert other.take(4) == [1, 4, 5, 6]
+    assert other.take(3) == [2, 7, 3]
+
+
+def test_delays_hold_for_declined_entries(live: LiveFrontier, partitioning: str) -> None:
+    """They are sent one by one, after the earlier requests to their site."""
+    if partitioning == "none":
+        pytest.skip("without partitions there are no limits")
+    crawl, soon = limited(100.0), Terms(ahead_s=50.0)
+    worker, other = HandWorker(live, "worker", crawl), HandWorker(live, "other", crawl)
+    worker.exchange(put(1), put(2))
+    for n in (1, 2):
+        assert worker.take(1, soon) == [n]
+        worker.exchange(decline(n))
+        live.advance(100.0)
+    assert numbers(other.exchange(want=2, terms=soon)) == [1]
+    assert numbers(other.exchange(want=2, terms=soon)) == []
+    other.exchange(terms=Terms(notes=(sent(1),)))
+    assert numbers(other.exchange(want=2, terms=soon)) == []
+    live.advance(60.0)
+    (left,) = waits(other.exchange(want=2, terms=soon)).values()
+    assert left == 40
+
+
+def test_a_worker_is_offered_no_more_than_it_has_room_for(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """As with the backlog: else it would give back what fills its buffer, and get it again."""
+    declines(worker, 1, 2, 3, 4, 5, 6)
+    terms = Terms(most=3, here={partition_of(1): (1, 2)})
+    assert numbers(other.exchange(want=9, terms=terms)) == [1, 2]
+
+
+def test_a_blocked_partition_offers_nothing(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """Its site has asked to be left alone."""
+    declines(worker, 1)
+    live.limit(partition_of(1), block_s=1000.0)
+    assert numbers(other.exchange(want=5)) == []
+
+
+def test_a_suspect_stays_one(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """A page that kills its workers is charged, and a worker that has declined it gets it no more."""
+    declines(worker, 1)
+    assert other.take(1) == [1]
+    worker.reclaim("other")
+    third = HandWorker(live, "third")
+    for attempts in (0, 1):
+        assert numbers(worker.exchange(want=5)) == []
+        (lease,) = third.exchange(want=5).leases
+        assert (lease.suspect, lease.attempts) == (True, attempts)
+        worker.reclaim(third.worker_id)
+        third = HandWorker(live, f"third {attempts}")
+    (lease,) = third.exchange(want=5).leases
+    worker.fence(third.worker_id, gone=True)
+    assert worker.drain(third.worker_id) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("seeding", [2, 3])
