@@ -47,6 +47,8 @@ SLOW_START = spider_of(
 LATE_LINKS = spider_of(
     TIMED
     + """
+    start = GatheredSpider.seeds  # its callbacks wait
+
     async def parse(self, response):
         path = page_path(response)
         self.record("start", path)
