@@ -9,7 +9,7 @@ from benchmarks.part import Bar
 from benchmarks.redis_here import found_kinds, start_redis, used_seconds
 from benchmarks.sample import puts
 from benchmarks.tables import markdown, ratios, spread
-from scrapy_dq.frontier.model import Ack, Put
+from scrapy_dq.frontier.moves import Ack, Put
 from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import Kind, RedisServer
 

@@ -16,7 +16,7 @@ from benchmarks.pictures import curves
 from benchmarks.redis_here import start_redis, titled, used_seconds
 from benchmarks.sample import puts
 from benchmarks.tables import markdown, ratios, spread
-from scrapy_dq.frontier.model import Ack
+from scrapy_dq.frontier.moves import Ack
 
 PENDING = [10_000, 100_000, 1_000_000, 5_000_000]
 PARTITIONS = [10, 1_000, 100_000]

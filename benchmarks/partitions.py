@@ -25,7 +25,8 @@ from benchmarks.tables import markdown, ratios, spread, tell, write_json
 from scrapy_dq.frontier import Frontier, wire
 from scrapy_dq.frontier.calls import Exchange
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Ack, Admission, Limits, Move, Order, Put, Receipt, Seeding
+from scrapy_dq.frontier.model import Admission, Limits, Order, Receipt, Seeding
+from scrapy_dq.frontier.moves import Ack, Move, Put
 from support.redis_server import RedisServer
 
 COUNTS = [10, 100, 1_000, 10_000, 100_000]

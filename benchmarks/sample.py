@@ -12,7 +12,8 @@ from typing import Any
 from scrapy import Request, Spider
 
 from scrapy_dq.codec import Codec
-from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.frontier.model import Admission
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.scheduling.admission import entry_ids
 
 DOCUMENTATION = Path(__file__).with_name("documentation_urls.txt.gz")

@@ -21,7 +21,8 @@ from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Lease, Order, Put, Receipt
+from scrapy_dq.frontier.model import Admission, Lease, Order, Receipt
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions

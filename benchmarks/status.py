@@ -21,7 +21,8 @@ from benchmarks.partitions import MOVES, Cost, OneWorker, batches, puts
 from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier import limit
-from scrapy_dq.frontier.model import Limits, Put
+from scrapy_dq.frontier.model import Limits
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.snapshot import watched
 from scrapy_dq.settings import Config

@@ -25,7 +25,8 @@ from benchmarks.tables import markdown, ratios, spread
 from scrapy_dq.codec import Codec
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Order, Put
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Order
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.reclaim import DRAIN_LIMIT, Reclaimer
 from support.project import PLAIN, Project

@@ -20,7 +20,7 @@ from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import Put
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.options import WorkerOptions
 
 MAX_REASONS = 1_000

@@ -11,7 +11,8 @@ from scrapy import Request
 
 from scrapy_dq.adoption.plain_pickle import NotPlain
 from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
-from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Put
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.text import printable, prose_without_logins, url_error
 

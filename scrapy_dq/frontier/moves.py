@@ -1,26 +1,169 @@
-"""The fields of a move, as they are written to disk. wire.py makes of them what lua/lib/moves.lua reads."""
+"""The moves of an exchange, and their fields as they are written to disk.
+
+wire.py makes of them what lua/moves/endings.lua reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
-from scrapy_dq.frontier.model import (
-    ENTRY_ID_BYTES,
-    Ack,
-    Admission,
-    Again,
-    Bury,
-    Decline,
-    Defer,
-    Fail,
-    Move,
-    Put,
-    Release,
-    clamped,
-)
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, clamped
+
+
+@dataclass(slots=True)
+class Put:
+    """A new entry on its way to the backlog."""
+
+    entry_id: bytes
+    admission: Admission
+    token: bytes
+    priority: int
+    start: int
+    """A StartQueue."""
+    payload: bytes
+    parent: bytes | None = None
+    """Entry id of the lease whose callback yielded it; None: no lease; empty: not relevant any more, because
+    it is `once` and confirmed."""
+    source: Any = field(default=None, repr=False, compare=False)
+    """Returned to the caller if the put is dropped as a duplicate; never sent, and may be None by then."""
+    partition: bytes = b""
+    """UTF-8 without control characters, at most MAX_PARTITION_BYTES."""
+    due_at: float = 0.0
+    """Earliest time of a lease, in seconds of this process's monotonic clock."""
+    not_before_s: float = 0.0
+    """Earliest time of a lease, in seconds since 1970 by the clock of Redis."""
+    reason: str = ""
+    """Why it cannot be served: it becomes a dead letter at once; empty: it can."""
+    known_as: bytes = b""
+    """Its fingerprint in the scheduler whose crawl was adopted: 20 bytes; empty: none."""
+    most: int = 0
+    """It is refused if at least this many entries wait in the crawl; only with Admission.ID. 0: no limit."""
+    message: bytes = b""
+    """Of a stream, if it was made from one: `<stream> 0 <id>`. It is acknowledged when all of it is done."""
+    once: bool = field(default=False, compare=False)
+    """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
+    token is forgotten once the log has retired it; if the lease is of another shard and ends later, once that
+    is certain (`worker/child_tokens.py`). Only with Admission.ID."""
+    number: int = field(default=0, compare=False)
+    """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
+    fresh: bool = field(default=True, compare=False)
+    """Certainly not stored yet: if it was already seen, it is a duplicate. If False, the put itself may have
+    been stored before."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the move takes in an exchange."""
+        return (
+            len(self.payload)
+            + len(self.token)
+            + len(self.partition)
+            + len(self.message)
+            + ENTRY_ID_BYTES
+            + 16
+        )
+
+
+@dataclass(slots=True)
+class Ack:
+    """The work is done; the entry is gone."""
+
+    entry_id: bytes
+    never_sent: bool = False
+    """Its request was not sent to any site: it counts against no budget, nor as a page."""
+    size: ClassVar[int] = ENTRY_ID_BYTES
+
+
+@dataclass(slots=True)
+class Release:
+    """The entry goes back to its place in the backlog; no attempt is charged."""
+
+    entry_id: bytes
+    size: ClassVar[int] = ENTRY_ID_BYTES
+
+
+@dataclass(slots=True)
+class Bury:
+    """The entry becomes a dead letter, with the reason."""
+
+    entry_id: bytes
+    reason: str
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.reason)
+
+
+@dataclass(slots=True)
+class Fail:
+    """The work has failed for good: the entry counts as settled, and a copy is kept for a retry."""
+
+    entry_id: bytes
+    reason: str
+    label: str
+    """Shown where payloads cannot be read: the URL."""
+    never_sent: bool = False
+    """As of `Ack`."""
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.reason) + len(self.label)
+
+
+@dataclass(slots=True)
+class Again:
+    """The work is done, and is to be done again: the entry waits in `delayed`, under another id.
+
+    Under the same one, a worker that was taken for dead, and still has the work before, would end this, too.
+    """
+
+    entry_id: bytes
+    next_id: bytes
+    """Made of `entry_id` alone: whoever does the work once more, after a loss, uses the same."""
+    payload: bytes
+    """What is leased then."""
+    priority: int
+    start: int
+    """A StartQueue."""
+    due_at: float
+    """Earliest time of the next lease, in seconds of this process's monotonic clock."""
+    never_sent: bool = False
+    """As of `Ack`."""
+
+    @property
+    def size(self) -> int:
+        return 2 * ENTRY_ID_BYTES + len(self.payload) + 16
+
+
+@dataclass(slots=True)
+class Decline:
+    """The code of this worker cannot serve the entry: the other workers are offered it."""
+
+    entry_id: bytes
+    reason: str
+    fingerprint: bytes = b""
+    """If no worker serves the request, it is removed from the seen set. Empty: there is none."""
+
+    @property
+    def size(self) -> int:
+        return ENTRY_ID_BYTES + len(self.reason) + len(self.fingerprint)
+
+
+@dataclass(slots=True)
+class Defer:
+    """The work is done; what ends the lease follows when its puts in other shards are certain."""
+
+    entry_id: bytes
+    size: ClassVar[int] = ENTRY_ID_BYTES
+
+
+Ending = Ack | Fail | Bury | Again
+"""A move with which the work of a lease is over."""
+Return = Release | Decline
+"""A move that gives a lease back: its work is not done."""
+Move = Put | Return | Defer | Ending
 
 _KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer, Again, Decline)
 _NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}

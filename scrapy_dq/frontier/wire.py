@@ -14,7 +14,6 @@ from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
-    Again,
     Audited,
     Block,
     Census,
@@ -24,10 +23,8 @@ from scrapy_dq.frontier.model import (
     Lease,
     Limits,
     Member,
-    Move,
     Note,
     Notices,
-    Put,
     Receipt,
     Seen,
     Sent,
@@ -35,7 +32,7 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
-from scrapy_dq.frontier.moves import fields_of
+from scrapy_dq.frontier.moves import Again, Move, Put, fields_of
 from scrapy_dq.frontier.rights import acl_of
 
 MAX_BY_BYTES = 80

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission, Put
+from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
+from scrapy_dq.frontier.moves import Put
 
 if TYPE_CHECKING:
 

@@ -15,14 +15,8 @@ from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import options_of
 from scrapy_dq.frontier.admin.overview import order_of
 from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import (
-    FrontierError,
-    FrontierLost,
-    FrontierUnavailable,
-    Order,
-    Put,
-    Status,
-)
+from scrapy_dq.frontier.model import FrontierError, FrontierLost, FrontierUnavailable, Order, Status
+from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.worker.dialogue import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.worker import Worker
@@ -353,7 +347,7 @@ class Member(Listener):
     def rolled_back(self, parentless: bool) -> None:
         self._forgotten = self._forgotten or parentless  # reported; what was put since is stored again
 
-    def counted(self, what: Count, amount: float) -> None:
+    def counted(self, what: Count | type[Move], amount: float) -> None:
         if what is Count.EXCHANGE:
             if self._away:
                 self._away = False

@@ -6,7 +6,8 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, FrontierUnavailable, Put
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, FrontierUnavailable
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.calls import Putting, ShutDown
 

@@ -19,7 +19,8 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
-from scrapy_dq.frontier.model import Admission, Put, StartQueue
+from scrapy_dq.frontier.model import Admission, StartQueue
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.revisits.policy import BadRevisit
 from scrapy_dq.revisits.revisits import Revisits

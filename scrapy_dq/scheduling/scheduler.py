@@ -18,7 +18,8 @@ from twisted.internet.defer import Deferred
 
 from scrapy_dq.codec import CannotDecode, CannotServe
 from scrapy_dq.codec.shown import url_of
-from scrapy_dq.frontier.model import Admission, Lease, Put
+from scrapy_dq.frontier.model import Admission, Lease
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.hostnames import bound_punycode
 from scrapy_dq.revisits.visit import KEY as VISIT
 from scrapy_dq.scheduling.admission import Admissions

@@ -22,7 +22,8 @@ from scrapy_dq.environment import compared, data_dir, need_asyncio
 from scrapy_dq.extras import pip_install
 from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import FrontierError, Hold, Put, Status, Words
+from scrapy_dq.frontier.model import FrontierError, Hold, Status, Words
+from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Defer, Fail, Move, Put, Release
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
@@ -57,19 +58,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
 """Leases held at once if CONCURRENT_REQUESTS is 0."""
-_COUNTERS = {
+_COUNTERS: dict[Count | type[Move], str] = {
     Count.EXCHANGE: stats.EXCHANGES,
     Count.SECONDS: stats.EXCHANGE_SECONDS,
     Count.ERROR: stats.REDIS_ERRORS,
     Count.REJOIN: stats.REJOINS,
     Count.RECLAIM: stats.RECLAIMED,
-    Count.ACK: stats.ACKED,
-    Count.AGAIN: stats.REVISITS,
-    Count.RELEASE: stats.RELEASED,
-    Count.DEFER: stats.DEFERRED,
-    Count.BURY: stats.BURIED,
-    Count.DECLINE: stats.DECLINED,
-    Count.FAIL: stats.FAILED,
+    Ack: stats.ACKED,
+    Again: stats.REVISITS,
+    Release: stats.RELEASED,
+    Defer: stats.DEFERRED,
+    Bury: stats.BURIED,
+    Decline: stats.DECLINED,
+    Fail: stats.FAILED,
 }
 
 
@@ -350,7 +351,7 @@ class Session(Listener):
             logger.info("Crawl %r: all workers were asked to stop", self.config.crawl)
             self.settlement.close_spider("stopped")
 
-    def counted(self, what: Count, amount: float) -> None:
+    def counted(self, what: Count | type[Move], amount: float) -> None:
         if what in _COUNTERS:
             self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
         if what is Count.ERROR:

@@ -31,7 +31,8 @@ from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_dq.codec import formats
-from scrapy_dq.frontier.model import Lease, Put
+from scrapy_dq.frontier.model import Lease
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError

@@ -20,7 +20,8 @@ from scrapy_dq.frontier import kept, keys
 from scrapy_dq.frontier.admin.entries import look_at_entries
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.keys import shard_of
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Order, Seen
+from scrapy_dq.frontier.model import Admission, Order, Seen
+from scrapy_dq.frontier.moves import Ack, Bury, Fail
 from scrapy_dq.frontier.records import PLACES, Entry
 from scrapy_dq.inspection.entries import matches
 from support.live_frontier import SLOW, HandWorker, LiveFrontier, bury, decline, fail, limited, put, release

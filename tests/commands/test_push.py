@@ -21,7 +21,8 @@ from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.producer import Producer
-from scrapy_dq.frontier.model import Ack, Census, Fail, FrontierRefused, Limits, Member
+from scrapy_dq.frontier.model import Census, FrontierRefused, Limits, Member
+from scrapy_dq.frontier.moves import Ack, Fail
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.pushing import pusher
 from scrapy_dq.pushing.lines import Splitter

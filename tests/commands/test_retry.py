@@ -12,7 +12,8 @@ from commands.test_listing import end_badly
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek, records
 from scrapy_dq.frontier.admin import retry
-from scrapy_dq.frontier.model import Fail, FrontierRefused, Status
+from scrapy_dq.frontier.model import FrontierRefused, Status
+from scrapy_dq.frontier.moves import Fail
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, puts
 from support.redis_server import RedisServer
 from support.stored_requests import stored

@@ -17,7 +17,8 @@ from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import Retried, forget, kept, keys, limit, peek, retry, shared_stats
 from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.keys import shard_of
-from scrapy_dq.frontier.model import Admission, Defer, Put, StartQueue, Terms
+from scrapy_dq.frontier.model import Admission, StartQueue, Terms
+from scrapy_dq.frontier.moves import Defer, Put
 from scrapy_dq.inspection.history import Event, is_known, read_events, said
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.settings import Config

@@ -24,7 +24,8 @@ pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 
 from scrapy_dq.frontier.admin.entries import kept
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
+from scrapy_dq.frontier.model import Admission, Order
+from scrapy_dq.frontier.moves import Bury, Fail
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection import entries
 from scrapy_dq.inspection.entries import cause_of, host_of, read_failures

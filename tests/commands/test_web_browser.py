@@ -26,7 +26,8 @@ from playwright import sync_api
 
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.model import Admission, Bury, Fail, Order
+from scrapy_dq.frontier.model import Admission, Order
+from scrapy_dq.frontier.moves import Bury, Fail
 from support.failed_records import add_hostile
 from support.given import StartProxy, StartRedis
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scrapy_dq.frontier.model import Admission, Census, Move, Order, Status
+from scrapy_dq.frontier.model import Admission, Census, Order, Status
+from scrapy_dq.frontier.moves import Move
 from support.live_frontier import HandWorker, LiveFrontier, ack, again, entry_id, numbers, partitions, put
 
 pytestmark = pytest.mark.usefixtures("sound")

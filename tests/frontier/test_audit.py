@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier import forget
-from scrapy_dq.frontier.model import Admission, Audited, Move, Order, Receipt, Status
+from scrapy_dq.frontier.model import Admission, Audited, Order, Receipt, Status
+from scrapy_dq.frontier.moves import Move
 from scrapy_dq.frontier.worker.audit import audit, told
 from support.live_frontier import (
     IDENTITY,

@@ -9,20 +9,8 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import peek, retry
-from scrapy_dq.frontier.model import (
-    Ack,
-    Bury,
-    Claim,
-    Fail,
-    Lease,
-    Move,
-    Order,
-    Receipt,
-    Release,
-    StartKeys,
-    Status,
-    Terms,
-)
+from scrapy_dq.frontier.model import Claim, Lease, Order, Receipt, StartKeys, Status, Terms
+from scrapy_dq.frontier.moves import Ack, Bury, Fail, Move, Release
 from support.live_frontier import HandWorker, LiveFrontier, limited, put
 from support.redis_server import RedisServer
 

@@ -9,7 +9,8 @@ import pytest
 
 from scrapy_dq.frontier import peek, retry
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.model import Defer, Limits, Move, Status
+from scrapy_dq.frontier.model import Limits, Status
+from scrapy_dq.frontier.moves import Defer, Move
 from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from scrapy_dq.frontier import forget
-from scrapy_dq.frontier.model import Admission, Put, Seen
+from scrapy_dq.frontier.model import Admission, Seen
+from scrapy_dq.frontier.moves import Put
 from support.live_frontier import HandWorker, LiveFrontier, ack, limited, put
 
 

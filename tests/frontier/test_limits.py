@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.model import Release, Status, Terms
+from scrapy_dq.frontier.model import Status, Terms
+from scrapy_dq.frontier.moves import Release
 from support.live_frontier import (
     SLOW,
     HandWorker,

@@ -16,13 +16,13 @@ from scrapy_dq.frontier.model import (
     Lease,
     Member,
     Parentless,
-    Put,
     Rejoined,
     Seeding,
     Seen,
     Status,
     Terms,
 )
+from scrapy_dq.frontier.moves import Put
 from support.live_frontier import (
     IDENTITY,
     PROGRAM,

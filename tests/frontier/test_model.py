@@ -23,28 +23,20 @@ from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
-    Ack,
     Admission,
-    Again,
     Block,
-    Bury,
-    Decline,
-    Fail,
     Limits,
     Member,
-    Move,
     Order,
     Parentless,
-    Put,
     Receipt,
-    Release,
     Seeding,
     Seen,
     Sent,
     Status,
     Terms,
 )
-from scrapy_dq.frontier.moves import next_id
+from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Fail, Move, Put, Release, next_id
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support.compact import compacted
 from support.live_frontier import LiveFrontier

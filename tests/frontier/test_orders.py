@@ -15,7 +15,8 @@ from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.spiders import Spider
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_LEASES, MAX_MOVES, Order, Put, StartQueue
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_LEASES, MAX_MOVES, Order, StartQueue
+from scrapy_dq.frontier.moves import Put
 from support.live_frontier import (
     IDENTITY,
     HandWorker,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scrapy_dq.frontier.model import Ack, Move, Sent, Terms
+from scrapy_dq.frontier.model import Sent, Terms
+from scrapy_dq.frontier.moves import Ack, Move
 from support.live_frontier import (
     NARROW,
     SLOW,

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Put, Seen, Terms
+from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Seen, Terms
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 from support.live_frontier import IDENTITY, PROGRAM, SLOW, HandWorker, LiveFrontier, ack, put
 

@@ -13,7 +13,8 @@ import pytest
 from scrapy_dq.frontier import Retried, kept, peek, retry
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.retry import _batches, retry_records
-from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Move, Status
+from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Status
+from scrapy_dq.frontier.moves import Move
 from scrapy_dq.frontier.reader import ReadPace
 from support.live_frontier import (
     IDENTITY,

@@ -16,17 +16,16 @@ from scrapy_dq.frontier.frontier import Frontier, Home
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
     UNFINISHED,
-    Defer,
     FrontierRefused,
     Gone,
     Joined,
     Member,
-    Release,
     RunOver,
     Seeding,
     Status,
     Terms,
 )
+from scrapy_dq.frontier.moves import Defer, Release
 from support import stored
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put
 

@@ -18,7 +18,8 @@ from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape, ShardOf
 from scrapy_dq.frontier.archive.parts import Part
 from scrapy_dq.frontier.keys import Shard
-from scrapy_dq.frontier.model import Ack, Admission, Bury, Fail, Lease, Move, Put, Release, Seen
+from scrapy_dq.frontier.model import Admission, Lease, Seen
+from scrapy_dq.frontier.moves import Ack, Bury, Fail, Move, Put, Release
 from support.live_frontier import HandWorker, let_idle, put
 from support.redis_server import RedisServer
 from support.stored import roll_back

@@ -20,20 +20,19 @@ from scrapy_dq.frontier.archive.header import header_of
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
 from scrapy_dq.frontier.archive.parts import Part
 from scrapy_dq.frontier.model import (
-    Ack,
     Admission,
     Claim,
     FrontierError,
     FrontierRefused,
     Limits,
     Order,
-    Put,
     Receipt,
     Seen,
     StartKeys,
     Status,
     Terms,
 )
+from scrapy_dq.frontier.moves import Ack, Put
 from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import (
     IDENTITY,

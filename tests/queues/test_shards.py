@@ -11,7 +11,7 @@ import pytest
 
 from queues.conftest import Background, join_crawl
 from scrapy_dq import Queue
-from scrapy_dq.frontier.model import Put
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from support.waiting import wait_until
 

@@ -13,7 +13,8 @@ from queues.conftest import Background
 from scrapy_dq import Queue
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.keys import shard_of
-from scrapy_dq.frontier.model import FrontierUnavailable, Put
+from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import calls
 from scrapy_dq.queue.calls import Get

@@ -18,12 +18,12 @@ from scrapy_dq.frontier.model import (
     Admission,
     Lease,
     Limits,
-    Put,
     Seeding,
     StartKeys,
     Status,
     Words,
 )
+from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
@@ -501,7 +501,7 @@ class Crawler(Listener):
             self.stop("stopped")
         self._wake()
 
-    def counted(self, what: Count, amount: float) -> None:
+    def counted(self, what: Count | type[Move], amount: float) -> None:
         if what is Count.EXCHANGE:
             self._entered()
             if self.worker.max_pages_reached:

@@ -9,7 +9,8 @@ from typing import Any
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import Admission, FrontierError, Put
+from scrapy_dq.frontier.model import Admission, FrontierError
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.crawler import identity_of

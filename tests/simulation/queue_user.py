@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier.moves import Move
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.queue import member as member_module
 from scrapy_dq.queue.calls import Call, Get, ShutDown, putting
@@ -90,7 +91,7 @@ class _Member(Member):
 
     user: QueueUser
 
-    def counted(self, what: Count, amount: float) -> None:
+    def counted(self, what: Count | type[Move], amount: float) -> None:
         super().counted(what, amount)
         self.user.counted(what)
 

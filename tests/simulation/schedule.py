@@ -33,7 +33,7 @@ MOST_EXCHANGES = 2_000
 whose clock was set back takes 60 s."""
 LOOK_S = 0.2
 PUT, RELEASE = 0, 2
-"""The kinds of two packed moves (moves.lua)."""
+"""The kinds of two packed moves (endings.lua)."""
 MOST_MOVES = 10_000
 """No schedule has as many: an outbox that holds them in memory needs no disk."""
 MOST_STARTS = 100
@@ -58,7 +58,7 @@ class Report:
 
 
 def unpacked(moves: bytes) -> Any:
-    """Return the moves of an exchange, as lua/lib/moves.lua reads them."""
+    """Return the moves of an exchange, as lua/moves/endings.lua reads them."""
     return msgpack.unpackb(moves, raw=True)
 
 

@@ -18,22 +18,14 @@ from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
-    Ack,
     Admission,
-    Again,
     Block,
-    Bury,
-    Decline,
-    Fail,
     Joined,
     Limits,
-    Move,
     Order,
     Parentless,
-    Put,
     Receipt,
     Rejoined,
-    Release,
     Seeding,
     Seen,
     Sent,
@@ -42,6 +34,7 @@ from scrapy_dq.frontier.model import (
     Status,
     Terms,
 )
+from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Fail, Move, Put, Release
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from support import stored, stored_counts
 from support.stored import HISTORY as HISTORY

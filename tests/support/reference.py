@@ -11,24 +11,16 @@ from scrapy_dq.frontier.admin.control import Word
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     PRIORITY_LIMIT,
-    Ack,
     Admission,
-    Again,
     Block,
-    Bury,
     Census,
-    Decline,
-    Fail,
     Hold,
     Joined,
     Lease,
-    Move,
     Order,
     Parentless,
-    Put,
     Receipt,
     Rejoined,
-    Release,
     Seeding,
     Sent,
     StartQueue,
@@ -36,6 +28,7 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
+from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Fail, Move, Put, Release
 from support.reference_partitions import UNIT_S, Declined, Entry, Partitions, Worker, units
 
 NO_TERMS = Terms()

@@ -8,10 +8,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.frontier.model import (
-    PRIORITY_LIMIT,
+from scrapy_dq.frontier.model import PRIORITY_LIMIT, Admission
+from scrapy_dq.frontier.moves import (
+    _KINDS,
     Ack,
-    Admission,
     Again,
     Bury,
     Decline,
@@ -20,8 +20,9 @@ from scrapy_dq.frontier.model import (
     Move,
     Put,
     Release,
+    fields_of,
+    move_of,
 )
-from scrapy_dq.frontier.moves import _KINDS, fields_of, move_of
 
 ID = b"%012d" % 1
 PUT: dict[str, Any] = {

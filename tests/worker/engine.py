@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Put, Words
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Words
+from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.scripts import Function, Script
 from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -136,7 +137,7 @@ class Engine(Listener):
         self.may_end.set()
         self.works: dict[bytes, asyncio.Task[None]] = {}
         self.dropped: list[Put] = []
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[Count | type[Move]] = Counter()
         self.told_lost = self.told_finished = 0
         self.words: list[Words] = []
         self._join = join
@@ -280,7 +281,7 @@ class Engine(Listener):
     def told(self, before: Words, words: Words) -> None:
         self.words.append(words)
 
-    def counted(self, what: Count, amount: float) -> None:
+    def counted(self, what: Count | type[Move], amount: float) -> None:
         self.counts[what] += amount  # type: ignore[assignment]
 
     @property

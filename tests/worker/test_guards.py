@@ -16,17 +16,15 @@ from scrapy_dq.frontier.model import (
     Block,
     Census,
     Lease,
-    Move,
     Parentless,
-    Put,
     Receipt,
     Rejoined,
-    Release,
     Seeding,
     Sent,
     Status,
     Words,
 )
+from scrapy_dq.frontier.moves import Move, Put, Release
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker import dialogue as module
 from support.spoken import Spoken

@@ -13,7 +13,8 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from scrapy_dq.frontier.model import Ack, Admission, FrontierUnavailable, Lease, Move, Put
+from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Lease
+from scrapy_dq.frontier.moves import Ack, Move, Put
 from scrapy_dq.frontier.worker import outbox as module
 from scrapy_dq.frontier.worker import spill
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from scrapy_dq.frontier.model import MAX_LEASES, Ack, Lease, Release
+from scrapy_dq.frontier.model import MAX_LEASES, Lease
+from scrapy_dq.frontier.moves import Ack, Release
 from scrapy_dq.frontier.worker.leases import RECENT, Leases
 
 A, B, C = b"a.com", b"b.com", b"c.com"

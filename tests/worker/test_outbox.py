@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.frontier.model import (
-    MAX_EXCHANGE_BYTES,
-    MAX_MOVES,
-    PRIORITY_LIMIT,
-    Ack,
-    Admission,
-    Bury,
-    Fail,
-    Move,
-    Put,
-    Release,
-)
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, PRIORITY_LIMIT, Admission
+from scrapy_dq.frontier.moves import Ack, Bury, Fail, Move, Put, Release
 from scrapy_dq.frontier.worker import outbox as module
 from scrapy_dq.frontier.worker import spill
 from scrapy_dq.frontier.worker.outbox import Outbox

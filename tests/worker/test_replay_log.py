@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from scrapy_dq.frontier.model import Admission, Put
+from scrapy_dq.frontier.model import Admission
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker import replay_log as module
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.replay_log import ReplayLog

@@ -25,21 +25,17 @@ from scrapy_dq.frontier.admin.retry import retry, retry_records
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
-    Ack,
     Admission,
-    Bury,
     Census,
-    Ending,
     FrontierRefused,
     FrontierUnavailable,
     Gone,
     Joined,
     Lease,
-    Put,
-    Release,
     Seeding,
     Status,
 )
+from scrapy_dq.frontier.moves import Ack, Bury, Defer, Ending, Put, Release
 from scrapy_dq.frontier.worker import dialogue, durability
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.closing import TerminationDetector
@@ -194,7 +190,7 @@ async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_ce
         inner.ack(second)
         inner.ack((await leased(worker)).entry_id)
         await until(lambda: inner.dialogues[1].protocol.retired == link.number, "the link is certain")
-        assert worker.counts[Count.DEFER] == 2
+        assert worker.counts[Defer] == 2
         worker.put(links[1])
         inner.depends([third], inner.reference(link))
         inner.ack(third)
@@ -202,7 +198,7 @@ async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_ce
         inner.ack(fourth)
         inner.ack((await leased(worker)).entry_id)
         await until(lambda: not inner.pending, "the end")
-        assert (worker.counts[Count.DEFER], worker.counts[Count.ACK]) == (3, 6)
+        assert (worker.counts[Defer], worker.counts[Ack]) == (3, 6)
 
 
 async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
@@ -798,7 +794,7 @@ async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done
 
         monkeypatch.setattr(Dialogue, "wait_until_durable", on_disk)
         await worker.worker.stop(10, durable=True)
-        assert worker.counts[Count.DEFER] == 1
+        assert worker.counts[Defer] == 1
     census = spread.peek().census
     assert (census.done, census.waiting) == (1, 1)
 

@@ -18,7 +18,8 @@ from scrapy import Request, signals
 from scrapy.http import Response
 from scrapy.signalmanager import SignalManager
 
-from scrapy_dq.frontier.model import Admission, Lease, Put
+from scrapy_dq.frontier.model import Admission, Lease
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling import tracing
 from scrapy_dq.settings import Config

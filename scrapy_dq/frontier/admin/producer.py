@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Joined, Put, Status
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Joined, Status
+from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Alarm
@@ -198,7 +199,7 @@ class Producer(Listener):
     def frontier_lost(self) -> None:
         self._answered.ring()
 
-    def counted(self, what: Count, amount: float) -> None:
+    def counted(self, what: Count | type[Move], amount: float) -> None:
         if what is Count.REJOIN:
             self.disturbed = True
         elif what in (Count.EXCHANGE, Count.ERROR):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from scrapy_dq.frontier.model import Ack, Ending
+from scrapy_dq.frontier.moves import Ack, Ending
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 

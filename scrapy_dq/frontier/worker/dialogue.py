@@ -15,20 +15,16 @@ from scrapy_dq.frontier.frontier import Frontier, Home, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
     Block,
-    Bury,
-    Ending,
     FrontierError,
     FrontierRefused,
     FrontierUnavailable,
     Joined,
     Lease,
-    Move,
     Note,
-    Release,
-    Return,
     Sent,
     Status,
 )
+from scrapy_dq.frontier.moves import Bury, Ending, Move, Release, Return
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.audit import Auditor
 from scrapy_dq.frontier.worker.counting import Counting

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterator
 from math import ceil
 from operator import attrgetter
 
-from scrapy_dq.frontier.model import MAX_LEASES, Ending, Lease, Move, Release, Return
+from scrapy_dq.frontier.model import MAX_LEASES, Lease
+from scrapy_dq.frontier.moves import Ending, Move, Release, Return
 
 RECENT = 256
 """Number of recent leases over which a partition's share of the work is computed."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from enum import Enum
 
-from scrapy_dq.frontier.model import Put, Words
+from scrapy_dq.frontier.model import Words
+from scrapy_dq.frontier.moves import Move, Put
 
 
 class Count(str, Enum):
-    """What is counted."""
+    """What is counted, beside moves that were confirmed."""
 
     EXCHANGE = "exchange"
     """Exchanges, and rejoins, that were answered."""
@@ -19,15 +20,6 @@ class Count(str, Enum):
     REJOIN = "rejoin"
     RECLAIM = "reclaim"
     """Leases of dead workers that were moved to quarantine."""
-    # Moves that were confirmed.
-    PUT = "put"
-    ACK = "ack"
-    RELEASE = "release"
-    BURY = "bury"
-    FAIL = "fail"
-    DEFER = "defer"
-    AGAIN = "again"
-    DECLINE = "decline"
 
 
 class Listener:
@@ -57,4 +49,5 @@ class Listener:
     def told(self, before: Words, words: Words) -> None:
         """New words for all workers have arrived; a hold is obeyed already."""
 
-    def counted(self, what: Count, amount: float) -> None: ...
+    def counted(self, what: Count | type[Move], amount: float) -> None:
+        """So much was counted; of a class of moves: so many were confirmed."""

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Move, Put
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES
+from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.worker.spill import Spill
 
 MEMORY_MOVES = 20_000

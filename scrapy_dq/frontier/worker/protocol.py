@@ -20,25 +20,16 @@ from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_LEASES,
     MAX_MOVES,
-    Ack,
     Admission,
-    Again,
     Block,
-    Bury,
     Census,
     Claim,
-    Decline,
-    Defer,
-    Fail,
     Hold,
     Joined,
-    Move,
     Note,
     Parentless,
-    Put,
     Receipt,
     Rejoined,
-    Release,
     Seeding,
     SpillLost,
     StartKeys,
@@ -46,6 +37,7 @@ from scrapy_dq.frontier.model import (
     Terms,
     Words,
 )
+from scrapy_dq.frontier.moves import Defer, Move, Put, Release
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count, Listener
@@ -76,12 +68,6 @@ class _Sent(NamedTuple):
     """Number of ids to forget in `call.terms`."""
     at: float
     """When it was composed; a repeat has the same time."""
-
-
-_COUNTS: dict[type[Move], Count] = {
-    Put: Count.PUT, Ack: Count.ACK, Release: Count.RELEASE, Bury: Count.BURY, Fail: Count.FAIL,
-    Defer: Count.DEFER, Again: Count.AGAIN, Decline: Count.DECLINE,
-}  # fmt: skip
 
 
 def _may_be_known(moves: Iterable[Move]) -> None:
@@ -545,7 +531,7 @@ class WorkerProtocol:
             if isinstance(put, Put) and put.fresh:
                 self._listener.put_dropped(put)
         for kind, amount in Counter(map(type, sent.prefix)).items():
-            self._listener.counted(_COUNTS[kind], amount)
+            self._listener.counted(kind, amount)
         refused = set(receipt.refused)
         for position in receipt.refused:
             put = sent.prefix[position]

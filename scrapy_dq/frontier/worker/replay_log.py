@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 
-from scrapy_dq.frontier.model import Put
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)

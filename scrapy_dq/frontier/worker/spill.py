@@ -13,8 +13,8 @@ from pathlib import Path
 import msgpack
 from queuelib import FifoDiskQueue
 
-from scrapy_dq.frontier.model import Move, SpillLost
-from scrapy_dq.frontier.moves import fields_of, move_of
+from scrapy_dq.frontier.model import SpillLost
+from scrapy_dq.frontier.moves import Move, fields_of, move_of
 
 try:
     import fcntl

@@ -15,15 +15,8 @@ from scrapy_dq.frontier.frontier import Frontier, Home, Identity, Standing
 from scrapy_dq.frontier.keys import HOME, shard_of
 from scrapy_dq.frontier.model import (
     MAX_LEASES,
-    Ack,
-    Again,
     Block,
-    Bury,
     Census,
-    Decline,
-    Defer,
-    Ending,
-    Fail,
     FrontierError,
     FrontierRefused,
     FrontierUnavailable,
@@ -31,15 +24,24 @@ from scrapy_dq.frontier.model import (
     Hold,
     Joined,
     Lease,
-    Put,
-    Release,
-    Return,
     RunOver,
     Seeding,
     Status,
     Words,
 )
-from scrapy_dq.frontier.moves import next_id
+from scrapy_dq.frontier.moves import (
+    Ack,
+    Again,
+    Bury,
+    Decline,
+    Defer,
+    Ending,
+    Fail,
+    Put,
+    Release,
+    Return,
+    next_id,
+)
 from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker.child_tokens import ChildTokens
 from scrapy_dq.frontier.worker.closing import Level, TerminationDetector, spread

@@ -3,7 +3,7 @@
 --          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
 --          {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop
 --          from `admitted`, joined; finish_at: see finish.lua; no_suspects: lease no suspect; max_pages: of the run,
---          in flight, or sent and done or failed), moves (moves.lua), registered (of the join; 0: any)
+--          in flight, or sent and done or failed), moves (endings.lua), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
 --          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
