@@ -16,6 +16,7 @@ import redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission
+from scrapy_dq.frontier.moves import Ack, Put
 from scrapy_dq.frontier.worker import outage, outbox, pace
 from support import stored
 from support.proxy import RedisProxy
@@ -69,8 +70,8 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
         b.seed()
         await asyncio.gather(a.run(), b.run())
         assert crawl.started == crawl.done == crawl.once
-        assert a.counts["ack"] + b.counts["ack"] == 200
-        assert min(a.counts["ack"], b.counts["ack"]) > 20
+        assert a.counts[Ack] + b.counts[Ack] == 200
+        assert min(a.counts[Ack], b.counts[Ack]) > 20
         assert a.told_finished == b.told_finished == 1
         assert len(a.dropped) + len(b.dropped) == 1  # the seed, which both of them put
         assert state()["phase"] == "finished"
@@ -219,7 +220,7 @@ async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(
         await next_exchange(frozen)
         await next_exchange(frozen)
         assert set(entries(state(), other.worker.id)) == {0}
-        assert (frozen.counts["ack"], state()["done"]) == (0, 0)
+        assert (frozen.counts[Ack], state()["done"]) == (0, 0)
         other.may_end.set()
         await ends
         assert (crawl.done, state()["done"]) == ({0: 2}, 1)
@@ -329,7 +330,7 @@ async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, sta
         engine.may_end.set()
         await running
         assert crawl.started == crawl.done == {0: 1}
-        assert (state()["done"], engine.counts["ack"]) == (1, 1)
+        assert (state()["done"], engine.counts[Ack]) == (1, 1)
 
 
 async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
@@ -389,11 +390,11 @@ async def test_what_redis_forgets_is_stored_again_by_the_process_that_put_it(
         await until(lambda: len(engine.works) == engine.slots, "the parent is at work")
         await next_exchange(engine)
         snapshot = stored.dump(client, crawl.name)
-        stored_before = engine.counts["put"]
+        stored_before = engine.counts[Put]
         if forgotten == "a seed":
             engine.put(0)
         engine.may_put.set()
-        await until(lambda: engine.counts["put"] > stored_before, "it is confirmed")
+        await until(lambda: engine.counts[Put] > stored_before, "it is confirmed")
         stored.roll_back(client, crawl.name, snapshot)
         await until(lambda: engine.counts["rejoin"], "it rejoined")
         engine.slots = 1
@@ -496,7 +497,7 @@ async def test_stop_gives_up_when_redis_stays_unavailable(
         engine.seed()
         running = asyncio.ensure_future(engine.run())
         await until(lambda: engine.works, "it works")
-        await until(lambda: engine.counts["put"] == 4, "the children are stored")
+        await until(lambda: engine.counts[Put] == 4, "the children are stored")
         getattr(proxy, away)()
         engine.may_end.set()
         await until(lambda: crawl.done[0], "its ack is in the outbox")
