@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.adoption.source import BadSource
+from scrapy_dq.adoption.takeover import FITTING_ORDERS, Options, Report, is_fed, take_over
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input.asking import crawl_command
+from scrapy_dq.commands.input.crawlers import prepared_crawler
+from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
+from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.text import count_of
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
-    from scrapy_dq.adoption.takeover import Report
 
 MOST_REASONS = 5
 _OF_SCRAPY_REDIS = ("trust_pickle", "queue_key", "dupefilter_key", "delete_source")
@@ -68,11 +69,6 @@ class Adopt(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         # Scrapy imports the commands whenever it starts: large modules are imported here.
-        from scrapy_dq.adoption.source import BadSource
-        from scrapy_dq.adoption.takeover import Options, take_over
-        from scrapy_dq.commands.input.crawlers import prepared_crawler
-        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
-
         if options.jobdir and (given := [name for name in _OF_SCRAPY_REDIS if getattr(options, name)]):
             raise CommandError(f"--{given[0].replace('_', '-')} is for scrapy-redis, and not for a JOBDIR")
         crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
@@ -129,9 +125,6 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
 
 def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     """Yield what the user should know, or do next."""
-    from scrapy_dq.adoption.takeover import FITTING_ORDERS, is_fed
-    from scrapy_dq.scheduling.scheduler import Scheduler
-
     spider, settings, config = crawler.spider, crawler.settings, report.config
     assert spider is not None
     for reason, count in report.counts.reasons.most_common(MOST_REASONS):

@@ -7,20 +7,26 @@ import asyncio
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
+from scrapy_dq.codec.shown import shown
 from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
+from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport, ExportWriter, created
+from scrapy_dq.frontier.admin.liveness import need_nobody
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.archive import parts
+from scrapy_dq.frontier.archive.dump import dump
+from scrapy_dq.frontier.archive.header import header_of, standing
+from scrapy_dq.frontier.archive.parts import Header
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import Hold
+from scrapy_dq.inspection.entries import title_of
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.text import printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.commands.output.display import ProgressBar
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.archive.parts import Header
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.inspection.place import Place
 
 LONGEST_URL = 10_000
 
@@ -63,9 +69,6 @@ class ExportCrawl(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
-        from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport
-
         options.spider, name = looking.spider_and("a file", options)
         if options.urls and options.seen_only:
             raise CommandError("what was seen is kept without URLs: --urls or --seen-only, not both")
@@ -118,11 +121,6 @@ async def _export(
     frontiers: list[Frontier], place: Place, overview: Overview, name: str, options: argparse.Namespace,
     bar: ProgressBar,
 ) -> _Written:  # fmt: skip
-    from scrapy_dq.exports.files import ExportWriter, created
-    from scrapy_dq.frontier.archive import parts
-    from scrapy_dq.frontier.archive.dump import dump
-    from scrapy_dq.frontier.archive.header import header_of, standing
-
     if options.urls:
         return await _urls(frontiers, place, name, bar)
     await _refuse_workers(frontiers, place, overview)
@@ -149,10 +147,6 @@ async def _export(
 
 
 async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Overview) -> None:
-    from scrapy_dq.frontier.admin.liveness import need_nobody
-    from scrapy_dq.frontier.keys import HOME
-    from scrapy_dq.frontier.model import Hold
-
     if overview.hold is Hold.NONE:
         ttl_s = place.config.worker_ttl_s
         refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
@@ -161,13 +155,6 @@ async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Ove
 
 
 async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: ProgressBar) -> _Written:
-    from scrapy_dq.codec.shown import shown
-    from scrapy_dq.exports.files import created
-    from scrapy_dq.frontier.archive import parts
-    from scrapy_dq.frontier.archive.dump import dump
-    from scrapy_dq.frontier.archive.header import header_of
-    from scrapy_dq.inspection.entries import title_of
-
     header, done = await header_of(frontiers), _Written()
     bar.begin("entries", header.entries)
     with created(name) as file:

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from w3lib.url import canonicalize_url
 
+from scrapy_dq import scrapy_redis
 from scrapy_dq.commands import looking
+from scrapy_dq.commands.input import reading
 from scrapy_dq.commands.input.asking import named
+from scrapy_dq.commands.output.display import ProgressBar, print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.inspection.entries import details_of, record_of
+from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
+from scrapy_dq.frontier.admin.control import PartitionLimits, limit
+from scrapy_dq.frontier.admin.entries import Looked, kept_one, look_at_entries
+from scrapy_dq.frontier.admin.seen import is_seen
+from scrapy_dq.frontier.model import Census
+from scrapy_dq.frontier.records import PLACES, Entry
+from scrapy_dq.inspection.entries import (
+    details_of,
+    groups_of,
+    kept_entries,
+    matches,
+    record_of,
+    summary_of,
+    title,
+)
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.words import unanswered
-from scrapy_dq.text import count_of
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-
-    from scrapy_dq.frontier.admin.control import PartitionLimits
-    from scrapy_dq.frontier.admin.entries import Looked
-    from scrapy_dq.frontier.model import Census
-    from scrapy_dq.frontier.records import Entry
+from scrapy_dq.inspection.words import span, unanswered, when
+from scrapy_dq.scheduling.partitions import partition_without_downloader
+from scrapy_dq.text import count_of, printable
 
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
@@ -69,8 +83,6 @@ class Lister(Subcommand):
         looking.add_site(parser, "only requests of this site")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import print_json
-
         options.spider, word = self._words(options)
         looking.need_crawl(options)
         config, crawler = looking.crawler_named(settings, options)
@@ -138,8 +150,6 @@ class Kept(Lister):
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
-        from scrapy_dq.inspection.entries import groups_of, kept_entries, summary_of
-
         first, sites = options.skip, looking.spellings_of(options.site)
         last = first + options.count
         kept = kept_entries(place, self.name, max(looking.MOST, last), sites)
@@ -155,8 +165,6 @@ class Kept(Lister):
         return Page(entries, before, groups, after, {"total": total, "groups": groups})
 
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
-        from scrapy_dq.frontier.admin.entries import kept_one
-
         return kept_one(place.shards, place.crawl, self.name, entry_id)
 
 
@@ -197,8 +205,6 @@ class Search(Lister):
     )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        from scrapy_dq.frontier.records import PLACES
-
         super().add_options(parser)
         parser.add_argument(
             "--where", choices=[each.replace(" ", "-") for each in PLACES], action="append",
@@ -228,7 +234,6 @@ class Search(Lister):
             return _known(place, crawler, options, word, census)
         if not word and options.site is None and not options.where:
             return _next(place, options.skip, options.count)
-        from scrapy_dq.inspection.entries import matches, title
 
         matching = matches(word)
         sites = looking.spellings_of(options.site)
@@ -241,8 +246,6 @@ class Search(Lister):
 
 def _next(place: Place, skip: int, count: int) -> Page:
     """Return the requests that would be leased next."""
-    from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
-
     last = min(skip + count, MAX_UPCOMING)
     entries = upcoming(place.shards, place.crawl, last)
     more = len(entries) == last < MAX_UPCOMING
@@ -255,9 +258,6 @@ def _look(
     **limits: Any,
 ) -> tuple[list[Entry], Looked]:  # fmt: skip
     """Return entries that are *wanted*, and how far they were looked for, with a progress bar."""
-    from scrapy_dq.commands.output.display import ProgressBar
-    from scrapy_dq.frontier.admin.entries import look_at_entries
-
     found: list[Entry] = []
     left_out = skip
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
@@ -281,8 +281,6 @@ def _found(
     partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
 ) -> Page:  # fmt: skip
     """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
-    from scrapy_dq.frontier.records import PLACES
-
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     entries, looked = _look(
         place, wanted, census, options.count, options.skip, most=options.most, where=where,
@@ -304,15 +302,6 @@ def _known(
     place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
 ) -> Page:
     """Return all that is known of a URL, by the project's own fingerprinter."""
-    from scrapy import Request
-
-    from scrapy_dq import scrapy_redis
-    from scrapy_dq.commands.input import reading
-    from scrapy_dq.frontier.admin.control import limit
-    from scrapy_dq.frontier.admin.seen import is_seen
-    from scrapy_dq.inspection.entries import title
-    from scrapy_dq.scheduling.partitions import partition_without_downloader
-
     assert crawler is not None  # see Search.run
     try:
         request = Request(url)
@@ -342,8 +331,6 @@ def _known(
 
 
 def _canonical(url: str) -> str:
-    from w3lib.url import canonicalize_url
-
     try:
         return canonicalize_url(url)
     except ValueError:  # something else, or http://[
@@ -351,8 +338,6 @@ def _canonical(url: str) -> str:
 
 
 def _limited(limits: PartitionLimits) -> str:
-    from scrapy_dq.inspection.words import span
-
     said = []
     if limits.delay_s:
         said.append(f"delay {limits.delay_s:g} s")
@@ -366,9 +351,6 @@ def _limited(limits: PartitionLimits) -> str:
 
 
 def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
-    from scrapy_dq.commands.output.display import print_table
-    from scrapy_dq.text import printable
-
     for line in page.before:
         print(printable(line, 500))
     if page.groups:
@@ -388,9 +370,6 @@ def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_one(one: dict[str, Any]) -> None:
-    from scrapy_dq.commands.output.display import print_table
-    from scrapy_dq.inspection.words import when
-
     request = one["request"]
     top = {name: value for name, value in one.items() if name not in ("request", "cause", "host", "at")}
     known = {name: value for name, value in top.items() if value not in (None, "", False)}
@@ -401,8 +380,6 @@ def _print_one(one: dict[str, Any]) -> None:
 
 
 def _text(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -7,22 +7,24 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
+from scrapy_dq.codec.shown import priority_of
 from scrapy_dq.commands import alone, looking
 from scrapy_dq.commands.input.asking import crawl_command
+from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
 from scrapy_dq.commands.subcommand import DONE, Subcommand
-from scrapy_dq.frontier.keys import MOST_SHARDS
+from scrapy_dq.frontier.admin.liveness import need_nobody
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME, MOST_SHARDS
 from scrapy_dq.frontier.model import Order, Seen
-
-if TYPE_CHECKING:
-    from scrapy_dq.commands.output.display import ProgressBar
-    from scrapy_dq.frontier.archive.move import Moved, Shape
-    from scrapy_dq.frontier.frontier import Frontier
-    from scrapy_dq.inspection.place import Place
-    from scrapy_dq.settings import Config
+from scrapy_dq.frontier.wire import SETTING_OF_SEEN
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.reclaim import Reclaimer
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.settings import Config
 
 _CONTINUE = "If it has begun to move, no worker can join until the same command is complete"
 _PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
@@ -58,9 +60,6 @@ class Move(Subcommand):
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
-        from scrapy_dq.frontier.archive.move import Shape
-
         with ExitStack() as stack:
             place = target = stack.enter_context(looking.place_of(settings, options))
             if options.to:
@@ -104,13 +103,6 @@ class Move(Subcommand):
 
 
 async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -> Moved:
-    from scrapy_dq.codec.shown import priority_of
-    from scrapy_dq.frontier.admin.liveness import need_nobody
-    from scrapy_dq.frontier.archive.move import BETWEEN, Mover
-    from scrapy_dq.frontier.keys import HOME
-    from scrapy_dq.frontier.worker.identity import own_identity
-    from scrapy_dq.frontier.worker.reclaim import Reclaimer
-
     config = place.config
 
     async def at_rest(frontiers: Sequence[Frontier], epoch: str, run: int) -> None:
@@ -139,8 +131,6 @@ async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -
 
 
 def _advice(done: Moved, config: Config, target: Place) -> Iterator[str]:
-    from scrapy_dq.frontier.wire import SETTING_OF_SEEN
-
     for doubt in done.doubts:
         yield f"It is not certain that it is on disk: {doubt}."
     settings = {

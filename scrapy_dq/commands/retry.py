@@ -6,22 +6,22 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from scrapy.settings import Settings
 
+from scrapy_dq.codec.shown import url_of
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
 from scrapy_dq.commands.listing import ENTRY_ID
+from scrapy_dq.commands.output.display import ProgressBar, print_json
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.admin.retry import Retried, count_kept, retry
+from scrapy_dq.frontier.records import Entry
+from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.admin.overview import Overview
-    from scrapy_dq.frontier.admin.retry import Retried
-    from scrapy_dq.frontier.records import Entry
 
 LONGEST_LABEL = 2000
 """Length at which the scheduler cuts URLs."""
@@ -59,10 +59,6 @@ class Retry(Subcommand):
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        from scrapy_dq.commands.output.display import ProgressBar, print_json
-        from scrapy_dq.frontier.admin.retry import count_kept, retry
-        from scrapy_dq.frontier.worker.identity import own_name
-
         named = _read_words(options)
         some = named or options.match or options.reason or options.site is not None
         if options.all == bool(some):
@@ -141,8 +137,6 @@ class _Choice:
         return bool(names) or any(fnmatchcase(url, glob) for glob in self._globs)
 
     def _url_of(self, record: Entry) -> str:
-        from scrapy_dq.codec.shown import url_of
-
         if record.label and len(record.label) < LONGEST_LABEL:
             return record.label
         # The URL of an undecodable payload is unknown: only its id selects it.

@@ -243,7 +243,7 @@ def test_a_worker_that_leaves_meanwhile_is_not_expected(
         worker.leave()
         return found
 
-    monkeypatch.setattr(retry, "retry", move_and_leave)
+    monkeypatch.setattr("scrapy_dq.commands.retry.retry", move_and_leave)
     assert "Continue with:" in " ".join(dq.text("retry", "--all", "--yes").split())
 
 
