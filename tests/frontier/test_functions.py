@@ -168,8 +168,7 @@ CONSTANT = {
     "key_types", "rare_types", "polite_types", "admit",
     # Functions, and what stands for them.
     "declined", "count_seen", "seen_count", "count_message", "of_message", "group_of",
-    "read_stream", "serve", "sub",
-    "number", "format", "sha1hex",
+    "read_stream", "serve",
 }  # fmt: skip
 
 
