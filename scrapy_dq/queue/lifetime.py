@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from scrapy_dq.queue.calls import ShutDown
 
+logger = logging.getLogger(__name__)
 CLOSING_S = 10.0
 """How long the end of a process waits for its queues beyond the time limit of each."""
 
@@ -92,9 +93,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-logger = logging.getLogger(__name__)
 
 
 class LoopThread:

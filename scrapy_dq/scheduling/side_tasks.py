@@ -26,6 +26,10 @@ from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.settings import Config
 from scrapy_dq.stats.collector import SharedStats, StatsSharing
 
+logger = logging.getLogger(__name__)
+EVERY_S = 10.0
+"""Between two checks of Redis."""
+
 
 class SideTasks:
     """They start with a worker's first exchange, and end with `stop` and `leave`."""
@@ -82,10 +86,6 @@ class SideTasks:
             await self._notices.end()
 
 
-logger = logging.getLogger(__name__)
-EVERY_S = 10.0
-
-
 class HealthMonitor:
     """Logs what has become unsuitable since the last check: the eviction policy, the persistence."""
 
@@ -100,10 +100,12 @@ class HealthMonitor:
         self._embedded = embedded
         self._known: dict[str, set[str]] = {}
         """By node, what was found there last."""
+        self._stopped = False
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def stop(self) -> None:
         """Stop the checks."""
+        self._stopped = True
         self._task.cancel()
 
     async def _watch(self) -> None:
@@ -112,6 +114,8 @@ class HealthMonitor:
                 # The worker reports an outage; or INFO is not allowed.
                 with suppress(FrontierUnavailable), as_unavailable():
                     self._compare(node, await client.info())
+            if self._stopped:
+                return  # before Python 3.12, asyncio.wait_for forgets a cancel that comes with an answer
             await asyncio.sleep(EVERY_S)
 
     def _compare(self, node: str, info: dict[str, Any]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -221,6 +223,28 @@ def test_a_node_that_evicts_is_refused_and_watched(
     finally:
         client.config_set("maxmemory-policy", "noeviction")
     assert f":{crawl.nodes[SILENT].port}" in caplog.text
+
+
+def test_the_checks_end_if_redis_py_forgets_the_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.12 it forgets one that comes with an answer."""
+    monkeypatch.setattr(side_tasks.HealthMonitor, "_compare", Mock())
+
+    async def look() -> None:
+        asked = asyncio.Event()
+
+        async def info() -> dict[str, str]:
+            asked.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return {}
+
+        client = SimpleNamespace(connection_pool=SimpleNamespace(), info=info)
+        monitor = side_tasks.HealthMonitor([client], "target", embedded=False)
+        await asked.wait()
+        monitor.stop()
+        await monitor._task
+
+    asyncio.run(look())
 
 
 def test_the_crawls_of_all_nodes_are_found(
