@@ -143,7 +143,7 @@ def _owed(
 
 
 def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[list[Joined], list[str]]:
-    """Join all feeds; return those that were joined, and why others were not."""
+    """Join all feeds; return the joined feeds, and the reason for each feed that cannot be joined."""
     joined, unjoined = [], []
     asked = stops.count
 

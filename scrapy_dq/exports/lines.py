@@ -60,7 +60,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     DELAYED: ("due_ms", "rank", "partition", "entry_id", "payload"),
     FAILED: ("entry_id", "label", *_ENDED), DEAD: ("entry_id", *_ENDED),
 }  # fmt: skip
-"""The fields of an entry that a line has. The partition of what waits is that of the line."""
+"""The fields of an entry in a line. All waiting entries of a line have the partition of the line."""
 _OF_FIELD = {"entry_id": _BYTES, "payload": _BYTES, "partition": _TEXT}
 _COLUMNS: dict[str, tuple[_Column, ...]] = {
     **dict.fromkeys((parts.SEEDS, parts.ADMITTED, parts.ADOPTED), (_BYTES,)),

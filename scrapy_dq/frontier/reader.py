@@ -183,7 +183,7 @@ class Reader:
             yield [Backlog(partition, keys.rank_of(each)) for partition, _, each in split]
 
     async def begun(self, groups: Iterable[Sequence[Backlog]]) -> AsyncIterator[list[tuple[Backlog, Pages]]]:
-        """Yield each group of lists with their pages, of which the first are read with those of others."""
+        """Yield each group of lists with their pages. One call reads the first pages of many lists."""
         pace = ReadPace(_HEAD * _MOST_LISTS)
         for some in _together(groups, pace):
             lists = [each for group in some for each in group]

@@ -248,7 +248,7 @@ def test_a_list_reads_a_bounded_part(
         found = read_failures(place, "failed", 100)
         assert (len(found["rows"]), found["kept"]) == (4, 20)
         assert len(read_failures(place, "dead", 100)["rows"]) <= 20
-    assert len(kept(live.redis, live.crawl, "failed", 100, most_bytes=0)) <= 4  # those of the first part
+    assert len(kept(live.redis, live.crawl, "failed", 100, most_bytes=0)) <= 4  # only the first part
     assert len(kept(live.redis, live.crawl, "dead", 100, most_bytes=0)) <= 20
 
 

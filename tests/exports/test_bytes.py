@@ -1,4 +1,4 @@
-"""The bytes of an export, and of what an import stores: neither changes with this package's code."""
+"""No change to the code alters the bytes of an export, or the keys that an import stores."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_the_delay_counts_from_the_sending(live: LiveFrontier, slow: HandWorker)
 
 
 def test_a_report_of_something_else_ends_no_stint(slow: HandWorker) -> None:
-    """Of a lease of long ago, of another partition, or of one that never was."""
+    """The report names an old lease, another partition, or a lease that never existed."""
     slow.exchange(want=1)
     notes = (sent(n, ago=500, partition=slot) for n, slot in ((1, A), (0, B), (99, b"elsewhere")))
     assert numbers(slow.note(*notes, want=1)) == []

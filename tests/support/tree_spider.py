@@ -33,7 +33,7 @@ from scrapy.http import HtmlResponse, TextResponse
 from support.tree_spider import GatheredSpider, Record, TreeSpider, page_path
 from tree_project.settings import *
 """
-"""What the module of a test's own spider can use."""
+"""The imports with which the module of a test's own spider begins."""
 
 GO = "go"
 

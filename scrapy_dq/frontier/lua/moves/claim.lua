@@ -1,8 +1,8 @@
 -- claim: start payloads that are claimed from start keys, streams among them.
 -- @include grants
--- streams: start payloads from a stream, by a consumer group. What is read is pending there until messages.lua
--- acknowledges it. What was read for a crawl that has forgotten it (cleared, or its Redis rolled back), or by a
--- consumer of the group that has died, is read once more.
+-- streams: start payloads from a stream, by a consumer group. A message is pending in the stream until messages.lua
+-- acknowledges it. If a consumer of the group dies, or the crawl forgets the message (it is cleared, or its Redis is
+-- rolled back), another consumer reads the message again.
 local read_stream
 do
   -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many
