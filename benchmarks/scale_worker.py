@@ -19,6 +19,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from scrapy_dq.codec.formats import REQUEST
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Lease, Order, Receipt
@@ -151,7 +152,7 @@ class Crawler(Listener):
                 self.worker.depends([parent], self._sent[fingerprint])
             return
         partition = b"www.example-%05d.com" % (page % HOSTS)
-        payload = fingerprint * (PAYLOAD_BYTES // 20)
+        payload = bytes((REQUEST,)) + fingerprint * (PAYLOAD_BYTES // 20)
         put = Put(next(self._ids), Admission.SEEN, fingerprint, 0, 0, payload, parent, partition=partition)
         self.worker.put(put)
         self._sent[fingerprint] = self.worker.reference(put)

@@ -19,7 +19,6 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotDecode, Codec
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of, options_of
-from scrapy_dq.frontier.model import Order
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.settings import Config, peers
 from scrapy_dq.start_urls.spiders import RedisMixin
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
-_NEWEST_FIRST = (Order.PRIORITY_LIFO, Order.LIFO)
-FITTING_ORDERS = {
-    "priority": (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO),
-    "priority-lifo": (Order.PRIORITY_LIFO,),
-    "priority-fifo": (Order.PRIORITY_FIFO,),
-    "fifo": (Order.FIFO,),
-    "lifo": (Order.LIFO,),
-}
-"""The values of DQ_ORDER that serve as the other scheduler would have, by its kind of queue."""
 _SAMPLE = 100
 """So many requests of a JOBDIR have to show whose it is."""
 
@@ -65,7 +55,7 @@ class Report:
     dupefilter: Found
     start_urls: list[Found]
     served: str = ""
-    """One of FITTING_ORDERS; empty: there is no queue."""
+    """How the other scheduler served its queue: priority, or an `Order`; empty: there is no queue."""
     counts: AdoptionCounts = field(default_factory=AdoptionCounts)
     changed: bool = False
     """The queue changed during the adoption."""
@@ -142,7 +132,7 @@ async def take_over(
                 report.queue,
                 reader,
                 tail_first=report.served == "fifo",
-                newest_first=config.order in _NEWEST_FIRST,
+                newest_first=config.order.newest_first(),
             )
         report.disturbed, report.doubt = adopter.disturbed, adopter.doubt
         report.changed = await source.mark(report.queue) != before

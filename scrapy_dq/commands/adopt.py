@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.adoption.source import BadSource
-from scrapy_dq.adoption.takeover import FITTING_ORDERS, Options, Report, is_fed, take_over
+from scrapy_dq.adoption.takeover import Options, Report, is_fed, take_over
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input.asking import crawl_command
 from scrapy_dq.commands.input.crawlers import prepared_crawler
@@ -166,7 +166,7 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
             "check that SCHEDULER_SERIALIZER is the one that wrote them. Fix the cause and run this again. "
             "Until then, the source is not deleted."
         )
-    if report.served and config.order not in FITTING_ORDERS[report.served]:
+    if not config.order.startswith(report.served):
         yield (
             f"This queue was served {report.served}, but DQ_ORDER is {config.order.value!r}: the "
             f"requests are served in a different order."

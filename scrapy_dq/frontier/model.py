@@ -51,12 +51,24 @@ class FrontierLost(FrontierError):
 
 
 class Order(str, Enum):
-    """How the backlog is served."""
+    """How the backlog is served. `lua/lib/orders.lua` says the same to Redis."""
 
     PRIORITY_LIFO = "priority-lifo"
     PRIORITY_FIFO = "priority-fifo"
     FIFO = "fifo"
     LIFO = "lifo"
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether priorities count; otherwise all entries have the rank 0."""
+        return self.value.startswith("priority")
+
+    def newest_first(self, rank: int = 0) -> bool:
+        """Return whether the newest entry of *rank* comes first; `rank % 4` is its `StartQueue`."""
+        start = rank % 4
+        if self.by_priority and start:
+            return start == StartQueue.LIFO
+        return self in (Order.PRIORITY_LIFO, Order.LIFO)
 
 
 class Seen(str, Enum):

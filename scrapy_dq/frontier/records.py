@@ -163,14 +163,8 @@ def _sequence_of(turn: bytes) -> int:
 
 
 def _turn_bytes(order: Order, rank: int, sequence: int) -> bytes:
-    """Return the turn of an entry. Source: lua/lib/orders.lua"""
-    if order is Order.PRIORITY_LIFO:
-        newest_first = rank % 4 != 1
-    elif order is Order.PRIORITY_FIFO:
-        newest_first = rank % 4 == 2
-    else:
-        newest_first = order is Order.LIFO
-    return (_BIAS - sequence if newest_first else sequence).to_bytes(8, "big")
+    """Return the turn of an entry."""
+    return (_BIAS - sequence if order.newest_first(rank) else sequence).to_bytes(8, "big")
 
 
 def _text(stored: bytes) -> str:

@@ -14,7 +14,7 @@ from scrapy.statscollectors import StatsCollector
 
 from scrapy_dq.environment import differing
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, Hold, Joined, Limits, Order, StartQueue, Status
+from scrapy_dq.frontier.model import Census, Hold, Joined, Limits, StartQueue, Status
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
@@ -65,7 +65,7 @@ def _log_settings_without_effect(crawler: Crawler, config: Config) -> None:
             printable(", ".join(names)),
             config.order.value,
         )
-    if config.start_queue in _START_REQUESTS and config.order in (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO):
+    if config.start_queue in _START_REQUESTS and config.order.by_priority:
         logger.info("%s: %s", start_queue_setting(settings), _START_REQUESTS[config.start_queue])
 
 

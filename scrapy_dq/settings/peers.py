@@ -39,7 +39,6 @@ _PARAMS = ("redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connecti
 
 
 _QUEUES = ("SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE")
-_BY_PRIORITY = (Order.PRIORITY_LIFO, Order.PRIORITY_FIFO)
 
 
 def name_of(cls: Any) -> str:
@@ -138,7 +137,7 @@ def queues_in_vain(settings: Mapping[str, Any], order: Order) -> list[str]:
     return [
         name
         for name, kind in meant.items()
-        if settings.get(name) and not (order in _BY_PRIORITY and kind in _name(settings.get(name)))
+        if settings.get(name) and not (order.by_priority and kind in _name(settings.get(name)))
     ]
 
 

@@ -26,8 +26,6 @@ from scrapy_dq.frontier.records import CLAIMED, FAILED, WAITING, Entry
 
 _PART, _PART_BYTES = 500, 1_048_576
 """Elements of lists in one call, about: there may be a million lists of one element."""
-_PLAIN = (Order.FIFO, Order.LIFO)
-"""Orders in which all entries have one rank."""
 
 
 @dataclass(frozen=True)
@@ -229,9 +227,9 @@ class _Loading:
     def _as_new(self, entry: Entry) -> Entry:
         """Return an entry as it is in the new order, without its message."""
         (_, payload), rank = apart(entry.payload), entry.rank
-        if self._target.order in _PLAIN:
+        if not self._target.order.by_priority:
             rank = 0
-        elif self._header.order in _PLAIN:
+        elif not self._header.order.by_priority:
             rank = -clamped(self._priority_of(payload)) * 4
         is_same = payload is entry.payload and rank == entry.rank
         return entry if is_same else entry._replace(payload=payload, rank=rank)
