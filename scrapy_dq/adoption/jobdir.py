@@ -22,10 +22,9 @@ from typing import Any
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.adoption import plain_pickle
 from scrapy_dq.adoption.source import BATCH, FINGERPRINTS, BadSource, Found
 
-QUEUES, SEEN, STATE = "requests.queue", "requests.seen", "spider.state"
+QUEUES, SEEN = "requests.queue", "requests.seen"
 _SIZE = struct.Struct(">L")
 _SQLITE = b"SQLite format 3\0"
 _is_priority = re.compile(r"(-?\d+)(s?)").fullmatch
@@ -107,14 +106,6 @@ class JobDir:
         """How most of the requests of one priority are served: fifo or lifo; empty: there are none."""
         newest = sum(each.count if each.newest_first else -each.count for each in self._records)
         return ("lifo" if newest > 0 else "fifo") if self._records else ""
-
-    @property
-    def has_state(self) -> bool:
-        """It has a `spider.state` with something in it."""
-        with suppress(OSError, plain_pickle.NotPlain):
-            state = (self.folder / STATE).read_bytes()
-            return bool(plain_pickle.loads(state, max_bytes=len(state)) != {})
-        return (self.folder / STATE).is_file()
 
     async def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]:
         """Yield all requests, as they are stored, in batches of at most BATCH.

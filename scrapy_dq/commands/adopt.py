@@ -14,9 +14,9 @@ from scrapy.utils.misc import load_object
 from scrapy_dq.adoption.source import BadSource
 from scrapy_dq.adoption.takeover import Options, Report, is_fed, take_over
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.input.asking import crawl_command
+from scrapy_dq.commands.input.asking import go_on
 from scrapy_dq.commands.input.crawlers import prepared_crawler
-from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.text import count_of
@@ -26,30 +26,29 @@ _OF_SCRAPY_REDIS = ("trust_pickle", "queue_key", "dupefilter_key", "delete_sourc
 
 
 class Adopt(Subcommand):
-    """Takes over queue and dupefilter; start URLs stay in their key."""
+    """Take over a crawl of scrapy-redis, or from a JOBDIR.
+
+    Takes over the crawl that scrapy-redis has started for a spider, or Scrapy itself with a JOBDIR: the
+    requests of its queue, and what its dupefilter has seen. Stop its workers first. The source is not
+    changed; a second adoption stores only what is missing.
+    """
 
     name = "adopt"
     arguments = "<spider>"
-    summary = "take over a crawl of scrapy-redis, or from a JOBDIR"
-    description = (
-        "Takes over the crawl that scrapy-redis has started for a spider, or Scrapy itself with a JOBDIR: "
-        "the requests of its queue, and what its dupefilter has seen. Stop its workers first. The source is "
-        "not changed; a second adoption stores only what is missing."
+    flags = (
+        (
+            "--trust-pickle",
+            "read pickles, as plain data only: nothing that they refer to is imported or called",
+        ),
+        ("--delete-source", "delete queue and dupefilter once all is stored"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
-        parser.add_argument(
-            "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-            help="set spider argument (may be repeated), as with `scrapy crawl`",
-        )  # fmt: skip
+        looking.add_common_options(parser)
         parser.add_argument(
             "--jobdir", default="", metavar="DIR", help="take over what Scrapy's own scheduler has left there"
         )
-        parser.add_argument(
-            "--trust-pickle", action="store_true",
-            help="read pickles, as plain data only: nothing that they refer to is imported or called",
-        )  # fmt: skip
         parser.add_argument(
             "--queue", choices=("fifo", "lifo"), default="",
             help="order of a queue that is a LIST, or in SQLite (default: that of SCHEDULER_QUEUE_CLASS, or "
@@ -62,32 +61,19 @@ class Adopt(Subcommand):
             "--dupefilter-key", default="", metavar="KEY",
             help="the dupefilter (default: SCHEDULER_DUPEFILTER_KEY)",
         )  # fmt: skip
-        parser.add_argument(
-            "--delete-source", action="store_true", help="delete queue and dupefilter once all is stored"
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        # Scrapy imports the commands whenever it starts: large modules are imported here.
         if options.jobdir and (given := [name for name in _OF_SCRAPY_REDIS if getattr(options, name)]):
             raise CommandError(f"--{given[0].replace('_', '-')} is for scrapy-redis, and not for a JOBDIR")
         crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
-        chosen = Options(
-            options.jobdir, options.trust_pickle, options.queue, options.queue_key, options.dupefilter_key,
-            options.delete_source,
-        )  # fmt: skip
+        more = {name: getattr(options, name) for name in _OF_SCRAPY_REDIS}
+        chosen = Options(jobdir=options.jobdir, queue=options.queue, **more)
         try:
             with ProgressBar() as bar:
                 report = asyncio.run(take_over(crawler, chosen, bar, bar.say))
         except BadSource as error:
             raise CommandError(str(error)) from error
-        if options.json:
-            print_json(_found(report))
-        else:
-            print(f"Crawl {report.config.crawl!r} at {report.target}")
-            print_rows(_rows(report))
-            for line in _advice(report, crawler, crawl_command(options)):
-                print(line)
+        print_found(_found(report), options.json, _rows(report), _advice(report, crawler, go_on(options)))
         return DONE if report.complete and not report.nothing else FAILED
 
 
@@ -147,17 +133,10 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
             "The crawl of this JOBDIR did not end by itself: what it was downloading is missing, and some of "
             "what was adopted may be done."
         )
-    if report.jobdir and report.jobdir.has_state:
-        yield (
-            "spider.state is not adopted, because workers share none: with JOBDIR set, a worker still loads "
-            "it from there, and stores it."
-        )
     if report.disturbed:
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
     if report.doubt:
         yield f"{report.doubt}. Until this command is certain, it does not delete the source: run it again."
-    if report.counts.dead_before:
-        yield f"{report.counts.dead_before:,} of those already seen are dead letters of an earlier adoption."
     if report.counts.cut:
         yield f"Of {report.counts.cut:,} dead letters, only the beginning is kept."
     if report.counts.has_dead:
@@ -182,4 +161,4 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     if config.flush_on_start and not report.nothing:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."
     if report.complete and not report.nothing:
-        yield f"Continue with: {go_on}"
+        yield go_on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -40,16 +41,18 @@ async def connected(config: Config) -> AsyncIterator[Callable[[int], Awaitable[F
         await connection.close()
 
 
-async def with_frontiers(
-    place: Place, call: Callable[[list[Frontier]], Awaitable[T]], *, shards: int = 0
-) -> T:
+def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitable[T]], *, shards: int = 0) -> T:
     """Call *call* with the frontiers of all shards of the crawl, home first, and return its result.
 
     Args:
         shards: with those of so many; 0: of as many as it has.
     """
-    async with connected(place.config) as of_shard:
-        return await call([await of_shard(number) for number in range(shards or len(place.shards))])
+
+    async def connect_and_call() -> T:
+        async with connected(place.config) as of_shard:
+            return await call([await of_shard(number) for number in range(shards or len(place.shards))])
+
+    return asyncio.run(connect_and_call())
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.deletion import age, delete_crawl, delete_old_crawls
 from scrapy_dq.commands.input import asking, reading
-from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+from scrapy_dq.commands.output.display import ProgressBar, print_found, print_json
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 from scrapy_dq.factory import codec_of
 from scrapy_dq.frontier.admin.drop import drop, waiting_in
@@ -26,36 +26,33 @@ from scrapy_dq.text import count_of, printable
 
 
 class Clear(Subcommand):
-    """Removes a part of a crawl, or all of it."""
+    """Drop what waits of a site, forget what was seen, or delete a crawl.
+
+    --site drops the requests of a site that wait or are delayed, also while workers crawl. They stay seen,
+    so links to them are not followed again. Requests in flight, failed requests and dead letters stay.
+    --seen makes the crawl forget that it has seen these requests: it crawls them when it finds them again,
+    or when you push them. --all deletes everything that is stored of a crawl, and refuses while a worker is
+    alive. --finished-before deletes every crawl that finished so long ago.
+    """
 
     name = "clear"
     arguments = "[<spider>] (--site HOST | --seen [URL ...] | --all | --finished-before AGE)"
-    summary = "drop what waits of a site, forget what was seen, or delete a crawl"
-    description = (
-        "--site drops the requests of a site that wait or are delayed, also while workers crawl. They stay "
-        "seen, so links to them are not followed again. Requests in flight, failed requests and dead "
-        "letters stay. --seen makes the crawl forget that it has seen these requests: it crawls them when "
-        "it finds them again, or when you push them. --all deletes everything that is stored of a crawl, "
-        "and refuses while a worker is alive. --finished-before deletes every crawl that finished so long "
-        "ago."
+    flags = (
+        ("--all", "delete the crawl"),
+        ("--force", "with --all: even while workers are alive; they close with reason frontier_lost"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        looking.add_site(parser, "drop what waits of this site")
+        parser.add_argument("--site", metavar="HOST", help="drop what waits of this site")
         parser.add_argument(
             "--seen", nargs="*", metavar="URL", help="forget these URLs, or the requests of --file"
         )
-        parser.add_argument("--all", action="store_true", help="delete the crawl")
         parser.add_argument(
             "--finished-before", type=age, metavar="AGE",
             help="delete crawls of this Redis whose last run has been finished for so long: 30d, 12h",
         )  # fmt: skip
         reading.add_file(parser)
-        parser.add_argument(
-            "--force", action="store_true",
-            help="with --all: even while workers are alive; they close with reason frontier_lost",
-        )  # fmt: skip
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -108,13 +105,9 @@ def _forget(settings: Settings, options: argparse.Namespace) -> int:
         place.overview()
         reading.need_fingerprinter(crawler, place)
         counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))
-    if options.json:
-        print_json({"crawl": place.crawl, "redis": place.target} | counts)
-    else:
-        print(f"Crawl {place.crawl!r} at {place.target}")
-        print_rows([("forgotten", counts["forgotten"]), ("not seen before", counts["not_seen"])])
-        if counts["bad"]:
-            print_rows([("invalid", counts["bad"])])
+    rows = [("forgotten", counts["forgotten"]), ("not seen before", counts["not_seen"])]
+    rows += [("invalid", counts["bad"])] if counts["bad"] else []
+    print_found({"crawl": place.crawl, "redis": place.target} | counts, options.json, rows)
     return FAILED if counts["bad"] else DONE
 
 

@@ -16,30 +16,25 @@ RESTARTS = 10
 
 
 class Crawl(Subcommand):
-    """Starts workers, shows their progress, restarts those that die, and joins the feeds that they wrote."""
+    """Crawl with several workers on this machine.
+
+    Crawls with N worker processes, shows the progress, restarts workers that die, and joins their parts of
+    each feed into one file. Ctrl-C stops gracefully, a second Ctrl-C at once; the same command continues.
+    Exit status: 0, the run is finished; 1, it is not, or a feed lacks items; 3, an earlier run is finished,
+    and the run of DQ_RUN_NAME has not begun.
+    """
 
     name = "crawl"
     arguments = "<spider>"
     own_status = True
-    needs_project = True
-    summary = "crawl with several workers on this machine"
-    description = (
-        "Crawls with N worker processes, shows the progress, restarts workers that die, and joins their "
-        "parts of each feed into one file. Ctrl-C stops gracefully, a second Ctrl-C at once; the same "
-        "command continues. Exit status: 0, the run is finished; 1, it is not, or a feed "
-        "lacks items; 3, an earlier run is finished, and the run of DQ_RUN_NAME has not begun."
-    )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
         parser.add_argument(
             "-w", "--workers", type=looking.whole(1, MOST_WORKERS), default=own_cores(), metavar="N",
             help="worker processes (default: one per core)",
         )  # fmt: skip
-        parser.add_argument(
-            "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-            help="set spider argument (may be repeated), as with `scrapy crawl`",
-        )  # fmt: skip
+        looking.add_common_options(parser)
         parser.add_argument(
             "-o", "--output", action="append", metavar="FILE",
             help="append items to the end of FILE (jsonlines, csv, json), as with `scrapy crawl`",
@@ -56,7 +51,6 @@ class Crawl(Subcommand):
             "--log-dir", type=Path, metavar="DIR",
             help="folder for one log per worker (default: logs/CRAWL in DQ_DATA_DIR)",
         )  # fmt: skip
-        parser.add_argument("--json", action="store_true", help="print the summary as JSON, for programs")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if os.name != "posix":

@@ -17,7 +17,6 @@ from scrapy.utils.conf import feed_process_params_from_cli
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.input.asking import named
 from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.crawl_summary import Summary
 from scrapy_dq.commands.output.crawl_view import CrawlView
@@ -58,7 +57,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     _need_our_scheduler(crawler, config)
     codec_of(config, crawler)
     with ExitStack() as stack:
-        view = CrawlView(config.crawl, named(config.crawl, options))
+        view = CrawlView(config.crawl)
         home = data_dir(config.data_dir).absolute()
         feeds = [Joining(feed, config.crawl, home, view.say) for feed in plan_feeds(crawler)]
         for feed in feeds:

@@ -15,11 +15,9 @@ from scrapy_dq.commands.subcommand import DONE, CommandError, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import shards_left
 from scrapy_dq.frontier.admin.flush import flush, flush_all, purge
-from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused
 from scrapy_dq.inspection.crawls import finished_before
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, project_config
@@ -37,11 +35,8 @@ def delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
         if overview is None:
             asking.say(f"The rest of crawl {place.crawl!r} is deleted.", options)
             return DONE
-        deletion = _Deletion(place, overview, options)
-        deletion.check()
-        # Not inside an event loop: there, Ctrl-C would not interrupt the question.
         _ask(place, overview, options)
-        left = deletion.run()
+        left = _delete(place, options)
     counts = {name: getattr(overview.census, name) for name in COUNTS}
     if options.json:
         print_json({"crawl": place.crawl, "redis": place.target, "deleted": counts, "left": left})
@@ -52,40 +47,30 @@ def delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
     return DONE
 
 
-class _Deletion:
-    """Deletes a crawl in two steps, between which the command may ask."""
+def _delete(place: Place, options: argparse.Namespace) -> bool:
+    """Delete all shards; return whether a part of the seen set is left.
 
-    def __init__(self, place: Place, overview: Overview, options: argparse.Namespace) -> None:
-        self._place = place
-        self._options = options
-        self._refused = _refused(place.crawl, len(overview.members) - 1, options)
-        self._ttl_s = place.config.worker_ttl_s
-        self._dead: dict[str, int | None] = {}
+    Raises:
+        FrontierRefused: a worker is alive, and --force is not given; nothing was deleted.
+    """
+    ttl_s = place.config.worker_ttl_s
+    refused = (
+        f": nothing was deleted. `scrapy dq stop {options.spider or f'--crawl {place.crawl}'}` stops all "
+        "workers; --force deletes the crawl while they run"
+    )
 
-    def check(self) -> None:
-        """Raise FrontierRefused if a worker is alive, unless --force is given."""
+    async def delete_home(home: Frontier) -> Flushed:
+        if options.force:
+            return await home.flush([], force=True)
+        await alone.announce_wait(home, ttl_s)
+        return await flush(home, ttl_s, "clear", refused)
 
-        async def check(frontiers: list[Frontier]) -> None:
-            await alone.announce_wait(frontiers[HOME], self._ttl_s)
-            await need_nobody(frontiers[HOME], self._ttl_s, "clear", self._refused, self._dead)
+    async def delete() -> list[Flushed]:
+        async with alone.connected(place.config) as of_shard:
+            return await flush_all(delete_home, of_shard, len(place.shards))
 
-        if not self._options.force:
-            asyncio.run(alone.with_frontiers(self._place, check))
-
-    def run(self) -> bool:
-        """Delete all shards; return whether a part of the seen set is left."""
-
-        async def delete_home(home: Frontier) -> Flushed:
-            if self._options.force:
-                return await home.flush([], force=True)
-            return await flush(home, self._ttl_s, "clear", self._refused, self._dead)
-
-        async def delete() -> list[Flushed]:
-            async with alone.connected(self._place.config) as of_shard:
-                return await flush_all(delete_home, of_shard, len(self._place.shards))
-
-        with alone.continued("The same command deletes what is left"):
-            return any(each.left for each in asyncio.run(delete()))
+    with alone.continued("The same command deletes what is left"):
+        return any(each.left for each in asyncio.run(delete()))
 
 
 def delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
@@ -95,31 +80,27 @@ def delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
     deleted, kept = [], {}
     with looking.opened(project_config(settings), any_node=True) as place:
         old = list(finished_before(place, options.finished_before))
-        for each in old:
-            counts = ", ".join(f"{getattr(each.overview.census, name):,} {name}" for name in SETTLED)
-            name = printable(each.place.crawl, 200)
-            asking.say(f"  {name}: run {each.overview.run}, finished {when(each.ended)}; {counts}", options)
+        for there, seen in old:
+            counts = ", ".join(f"{getattr(seen.census, name):,} {name}" for name in SETTLED)
+            name = printable(there.crawl, 200)
+            asking.say(f"  {name}: run {seen.run}, finished {when(seen.finished_at)}; {counts}", options)
         if old:
             found = count_of(len(old), "crawl is", "crawls are")
             asking.say(f"{found} finished for so long at {place.target}.", options)
             asking.need_consent("Delete all that is stored of them?", options)
         else:
             asking.say(f"No crawl at {place.target} has been finished for so long.", options)
-        for each in old:
-            now = each.place.overview(hint=False)
-            if (now.epoch, now.run, now.phase) != (each.overview.epoch, each.overview.run, "finished"):
-                kept[each.place.crawl] = "it has begun again"
+        for there, seen in old:
+            now = there.overview(hint=False)
+            if (now.epoch, now.run, now.phase) != (seen.epoch, seen.run, "finished"):
+                kept[there.crawl] = "it has begun again"
                 continue
-            deletion = _Deletion(each.place, now, options)
             try:
-                deletion.check()
-                left = deletion.run()
+                if _delete(there, options):
+                    kept[there.crawl] = _partly(there)
+                deleted.append(there.crawl)
             except FrontierRefused as refusal:
-                kept[each.place.crawl] = str(refusal)
-                continue
-            deleted.append(each.place.crawl)
-            if left:
-                kept[each.place.crawl] = _partly(each.place)
+                kept[there.crawl] = str(refusal)
     if options.json:
         print_json({"redis": place.target, "deleted": deleted, "kept": kept})
     elif deleted:
@@ -162,7 +143,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
             asking.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
             asking.need_consent("Delete all of it?", options)
         shards = max([len(place.shards), *(number + 1 for number in orphans)])
-        left, unlinked = asyncio.run(alone.with_frontiers(place, _delete_rest, shards=shards))
+        left, unlinked = alone.with_frontiers(place, _delete_rest, shards=shards)
         if not (discarded or orphans or unlinked):
             raise
         if left:
@@ -190,15 +171,6 @@ async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
 
 SWEEP_S = 60.0
 """How long `clear` deletes what an earlier one has left."""
-
-
-def _refused(crawl: str, others: int, options: argparse.Namespace) -> str:
-    more = f" (and {others:,} more {'is' if others == 1 else 'are'} registered)" if others > 0 else ""
-    named = options.spider or f"--crawl {crawl}"
-    return (
-        f"{more}: nothing was deleted. `scrapy dq stop {named}` stops all workers; --force deletes the "
-        f"crawl while they run"
-    )
 
 
 def _ask(place: Place, overview: Overview, options: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import statistics
 import time
 from collections.abc import Sequence
@@ -49,28 +48,22 @@ PINGS = 20
 
 
 class Doctor(Subcommand):
-    """Examines Redis, and with `--audit` a crawl."""
+    """Check whether Redis is suitable for a crawl.
+
+    Checks the Redis of the project (or of a spider, if its own settings name one): version, persistence,
+    eviction, memory, latency, clock, scripts and their limits, compression; with --audit or --repair, also
+    whether the keys of a crawl agree with its counts. Exit status 1: something is bad.
+    """
 
     name = "doctor"
     arguments = "[<spider>]"
-    summary = "check whether Redis is suitable for a crawl"
-    description = (
-        "Checks the Redis of the project (or of a spider, if its own settings name one): version, "
-        "persistence, eviction, memory, latency, clock, scripts and their limits, compression; with --audit "
-        "or --repair, also whether the keys of a crawl agree with its counts. Exit status 1: something is "
-        "bad."
+    flags = (
+        ("--audit", "search for keys of the crawl that were deleted or evicted; reads all partitions' names"),
+        ("--repair", "the same, and rebuild the keys that can be derived from others"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        parser.add_argument(
-            "--audit", action="store_true",
-            help="search for keys of the crawl that were deleted or evicted; reads all partitions' names",
-        )  # fmt: skip
-        parser.add_argument(
-            "--repair", action="store_true",
-            help="the same, and rebuild the keys that can be derived from others",
-        )  # fmt: skip
 
         parser.add_argument(
             "--acl", choices=tuple(ROLES), metavar="ROLE",
@@ -81,7 +74,6 @@ class Doctor(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if options.acl:
             return print_acl(settings, options)
-
         audits = options.audit or options.repair
         if audits and not (options.spider or options.crawl):
             raise WrongUsage("--audit, --repair: name a spider, or a crawl with --crawl")
@@ -165,7 +157,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
                 (silent if isinstance(error, FrontierUnavailable) else apart).add(number)
         return found
 
-    found = asyncio.run(alone.with_frontiers(place, look))
+    found = alone.with_frontiers(place, look)
     text, level = told(found), OK
     if silent:
         text, level = f"{text}; {named(silent)} could not be examined", BAD
@@ -210,7 +202,7 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
         for finding in _examine_node(place, shards, start_keys):
             found.setdefault(finding, []).append(name)
     findings = [
-        finding if len(names) == len(nodes) else replace(finding, text=f"{_listed(names)}: {finding.text}")
+        finding if len(names) == len(nodes) else replace(finding, text=f"{', '.join(names)}: {finding.text}")
         for finding, names in found.items()
     ]
     # The findings of a check stay together; the checks in the order of the first node.
@@ -245,7 +237,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     before = time.time()
     seconds, microseconds = client.time()
     findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
-    findings += _examine_scripts(shards, start_keys)
+    findings.append(_examine_scripts(shards, start_keys))
     if findings[-1].level == OK:
         findings.append(health.limits(*script_limits(client, first)))
         if (depth := compress_depth(client)) is not None:
@@ -255,19 +247,11 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     return findings
 
 
-def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
+def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
     """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
-    found: dict[Finding, list[int]] = {}
     for client, shard in shards:
         finding = health.scripts(*refused_scripts(client, shard, start_keys))
-        found.setdefault(finding, []).append(shard.number)
-    bad = [finding for finding in found if finding.level != OK]
-    return [
-        finding if len(found) == 1 else replace(finding, text=f"{named(found[finding])}: {finding.text}")
-        for finding in bad or found
-    ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+        if finding.level != OK:
+            where = f"{named([shard.number])}: " if len(shards) > 1 else ""
+            return replace(finding, text=where + finding.text)
+    return finding

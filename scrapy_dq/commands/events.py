@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
+from rich.console import Console
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
@@ -19,7 +20,6 @@ from scrapy_dq.commands.subcommand import DONE, Subcommand
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierUnavailable
 from scrapy_dq.inspection.history import (
-    MOST_EVENTS,
     Event,
     Sample,
     curves_of,
@@ -36,44 +36,35 @@ from scrapy_dq.inspection.words import span, when
 from scrapy_dq.text import count_of
 
 LOOK_S = 1.0
-ALL = sys.maxsize
-"""What each shard keeps: of the newest of all shards, older ones would be part while a shard is away."""
-
-
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDEST = 60
 """Columns of a curve."""
 
 
 class Events(Subcommand):
-    """Lists the journal of a crawl, and draws the curves of its samples."""
+    """What happened to a crawl, and who did it.
+
+    Lists the newest events of a spider's crawl: workers that joined, left or died, outages of Redis,
+    commands and who gave them, the beginning and the end of runs. At most 500 are kept. --curves also draws
+    rate, backlog, failures and memory of the last two days, a sample each minute; of the first hour, a
+    sample each 10 s.
+    """
 
     name = "events"
     arguments = "[<spider>]"
-    summary = "what happened to a crawl, and who did it"
-    description = (
-        "Lists the newest events of a spider's crawl: workers that joined, left or died, outages of Redis, "
-        "commands and who gave them, the beginning and the end of runs. At most 500 are kept. --curves "
-        "also draws rate, backlog, failures and memory of the last two days, a sample each minute; of the "
-        "first hour, a sample each 10 s."
+    flags = (
+        ("--follow", "print new ones as they come (JSON: one a line)"),
+        ("--curves", "also draw rate, backlog, failures and memory (JSON: the samples)"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         looking.add_count(parser, 50)
-        more = parser.add_mutually_exclusive_group()
-        more.add_argument(
-            "--follow", action="store_true", help="print new ones as they come (JSON: one a line)"
-        )
-        more.add_argument(
-            "--curves", action="store_true",
-            help="also draw rate, backlog, failures and memory (JSON: the samples)",
-        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with looking.place_of(settings, options) as place:
             place.overview()
-            events = read_events(place.shards, place.crawl, ALL if options.follow else MOST_EVENTS)
+            events = read_events(place.shards, place.crawl)
             samples = whole_history(place.shards, place.crawl) if options.curves else []
             looking.say_unanswered(place)
             if options.follow:
@@ -106,7 +97,7 @@ class Events(Subcommand):
             try:
                 with as_unavailable(place.target):
                     place.ask_all()
-                    events = read_events(place.shards, place.crawl, ALL)
+                    events = read_events(place.shards, place.crawl)
                 away, missed = {*place.shards.unreachable}, ""
             except FrontierUnavailable as error:
                 if str(error) != missed:
@@ -132,8 +123,9 @@ def _print_curves(samples: Sequence[Sample]) -> None:
         return
     print(f"{count_of(len(samples), 'sample')} of {span(samples[-1].at - samples[0].at)}.")
     columns = min(WIDEST, max(1, width() - 45))
+    blocks = not Console().options.ascii_only
     for name, found in curves_of(samples).items():
-        line = curve(found[0], columns) if _prints(BLOCKS) else ""
+        line = curve(found[0], columns) if blocks else ""
         print(f"{name:<9} {line} {extent(found)}")
 
 
@@ -148,12 +140,3 @@ def curve(values: Sequence[float | None], columns: int) -> str:
     largest = max((each for each in means if each is not None), default=0) or 1
     steps = (len(BLOCKS) - 1) / largest
     return "".join(" " if each is None else BLOCKS[round(each * steps)] for each in means)
-
-
-def _prints(text: str) -> bool:
-    """Tell whether standard output can show *text*."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True

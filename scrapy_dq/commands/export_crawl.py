@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from scrapy.settings import Settings
 
 from scrapy_dq.codec.shown import shown
 from scrapy_dq.commands import alone, looking
-from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport, ExportWriter, created
 from scrapy_dq.frontier.admin.liveness import need_nobody
@@ -20,7 +20,6 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of, standing
-from scrapy_dq.frontier.archive.parts import Header
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Hold
@@ -31,90 +30,70 @@ from scrapy_dq.text import printable
 LONGEST_URL = 10_000
 
 
-@dataclass
-class _Written:
-    """What was written."""
+class _Written(NamedTuple):
+    """What was written; *missing*: the crawl counts so many requests more."""
 
-    header: Header | None = None
-    entries: int = 0
-    tokens: int = 0
+    entries: int
+    tokens: int
+    missing: int
 
 
 class ExportCrawl(Subcommand):
-    """Reads a crawl at rest, or on hold."""
+    """Write a crawl into a file.
+
+    Writes a crawl into a file, as JSON Lines: waiting and delayed requests, failed ones and dead letters,
+    what was seen, limits. `scrapy dq import` makes a crawl of it, in another Redis, order, kind of seen or
+    number of shards. The crawl must be paused, or have no live worker; it is not changed.
+    """
 
     name = "export"
     arguments = "[<spider>] <file>"
     words = "words"
-    summary = "write a crawl into a file"
-    description = (
-        "Writes a crawl into a file, as JSON Lines: waiting and delayed requests, failed ones and dead "
-        "letters, what was seen, limits. `scrapy dq import` makes a crawl of it, in another Redis, order, "
-        "kind of seen or number of shards. The crawl must be paused, or have no live worker; it is not "
-        "changed."
+    flags = (
+        ("--seen-only", "only what was seen, for a crawl that begins anew"),
+        ("--urls", "only the URLs of all requests, one per line, for people; not to be imported"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "words", nargs="+", metavar="<spider> <file>",
             help="the name of the spider; the file: - for standard output; .zst at its end: compressed",
         )  # fmt: skip
         looking.add_common_options(parser)
-        parser.add_argument(
-            "--seen-only", action="store_true", help="only what was seen, for a crawl that begins anew"
-        )
-        parser.add_argument(
-            "--urls", action="store_true",
-            help="only the URLs of all requests, one per line, for people; not to be imported",
-        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        options.spider, name = looking.spider_and("a file", options)
+        name = looking.file_after_spider(options)
         if options.urls and options.seen_only:
             raise CommandError("what was seen is kept without URLs: --urls or --seen-only, not both")
-        if name == STANDARD_OUTPUT and not options.urls and sys.stdout.isatty():
-            raise CommandError("an export is not for a terminal: name a file, or a pipe")
         with looking.place_of(settings, options) as place, ProgressBar() as bar:
             overview = place.overview(most_members=0)
             if overview.unreachable:
                 names = ", ".join(map(str, overview.unreachable))
                 raise CommandError(f"shard {names} does not answer: nothing was written")
-            _refuse_finished(overview, options, place)
+            if overview.phase == "finished" and not (options.urls or options.seen_only):
+                raise CommandError(
+                    f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
+                )
             try:
-                done = asyncio.run(
-                    alone.with_frontiers(
-                        place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
-                    )
+                done = alone.with_frontiers(
+                    place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
                 )
             except BadExport as error:
                 raise CommandError(str(error)) from error
-        if options.json and name != STANDARD_OUTPUT:
-            print_json(
-                {
-                    "crawl": place.crawl, "redis": place.target, "file": name, "entries": done.entries,
-                    "fingerprints": done.tokens,
-                }
-            )  # fmt: skip
-            return DONE
         if name != STANDARD_OUTPUT:
-            print(f"Crawl {place.crawl!r} at {place.target}")
-            seen = [] if options.urls else [("fingerprints", done.tokens)]
-            print_rows([("requests", done.entries), *seen])
-            print(f"{os.path.getsize(name):,} bytes in {name}")
-        for line in _doubts(done):
-            print(f"scrapy dq export: {line}", file=sys.stderr)
+            found = {
+                "crawl": place.crawl, "redis": place.target, "file": name, "entries": done.entries,
+                "fingerprints": done.tokens,
+            }  # fmt: skip
+            rows = [("requests", done.entries), *([] if options.urls else [("fingerprints", done.tokens)])]
+            print_found(found, options.json, rows, [f"{os.path.getsize(name):,} bytes in {name}"])
+        if done.missing > 0:
+            print(
+                f"scrapy dq export: the crawl counts {done.missing:,} more, which are in no index. Start a "
+                "worker: it finds what is there. Then export again",
+                file=sys.stderr,
+            )
         return DONE
-
-
-def _refuse_finished(overview: Overview, options: argparse.Namespace, place: Place) -> None:
-    if overview.phase != "finished" or options.urls:
-        return
-    if not overview.census.seen:
-        raise CommandError(f"crawl {place.crawl!r} has finished, and nothing of it is left to export")
-    if not options.seen_only:
-        raise CommandError(
-            f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
-        )
 
 
 async def _export(
@@ -123,7 +102,11 @@ async def _export(
 ) -> _Written:  # fmt: skip
     if options.urls:
         return await _urls(frontiers, place, name, bar)
-    await _refuse_workers(frontiers, place, overview)
+    if overview.hold is Hold.NONE:
+        ttl_s = place.config.worker_ttl_s
+        refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
+        await alone.announce_wait(frontiers[HOME], ttl_s)
+        await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
     before = await standing(frontiers)
     header, kinds = await header_of(frontiers), list(parts.KINDS)
     if options.seen_only:
@@ -143,19 +126,11 @@ async def _export(
                 "until its workers have ended what they had begun: `scrapy dq pause --wait`"
             )
         writer.end()
-    return _Written(header, writer.entries, writer.tokens)
-
-
-async def _refuse_workers(frontiers: list[Frontier], place: Place, overview: Overview) -> None:
-    if overview.hold is Hold.NONE:
-        ttl_s = place.config.worker_ttl_s
-        refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
-        await alone.announce_wait(frontiers[HOME], ttl_s)
-        await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
+    return _Written(writer.entries, writer.tokens, header.entries - writer.entries)
 
 
 async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: ProgressBar) -> _Written:
-    header, done = await header_of(frontiers), _Written()
+    header, count = await header_of(frontiers), 0
     bar.begin("entries", header.entries)
     with created(name) as file:
         async for part in dump(frontiers, header, parts.ENTRIES):
@@ -163,16 +138,6 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
             # Printable: whoever feeds start payloads decides what these are.
             lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
             file.write("".join(lines).encode("ascii", "backslashreplace"))
-            done.entries += len(urls)
+            count += len(urls)
             bar.advance(len(urls))
-    return done
-
-
-def _doubts(done: _Written) -> list[str]:
-    if not done.header or done.entries >= done.header.entries:
-        return []
-    missing = done.header.entries - done.entries
-    return [
-        f"the crawl counts {missing:,} more, which are in no index. Start a worker: it finds what is there. "
-        "Then export again"
-    ]
+    return _Written(count, 0, header.entries - count)

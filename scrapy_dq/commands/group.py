@@ -30,10 +30,10 @@ from scrapy_dq.text import printable
 
 COMMANDS = {
     "crawl": "crawl.Crawl", "status": "status.Status", "workers": "workers.Workers",
-    "search": "listing.Search", "failed": "listing.FAILED_REQUESTS", "dead": "listing.DEAD_LETTERS",
+    "search": "listing.Search", "failed": "listing.FailedRequests", "dead": "listing.DeadLetters",
     "events": "events.Events", "report": "report.Report", "doctor": "doctor.Doctor",
-    "pause": "steering.PAUSE", "drain": "steering.DRAIN", "resume": "steering.RESUME",
-    "stop": "steering.STOP", "complete": "steering.COMPLETE", "retry": "retry.Retry", "push": "push.Push",
+    "pause": "steering.Pause", "drain": "steering.Drain", "resume": "steering.Resume",
+    "stop": "steering.Stop", "complete": "steering.Complete", "retry": "retry.Retry", "push": "push.Push",
     "limit": "limit.Limit", "clear": "clear.Clear", "adopt": "adopt.Adopt", "move": "move.Move",
     "export": "export_crawl.ExportCrawl", "import": "import_crawl.ImportCrawl", "web": "web.Web",
     "metrics": "metrics.PrometheusMetrics",
@@ -44,8 +44,7 @@ LONGEST_LINE = 4000
 
 def subcommands(names: Iterable[str] = COMMANDS) -> list[Subcommand]:
     """Return the subcommands of these names."""
-    found = (load_object(f"{__package__}.{COMMANDS[name]}") for name in names)
-    return [each() if isinstance(each, type) else each for each in found]
+    return [load_object(f"{__package__}.{COMMANDS[name]}")() for name in names]
 
 
 class Command(ScrapyCommand):
@@ -75,19 +74,20 @@ class Command(ScrapyCommand):
                 subcommand.name,
                 help=subcommand.summary,
                 description=subcommand.description,
-                usage=subcommand.usage,
+                usage=f"{parser.prog} {subcommand.name} {subcommand.arguments} [options]",
                 formatter_class=parser.formatter_class,
                 conflict_handler="resolve",
             )
             subcommand.add_options(own)
             own.add_argument("--crawl", metavar="NAME", help="the name of the crawl (default: DQ_CRAWL)")
             super().add_options(own)
-            own.error = partial(_error, own, own.error)  # type: ignore[method-assign]
+            names = [*own._option_string_actions]
+            own.error = partial(_error, own.error, names)  # type: ignore[method-assign]
         # Scrapy reads these options even without a subcommand: then they have their defaults.
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
-        parser.error = partial(_error, parser, parser.error)  # type: ignore[method-assign]
+        parser.error = partial(_error, parser.error, [*COMMANDS])  # type: ignore[method-assign]
         self._parser, self._parsers = parser, commands.choices
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -125,12 +125,9 @@ class Command(ScrapyCommand):
         # Scrapy checks `requires_project` of its own commands only. Source: scrapy/cmdline.py
         if not inside_project() and not opts.crawl:
             self.exitcode = FAILED
-            other = "; or name the crawl with --crawl, and its Redis with -s REDIS_URL=..."
-            _say(
-                subcommand,
-                "no Scrapy project here: run this in the folder that has scrapy.cfg"
-                + ("" if subcommand.needs_project else other),
-            )
+            where = "run this in the folder that has scrapy.cfg"
+            other = "name the crawl with --crawl, and its Redis with -s REDIS_URL=..., if no spider is needed"
+            _say(subcommand, f"no Scrapy project here: {where}; or {other}")
             return
         with lasting_streams() as errors:
             self._run(subcommand, opts)
@@ -188,12 +185,9 @@ def _log_file(settings: Settings) -> IO[str] | None:
         raise CommandError(f"the log cannot be written: {error}") from error
 
 
-def _error(parser: argparse.ArgumentParser, error: Callable[[str], NoReturn], message: str) -> NoReturn:
-    """Report a usage error; of a mistyped word or option, which one may be meant. Python 3.14 does some."""
-    wrong, names = re.search(r"unrecognized arguments: (--[^ =]+)", message), [*parser._option_string_actions]
-    if wrong is None:
-        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        names = re.findall(r"[\w-]+", wrong[2]) if wrong else []
+def _error(error: Callable[[str], NoReturn], names: list[str], message: str) -> NoReturn:
+    """Report a usage error; of a mistyped command or option, which one may be meant."""
+    wrong = re.search(r"(?:unrecognized arguments: |invalid choice: ')([\w-]+)", message)
     near = difflib.get_close_matches(wrong[1], names, 1) if wrong else ()
     error(f"{message}. Did you mean {near[0]!r}?" if near else message)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -12,9 +11,9 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_dq.codec.shown import priority_of
 from scrapy_dq.commands import alone, looking
-from scrapy_dq.commands.input.asking import crawl_command
+from scrapy_dq.commands.input.asking import go_on
 from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
-from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.exports.files import BadExport, ExportFile
 from scrapy_dq.frontier.archive.load import Loaded, Target, load
@@ -28,26 +27,25 @@ _CONTINUE = (
 
 
 class ImportCrawl(Subcommand):
-    """Makes new crawls only."""
+    """Make a crawl of such a file.
+
+    Makes a crawl of a file that `scrapy dq export` has written: with the DQ_ORDER, DQ_SEEN and DQ_SHARDS of
+    the settings. There must be no such crawl. Nothing is lost or doubled if it is interrupted or killed:
+    the same command continues, and until it is complete no worker can join.
+    """
 
     name = "import"
     arguments = "[<spider>] <file>"
     words = "words"
-    summary = "make a crawl of such a file"
-    description = (
-        "Makes a crawl of a file that `scrapy dq export` has written: with the DQ_ORDER, DQ_SEEN and "
-        "DQ_SHARDS of the settings. There must be no such crawl. Nothing is lost or doubled if it is "
-        "interrupted or killed: the same command continues, and until it is complete no worker can join."
-    )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "words", nargs="+", metavar="<spider> <file>", help="the name of the spider; the file"
         )
         looking.add_common_options(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        options.spider, name = looking.spider_and("a file", options)
+        name = looking.file_after_spider(options)
         config, fingerprinter, spider = _settings_of(settings, options)
         with alone.continued(_CONTINUE):
             try:
@@ -55,29 +53,17 @@ class ImportCrawl(Subcommand):
                 _refuse_other(file.header, config, fingerprinter, spider)
                 with looking.opened(config) as place, ProgressBar() as bar:
                     bar.begin("entries", file.header.entries + file.header.tokens)
-                    done = asyncio.run(
-                        alone.with_frontiers(
-                            place, lambda frontiers: _load(frontiers, file, config, bar), shards=config.shards
-                        )
+                    done = alone.with_frontiers(
+                        place, lambda frontiers: _load(frontiers, file, config, bar), shards=config.shards
                     )
             except BadExport as error:
                 raise CommandError(f"{error}") from error
-        if options.json:
-            print_json(
-                {
-                    "crawl": config.crawl, "redis": place.target, "file": name, "before": done.before,
-                    "entries": done.entries, "fingerprints": done.tokens, "doubts": done.doubts,
-                }
-            )  # fmt: skip
-            return DONE
-        print(f"Crawl {config.crawl!r} at {place.target}")
-        if done.before:
-            print("This file was imported before.")
-        else:
-            print_rows([("requests", done.entries), ("fingerprints", done.tokens)])
-        for line in _advice(file, config, done):
-            print(line)
-        print(f"Continue with: {crawl_command(options)}")
+        found = {
+            "crawl": config.crawl, "redis": place.target, "file": name, "before": done.before,
+            "entries": done.entries, "fingerprints": done.tokens, "doubts": done.doubts,
+        }  # fmt: skip
+        rows = [] if done.before else [("requests", done.entries), ("fingerprints", done.tokens)]
+        print_found(found, options.json, rows, [*_advice(file, config, done), go_on(options)])
         return DONE
 
 
@@ -113,6 +99,8 @@ async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar
 
 def _advice(file: ExportFile, config: Config, done: Loaded) -> Iterator[str]:
     header = file.header
+    if done.before:
+        yield "This file was imported before."
     at = datetime.fromtimestamp(header.at_ms / 1000).strftime("%Y-%m-%d %H:%M")
     yield (
         f"Exported on {at} from crawl {header.crawl!r}: {header.order.value}, seen {header.seen.value}, "

@@ -19,26 +19,26 @@ from scrapy_dq.text import printable
 
 
 class Limit(Subcommand):
-    """Changes the limits of a partition, or shows them if no option is given."""
+    """The delay, concurrency, budget and block of a site.
+
+    Shows or changes the delay, the concurrency, the budget and the block of a site, for all workers
+    together. They apply from the next exchange of each worker on, until the run is finished, or a worker
+    joins whose settings differ from those in force.
+    """
 
     name = "limit"
     arguments = "[<spider>] --site HOST"
-    summary = "the delay, concurrency, budget and block of a site"
-    description = (
-        "Shows or changes the delay, the concurrency, the budget and the block of a site, for all workers "
-        "together. They apply from the next exchange of each worker on, until the run is finished, "
-        "or a worker joins whose settings differ from those in force."
-    )
+    flags = (("--default", "reset delay, concurrency and budget to the settings"),)
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        looking.add_site(parser, "the site: a partition, as `status` shows it")
         parser.add_argument(
-            "--delay",
-            type=looking.seconds(0, MAX_DELAY_S),
-            metavar="S",
-            help="seconds between two requests; 0: no delay",
+            "--site", required=True, metavar="HOST", help="the site: a partition, as `status` shows it"
         )
+        parser.add_argument(
+            "--delay", type=looking.seconds(0, MAX_DELAY_S), metavar="S",
+            help="seconds between two requests; 0: no delay",
+        )  # fmt: skip
         parser.add_argument(
             "--concurrency", type=looking.whole(0, MAX_CONCURRENCY), metavar="N",
             help="requests at once; 0: no limit",
@@ -48,46 +48,28 @@ class Limit(Subcommand):
             help="most requests of the run, or of a day, counted from its first budget on; 0: any number",
         )  # fmt: skip
         parser.add_argument(
-            "--default", action="store_true", help="reset delay, concurrency and budget to the settings"
-        )
-        parser.add_argument(
-            "--block",
-            type=looking.seconds(0.001, MAX_BLOCK_S),
-            metavar="S",
+            "--block", type=looking.seconds(0.001, MAX_BLOCK_S), metavar="S",
             help="send it no requests for S seconds",
-        )
-        parser.add_argument("--unblock", action="store_true", help="end a block")
+        )  # fmt: skip
+        parser.add_argument("--unblock", dest="block", action="store_const", const=0.0, help="end a block")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        partition = options.site
-        if partition is None:
-            raise WrongUsage("name the site: --site HOST")
-        own = (options.delay, options.concurrency, options.budget)
-        if options.default and own != (None, None, None):
-            raise WrongUsage("--default cannot be combined with --delay, --concurrency or --budget")
-        if options.unblock and options.block is not None:
-            raise WrongUsage("--block and --unblock cannot be combined")
-        changes = options.default or options.unblock or (*own, options.block) != (None,) * 4
+        own = {"delay_s": options.delay, "concurrency": options.concurrency, "budget": options.budget}
+        if options.default:
+            own = {name: -1 if value is None else value for name, value in own.items()}
+        limits = own | {"block_s": options.block}
         with looking.place_of(settings, options) as place:
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
-            partition, hint = looking.partition_named(place, partition)
-            if hint and not changes:
+            partition, hint = looking.partition_named(place, options.site)
+            if hint and not any(value is not None for value in limits.values()):
                 raise CommandError(hint)
             try:
-                now = limit(
-                    place.shards, place.crawl, partition,
-                    delay_s=-1.0 if options.default else options.delay,
-                    concurrency=-1 if options.default else options.concurrency,
-                    block_s=0.0 if options.unblock else options.block,
-                    budget=-1 if options.default else options.budget,
-                    by=own_name(),
-                )  # fmt: skip
+                now = limit(place.shards, place.crawl, partition, by=own_name(), **limits)
             except ValueError as error:
                 raise WrongUsage(str(error)) from error
             if now is None:
-                place.overview()
-                raise CommandError("the crawl was deleted just now")
+                raise place.no_such_crawl()
         if hint:
             print(f"scrapy dq limit: the limit is set, but {printable(hint)}", file=sys.stderr)
         if options.json:
@@ -97,12 +79,8 @@ class Limit(Subcommand):
                 f"{now.delay_s:g} s" if now.delay_s else "none",
                 now.concurrency or "no limit",
                 f"{now.spent:,} of {now.budget:,}" if now.budget else "any",
-                f"for {_span(now.blocked_s)}" if now.blocked_s else "no",
+                f"for {span(math.ceil(now.blocked_s))}" if now.blocked_s else "no",
                 partition or "(no name)",
             )
             print_table(("delay", "concurrency", "budget", "blocked", "partition"), [row])
         return DONE
-
-
-def _span(seconds: float) -> str:
-    return span(math.ceil(seconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,14 @@ def server_of(app: Any) -> Any:
             timeout_graceful_shutdown=GRACE_S,
         )
     )  # fmt: skip
+
+
+def announce(options: argparse.Namespace, address: str, redis: str, what: str) -> None:
+    """Print where something is served, and *what*; with `--json`, one object."""
+    if options.json:
+        print(json.dumps({"address": address, "redis": redis}), flush=True)
+    else:
+        print(f"{what} at {redis}: {address}", "Ctrl-C ends it.", sep="\n", flush=True)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -19,10 +18,11 @@ from scrapy_dq import scrapy_redis
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import reading
 from scrapy_dq.commands.input.asking import named
+from scrapy_dq.commands.looking import ENTRY_ID
 from scrapy_dq.commands.output.display import ProgressBar, print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
-from scrapy_dq.frontier.admin.control import PartitionLimits, limit
+from scrapy_dq.frontier.admin.control import limit
 from scrapy_dq.frontier.admin.entries import Looked, kept_one, look_at_entries
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.model import Census
@@ -37,17 +37,14 @@ from scrapy_dq.inspection.entries import (
     title,
 )
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.words import span, unanswered, when
+from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.text import count_of, printable
 
-ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
 MOST_LOOKED_AT = 1_000_000
 MOST_CAUSES = 20
 """Rows."""
-MOST_ATTRIBUTES = 50
-"""Rows of one request in full. It has 13 attributes; an invalid entry may have any number."""
 
 
 @dataclass
@@ -73,18 +70,19 @@ class Lister(Subcommand):
     of_one: str
     """What one of them is called."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "words", nargs="*", metavar="<spider>", help=f"the name of the spider; then {self.what}"
         )
         looking.add_common_options(parser)
         looking.add_count(parser, 20)
-        parser.add_argument("--skip", type=_number, default=0, metavar="N", help="leave out the first N")
-        looking.add_site(parser, "only requests of this site")
+        parser.add_argument(
+            "--skip", type=looking.whole(0, 10**11), default=0, metavar="N", help="leave out the first N"
+        )
+        parser.add_argument("--site", metavar="HOST", help="only requests of this site")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        options.spider, word = self._words(options)
-        looking.need_crawl(options)
+        word = "".join(looking.words_after_spider(options, self.what, self.is_second))
         config, crawler = looking.crawler_named(settings, options)
         with looking.opened(config) as place:
             census = place.overview().census
@@ -95,26 +93,12 @@ class Lister(Subcommand):
                 records = [record_of(each, place) for each in page.entries]
             looking.say_unanswered(place)
         if ENTRY_ID.fullmatch(word):
-            print_json(one) if options.json else _print_one(one)
+            print_json(one)
         elif options.json:
             print_json(looking.found_in(place, **page.facts, entries=records))
         else:
             _print(page, records)
         return DONE
-
-    def _words(self, options: argparse.Namespace) -> tuple[str, str]:
-        """Return the spider, "" if --crawl alone names the crawl, and the second word."""
-        words: list[str] = options.words
-        if len(words) > 2:
-            raise WrongUsage(f"a spider and {self.what}, not {len(words)} words")
-        if len(words) == 1 and self.is_second(words[0]) and options.crawl:
-            return "", words[0]
-        spider, word = [*words, "", ""][:2]
-        if "://" in spider:
-            raise WrongUsage("name the spider before the URL")
-        if word and not self.is_second(word):
-            raise WrongUsage(f"{word!r} is not an id: an id has 24 hexadecimal digits")
-        return spider, word
 
     def is_second(self, word: str) -> bool:
         """Tell whether a word can be the second one."""
@@ -142,10 +126,7 @@ class Kept(Lister):
     """Lists requests that failed for good, or dead letters."""
 
     arguments = "[<spider>] [<id>]"
-    what = "an id of the list, to show that request in full"
-
-    def __init__(self, name: str, of_one: str, summary: str, description: str) -> None:
-        self.name, self.of_one, self.summary, self.description = name, of_one, summary, description
+    what = "an id of the list, to show that request in full, as JSON"
 
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
@@ -168,64 +149,60 @@ class Kept(Lister):
         return kept_one(place.shards, place.crawl, self.name, entry_id)
 
 
-FAILED_REQUESTS = Kept(
-    "failed",
-    "failed request",
-    "requests that failed for good",
-    "Counts the causes of the requests that failed for good (an exception in a callback, a page that "
-    "could not be downloaded or ended with HTTP 500), and lists the newest of the 10,000 that are kept, each "
-    "with the reason and the worker.",
-)
-DEAD_LETTERS = Kept(
-    "dead",
-    "dead letter",
-    "dead letters",
-    "Counts the causes of the dead letters of the run, and lists some: requests whose workers died too "
-    "often, and entries that cannot be decoded or served. They are stored in no order: if there are more "
-    "than 1,000, any of them are shown, the newest of these first.",
-)
+class FailedRequests(Kept):
+    """Requests that failed for good.
+
+    Counts the causes of the requests that failed for good (an exception in a callback, a page that could not
+    be downloaded or ended with HTTP 500), and lists the newest of the 10,000 that are kept, each with the
+    reason and the worker.
+    """
+
+    name = "failed"
+    of_one = "failed request"
+
+
+class DeadLetters(Kept):
+    """Dead letters.
+
+    Counts the causes of the dead letters of the run, and lists some: requests whose workers died too often,
+    and entries that cannot be decoded or served. They are stored in no order: if there are more than 1,000,
+    any of them are shown, the newest of these first.
+    """
+
+    name = "dead"
+    of_one = "dead letter"
 
 
 class Search(Lister):
-    """Lists the next requests, lists matching requests, or shows everything about a URL."""
+    """The next requests, matching requests, everything about a URL.
+
+    Without a pattern, it lists the requests that a worker would lease next, then requests that wait because
+    of their site's limits, then requests that are not due yet. With a pattern, it lists the requests whose
+    URL contains it, wherever they are (* in it is any text). A whole URL, with a scheme and without *,
+    shows everything that the spider's crawl knows of it (as a GET without a body): whether it was seen,
+    where its requests are, and what limits its site. An id shows one request in full, as JSON. With --crawl
+    and no spider, one word is the pattern. Nothing is changed. A crawl does not keep the URLs of requests
+    that are done.
+    """
 
     name = "search"
     arguments = "[<spider>] [<pattern> | <URL> | <id>]"
-    summary = "the next requests, matching requests, everything about a URL"
     of_one = "request"
     what = "a part of the URL (* is any text), a whole URL, or an id of the list"
-    description = (
-        "Without a pattern, it lists the requests that a worker would lease next, then requests that wait "
-        "because of their site's limits, then requests that are not due yet. With a pattern, it lists the "
-        "requests whose URL contains it, wherever they are (* in it is any text). A whole URL, with a "
-        "scheme and without *, shows everything that the spider's crawl knows of it (as a GET without a "
-        "body): whether it was seen, where its requests are, and what limits its site. An id shows one "
-        "request in full. With --crawl and no spider, one word is the pattern. Nothing is changed. A crawl "
-        "does not keep the URLs of requests that are done."
-    )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        super().add_options(parser)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--where", choices=[each.replace(" ", "-") for each in PLACES], action="append",
             help="only requests that are there (may be repeated)",
         )  # fmt: skip
         parser.add_argument(
-            "--most", type=_number, default=MOST_LOOKED_AT, metavar="N",
+            "--most", type=looking.whole(0, 10**11), default=MOST_LOOKED_AT, metavar="N",
             help=f"look at no more requests (default: {MOST_LOOKED_AT:,})",
         )  # fmt: skip
 
     def is_second(self, word: str) -> bool:
         return True
-
-    def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        spider, word = self._words(options)
-        if _URL.fullmatch(word) and not spider:
-            raise WrongUsage(
-                "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, "
-                "the URL is a pattern"
-            )
-        return super().run(settings, options)
 
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
@@ -234,7 +211,6 @@ class Search(Lister):
             return _known(place, crawler, options, word, census)
         if not word and options.site is None and not options.where:
             return _next(place, options.skip, options.count)
-
         matching = matches(word)
         sites = looking.spellings_of(options.site)
         return _found(place, options, lambda entry: not word or matching(title(entry, place)), sites, census)
@@ -254,20 +230,15 @@ def _next(place: Place, skip: int, count: int) -> Page:
 
 
 def _look(
-    place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, skip: int = 0, *, most: int,
-    **limits: Any,
-) -> tuple[list[Entry], Looked]:  # fmt: skip
+    place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, *, most: int, **limits: Any
+) -> tuple[list[Entry], Looked]:
     """Return entries that are *wanted*, and how far they were looked for, with a progress bar."""
     found: list[Entry] = []
-    left_out = skip
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
 
     def see(entry: Entry) -> bool:
-        nonlocal left_out
         if wanted(entry):
-            if not left_out:
-                found.append(entry)
-            left_out = max(0, left_out - 1)
+            found.append(entry)
         return len(found) < count
 
     with ProgressBar() as bar:
@@ -282,27 +253,30 @@ def _found(
 ) -> Page:  # fmt: skip
     """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
+    last = options.skip + options.count
     entries, looked = _look(
-        place, wanted, census, options.count, options.skip, most=options.most, where=where,
-        partitions=partitions,
-    )  # fmt: skip
+        place, wanted, census, last, most=options.most, where=where, partitions=partitions
+    )
     after = []
-    if len(entries) == options.count:
-        after.append(f"There may be more: --skip {options.skip + options.count}")
+    if len(entries) == last:
+        after.append(f"There may be more: --skip {last}")
     elif not looked.complete:
         after.append(f"Looked at {looked.entries:,} requests, and there are more: --most looks at more")
     elif not entries:
         after.append(nowhere or f"Nothing was found among {looked.entries:,} requests.")
-    return Page(
-        entries, before, after=after, facts={"looked_at": looked.entries, "complete": looked.complete}
-    )
+    facts = {"looked_at": looked.entries, "complete": looked.complete}
+    return Page(entries[options.skip :], before, after=after, facts=facts)
 
 
 def _known(
     place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
 ) -> Page:
     """Return all that is known of a URL, by the project's own fingerprinter."""
-    assert crawler is not None  # see Search.run
+    if crawler is None:
+        raise WrongUsage(
+            "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, "
+            "the URL is a pattern"
+        )
     try:
         request = Request(url)
         fingerprint = reading.fingerprinter_of(crawler).fingerprint(request)
@@ -316,7 +290,8 @@ def _known(
     limits = limit(place.shards, place.crawl, partition.decode()) if apart else None
     before = [f"seen  {'yes' if seen else 'no'}"]
     if limits is not None:
-        before.append(f"site  {partition.decode()}: {_limited(limits)}")
+        said = [f"{name} {value:g}" for name, value in asdict(limits).items() if value]
+        before.append(f"site  {partition.decode()}: {', '.join(said) or 'no limits'}")
 
     def is_it(entry: Entry) -> bool:
         shown = title(entry, place)
@@ -337,27 +312,12 @@ def _canonical(url: str) -> str:
         return ""
 
 
-def _limited(limits: PartitionLimits) -> str:
-    said = []
-    if limits.delay_s:
-        said.append(f"delay {limits.delay_s:g} s")
-    if limits.concurrency:
-        said.append(f"{limits.concurrency} at once")
-    if limits.budget:
-        said.append(f"{limits.spent:,} of a budget of {limits.budget:,} done")
-    if limits.blocked_s:
-        said.append(f"blocked for {span(limits.blocked_s)}")
-    return ", ".join(said) or "no limits"
-
-
 def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
     for line in page.before:
         print(printable(line, 500))
     if page.groups:
         causes = [(each["count"], each["host"], each["cause"]) for each in page.groups]
-        print_table(("count", "host", "cause"), causes[:MOST_CAUSES], numbers=("count",))
-        if len(causes) > MOST_CAUSES:
-            print(f"and {count_of(len(causes) - MOST_CAUSES, 'smaller group')}")
+        print_table(("count", "host", "cause"), causes, numbers=("count",), most=MOST_CAUSES)
         print()
     if records:
         rows = [
@@ -367,23 +327,3 @@ def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
         print_table(("id", "URL, reason, where" if page.groups else "URL, where"), rows)
     for line in page.after:
         print(line)
-
-
-def _print_one(one: dict[str, Any]) -> None:
-    request = one["request"]
-    top = {name: value for name, value in one.items() if name not in ("request", "cause", "host", "at")}
-    known = {name: value for name, value in top.items() if value not in (None, "", False)}
-    known |= {"when": when(one["at"])} if one["at"] else {}
-    rest = {f"request: {name}": value for name, value in request.items()}
-    rows = [[name, _text(value)] for name, value in (known | rest).items()]
-    print_table(("what", "value"), rows, most=MOST_ATTRIBUTES)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 12):
-        raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
-    return int(text)

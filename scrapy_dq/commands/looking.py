@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from scrapy_dq.settings import Config
 
 MOST = 1000
 """Maximum number of entries that a command shows."""
+ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 
 
 def add_crawl_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +40,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all these commands have, without the spider."""
     parser.add_argument(
         "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-        help="set spider argument (may be repeated), if DQ_CRAWL depends on it",
+        help="set spider argument (may be repeated), as with `scrapy crawl`",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
@@ -55,23 +57,30 @@ def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
         raise WrongUsage("-a takes NAME=VALUE") from None
 
 
-def spider_and(what: str, options: argparse.Namespace) -> tuple[str, str]:
-    """Return the two `words` of a command: the spider, "" if --crawl names the crawl, and *what*.
+def words_after_spider(
+    options: argparse.Namespace, what: str, fits: Callable[[str], bool] = lambda word: True, most: int = 1
+) -> list[str]:
+    """Set `spider` to the first of `words`, "" if --crawl alone names the crawl; return the other words.
 
+    Args:
+        what: each of them is this, for the error message.
+        fits: whether a word can be one of them.
+        most: how many there may be.
     Raises:
-        WrongUsage: there are more, or neither names the crawl.
+        WrongUsage: the words do not fit.
     """
-    words = options.words
-    if len(words) > 2:
-        raise WrongUsage(f"a spider and {what}, not {len(words)} words")
-    if not words or (len(words) == 1 and not options.crawl):
-        raise WrongUsage(f"name the spider first, or a crawl with --crawl; then {what}")
-    return ("", *words)[-2], words[-1]
-
-
-def add_site(parser: argparse.ArgumentParser, help_: str) -> None:
-    """Add the option that names a site; *help_*: what it does."""
-    parser.add_argument("--site", metavar="HOST", help=help_)
+    words: list[str] = options.words
+    options.spider = ""
+    if not (options.crawl and len(words) <= most and all(map(fits, words))):
+        options.spider, words = "".join(words[:1]), words[1:]
+    if ENTRY_ID.fullmatch(options.spider) or "://" in options.spider:
+        raise WrongUsage("name the spider first, or a crawl with --crawl")
+    if len(words) > most:
+        raise WrongUsage(f"a spider and {what}, not {len(words) + 1} words")
+    if wrong := [word for word in words if not fits(word)]:
+        raise WrongUsage(f"{wrong[0]!r} is not {what}")
+    need_crawl(options)
+    return words
 
 
 def spellings_of(site: str | None) -> frozenset[bytes] | None:
@@ -108,6 +117,14 @@ def seconds(least: float, most: int) -> Callable[[str], float]:
         raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
 
     return read
+
+
+def file_after_spider(options: argparse.Namespace) -> str:
+    """Set `spider`, and return the file that is named after it."""
+    names = words_after_spider(options, "a file")
+    if not names:
+        raise WrongUsage("name a file after the spider")
+    return names[0]
 
 
 @contextmanager
@@ -180,12 +197,8 @@ def hint_of_partition(place: Place, partition: str) -> str:
     hint = "this crawl has nothing in a partition of that name now"
     if near:
         return f"{hint}; did you mean {near[0]!r}?"
-    if beside == [""]:
-        return f"{hint}: everything is in one without a name ('')"
-    named = [name for name in beside if name]
-    if not named:
-        return hint
-    return f"{hint}; existing partitions: {', '.join(named[:5])}{', ...' if len(named) > 5 else ''}"
+    existing = ", ".join(name or repr(name) for name in beside[:5])
+    return f"{hint}; existing partitions: {existing or 'none'}{', ...' if len(beside) > 5 else ''}"
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
@@ -195,13 +208,10 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
 
 def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Crawler | None]:
     """Like `config_named`; also return the crawler with the spider."""
-    spider_args = spider_args_of(options)
+    if not options.spider:
+        return place.project_config(settings, of_crawl=bool(options.crawl)), None
     settings = settings.copy()
     # It may depend on environment variables that only workers have, and only workers need it.
     settings.set("DQ_RUN_NAME", "", "cmdline")
-    if options.spider:
-        crawler = prepared_crawler(settings, options.spider, spider_args)
-        return config_of(crawler), crawler
-    if not options.crawl:
-        settings.set("DQ_CRAWL", "-", "cmdline")  # Redis alone is looked at
-    return Config.read(place.project_settings(settings), {}), None
+    crawler = prepared_crawler(settings, options.spider, spider_args_of(options))
+    return config_of(crawler), crawler

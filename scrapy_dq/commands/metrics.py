@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from contextlib import AbstractContextManager
@@ -31,17 +30,16 @@ SEARCH_S = 0.5
 
 
 class PrometheusMetrics(Subcommand):
-    """Prints them, or serves them until Ctrl-C or SIGTERM."""
+    """The crawls' figures for Prometheus.
+
+    Prints the metrics of a spider's crawl, or of all crawls in the Redis of this project, in the text
+    format of Prometheus; with --port, serves them at /metrics, until Ctrl-C.
+    """
 
     name = "metrics"
     arguments = "[<spider>]"
-    summary = "the crawls' figures for Prometheus"
-    description = (
-        "Prints the metrics of a spider's crawl, or of all crawls in the Redis of this project, in the text "
-        "format of Prometheus; with --port, serves them at /metrics, until Ctrl-C."
-    )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         listening.add_options(
             parser, None, "serve them on this port; 0: any that is free", "Prometheus needs to read"
@@ -87,9 +85,6 @@ def _serve(metrics: Metrics, opened: AbstractContextManager[Place], options: arg
         from scrapy_dq.web.asgi import metrics_app
     access = Access.of(listening.token_of(options, "metrics"), False, ())
     with listening.serving(options) as (listener, address), opened as place:
-        if options.json:
-            print(json.dumps({"address": f"{address}metrics", "redis": place.target}), flush=True)
-        else:
-            print(f"Metrics of crawls at {place.target}: {address}metrics\nCtrl-C ends it.", flush=True)
+        listening.announce(options, f"{address}metrics", place.target, "Metrics of crawls")
         server = listening.server_of(metrics_app(access, lambda: metrics.text(place)))
         asyncio.run(server.serve(sockets=[listener]))

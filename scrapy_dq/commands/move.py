@@ -12,8 +12,8 @@ from scrapy.settings import Settings
 
 from scrapy_dq.codec.shown import priority_of
 from scrapy_dq.commands import alone, looking
-from scrapy_dq.commands.input.asking import crawl_command
-from scrapy_dq.commands.output.display import ProgressBar, print_json, print_rows
+from scrapy_dq.commands.input.asking import go_on
+from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, Subcommand
 from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
@@ -31,23 +31,22 @@ _PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
 
 
 class Move(Subcommand):
-    """Moves a crawl at rest."""
+    """Move a crawl into another Redis, DQ_SHARDS, DQ_SEEN or DQ_ORDER.
+
+    Moves a crawl into another Redis (--to), or gives it another number of shards, kind of seen or order:
+    those of the options, else of the settings. Needs memory for a second copy of it. Refuses while a worker
+    is alive. Nothing is lost or doubled if it is interrupted or killed: the same command continues, and
+    until it is complete no worker can join.
+    """
 
     name = "move"
     arguments = "[<spider>]"
-    summary = "move a crawl into another Redis, DQ_SHARDS, DQ_SEEN or DQ_ORDER"
-    description = (
-        "Moves a crawl into another Redis (--to), or gives it another number of shards, kind of seen or "
-        "order: those of the options, else of the settings. Needs memory for a second copy of it. Refuses "
-        "while a worker is alive. Nothing is lost or doubled if it is interrupted or killed: the same "
-        "command continues, and until it is complete no worker can join."
-    )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         parser.add_argument("--to", metavar="URL", default="", help="into this Redis, as in REDIS_URL")
         parser.add_argument(
-            "--shards", type=_shards, metavar="N",
+            "--shards", type=looking.whole(1, MOST_SHARDS), metavar="N",
             help=f"the number of shards, 1 to {MOST_SHARDS:,} (default: DQ_SHARDS)",
         )  # fmt: skip
         parser.add_argument(
@@ -75,30 +74,17 @@ class Move(Subcommand):
             )  # fmt: skip
             with ProgressBar() as bar, alone.continued(_CONTINUE):
                 done = asyncio.run(_moved(place, target, wanted, bar))
-        if options.json:
-            print_json(
-                {
-                    "crawl": place.crawl, "redis": target.target, "from": place.target,
-                    "requests": done.entries, "fingerprints": done.tokens,
-                    "order": done.now.order.value, "seen": done.now.seen.value, "shards": done.now.shards,
-                    "doubts": done.doubts,
-                }
-            )  # fmt: skip
-            return DONE
-        print(f"Crawl {place.crawl!r} at {target.target}")
+        found = {
+            "crawl": place.crawl, "redis": target.target, "from": place.target, "requests": done.entries,
+            "fingerprints": done.tokens, "order": done.now.order.value, "seen": done.now.seen.value,
+            "shards": done.now.shards, "doubts": done.doubts,
+        }  # fmt: skip
         if done.now == done.was and not options.to:
-            print(f"Nothing is to be done: it is {done.now}.")
+            print_found(found, options.json, (), [f"Nothing is to be done: it is {done.now}."])
             return DONE
-        if done.was:
-            print_rows([("requests", done.entries), ("fingerprints", done.tokens)])
-            print(f"It was {done.was}, and is now {done.now}.")
-        else:
-            print(f"An earlier command has moved it. It is now {done.now}.")
-        if done.now != wanted:
-            print(f"It was begun like that. For {wanted}: run this again.")
-        for line in _advice(done, config, target):
-            print(line)
-        print(f"Continue with: {crawl_command(options)}")
+        rows = [("requests", done.entries), ("fingerprints", done.tokens)] if done.was else ()
+        lines = [*_advice(done, wanted, config, target), go_on(options)]
+        print_found(found, options.json, rows, lines)
         return DONE
 
 
@@ -130,7 +116,11 @@ async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -
             return await mover.within(source, between)
 
 
-def _advice(done: Moved, config: Config, target: Place) -> Iterator[str]:
+def _advice(done: Moved, wanted: Shape, config: Config, target: Place) -> Iterator[str]:
+    was = f"It was {done.was}, and is now" if done.was else "An earlier command has moved it. It is now"
+    yield f"{was} {done.now}."
+    if done.now != wanted:
+        yield f"It was begun like that. For {wanted}: run this again."
     for doubt in done.doubts:
         yield f"It is not certain that it is on disk: {doubt}."
     settings = {
@@ -143,9 +133,3 @@ def _advice(done: Moved, config: Config, target: Place) -> Iterator[str]:
         yield f"Before you crawl, set {', '.join(given)}."
     if config.flush_on_start:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was moved. Unset it."
-
-
-def _shards(text: str) -> int:
-    if not (text.isdigit() and len(text) < 6 and 1 <= int(text) <= MOST_SHARDS):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_SHARDS}, not {text!r}")
-    return int(text)

@@ -13,8 +13,8 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking, reading
-from scrapy_dq.commands.output.display import print_json, print_rows
-from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
+from scrapy_dq.commands.output.display import print_found
+from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 from scrapy_dq.frontier.admin.control import wake
 from scrapy_dq.frontier.admin.overview import Overview, described, peek
 from scrapy_dq.frontier.errors import as_unavailable
@@ -25,37 +25,34 @@ from scrapy_dq.pushing.pusher import Pushed, Pusher
 
 
 class Push(Subcommand):
-    """Puts requests as a worker would: what was seen is not crawled again."""
+    """Put requests into a crawl.
+
+    Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is skipped, unless
+    --dont-filter is given. Each line of the file is a URL or a JSON object, with the names of a request's
+    attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, errback,
+    dont_filter, ...).
+    """
 
     name = "push"
-    needs_project = True
     arguments = "<spider> [<URL> ...]"
     words = "urls"
-    summary = "put requests into a crawl"
-    description = (
-        "Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is skipped, "
-        "unless --dont-filter is given. Each line of the file is a URL or a JSON object, with the names of a "
-        "request's attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, "
-        "errback, dont_filter, ...)."
+    flags = (
+        ("--dont-filter", "also put what the crawl has seen; sets dont_filter"),
+        ("--no-wait", "do not wait, for about a second, until Redis has written the requests to disk"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        reading.add_input(parser)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
+        parser.add_argument("urls", metavar="<URL>", nargs="*", help="URLs")
+        reading.add_file(parser)
         looking.add_common_options(parser)
         parser.add_argument(
             "--priority", type=int, default=0, metavar="N", help="for requests without one (default: 0)"
         )
-        parser.add_argument("--meta", default="", metavar="JSON", help="an object, for all requests")
+        parser.add_argument("--meta", type=_object, metavar="JSON", help="an object, for all requests")
         parser.add_argument(
             "--callback", default="", metavar="NAME", help="a method of the spider (default: parse)"
         )
-        parser.add_argument(
-            "--dont-filter", action="store_true", help="also put what the crawl has seen; sets dont_filter"
-        )
-        parser.add_argument(
-            "--no-wait", action="store_true",
-            help="do not wait, for about a second, until Redis has written the requests to disk",
-        )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         common = _common(options)
@@ -80,21 +77,16 @@ class Push(Subcommand):
             finally:
                 source.close()
                 pushed = pusher.pushed
-                if options.json:
-                    print_json(
-                        {
-                            "crawl": place.crawl, "redis": place.target, "run": pushed.run,
-                            "pushed": pushed.new, "known": pushed.known, "bad": pushed.bad,
-                        }
-                    )  # fmt: skip
-                else:
-                    print(f"Crawl {place.crawl!r} at {place.target}")
-                    print_rows(_rows(pushed))
+                counts = {"pushed": pushed.new, "known": pushed.known, "bad": pushed.bad}
+                rows = [("requests pushed", pushed.new), ("already seen", pushed.known)]
+                rows += [("invalid", pushed.bad)] if pushed.bad else []
+                found = {"crawl": place.crawl, "redis": place.target, "run": pushed.run} | counts
+                print_found(found, options.json, rows)
         if pushed.doubt:
             asking.say(f"{pushed.doubt}.", options)
         if not options.json:
             for line in _advice(pushed, before, config.flush_on_start, options):
-                asking.say(line, options)
+                print(line)
         return FAILED if pushed.bad or pushed.disturbed else DONE
 
 
@@ -111,20 +103,15 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
     if options.callback:
         common["callback"] = options.callback
     if options.meta:
-        try:
-            common["meta"] = json.loads(options.meta)
-        except (ValueError, RecursionError) as error:
-            raise WrongUsage(f"--meta is not valid JSON: {error}") from error
-        if not isinstance(common["meta"], dict):
-            raise WrongUsage("--meta must be a JSON object, such as '{\"page\": 1}'")
+        common["meta"] = options.meta
     return common
 
 
-def _rows(pushed: Pushed) -> Iterator[tuple[str, int]]:
-    yield "requests pushed", pushed.new
-    yield "already seen", pushed.known
-    if pushed.bad:
-        yield "invalid", pushed.bad
+def _object(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise argparse.ArgumentTypeError("expected a JSON object, such as '{\"page\": 1}'")
 
 
 def _advice(
@@ -136,8 +123,10 @@ def _advice(
     if pushed.run is None:
         return
     if before.phase != "open" or pushed.run != before.run:
-        yield from asking.go_on(options, f"Run {pushed.run} starts with them; its start() runs, too.")
+        yield f"Run {pushed.run} starts with them; its start() runs, too."
+        yield asking.go_on(options)
     elif not asking.anybody(before):
-        yield from asking.go_on(options, "No worker is alive.")
+        yield "No worker is alive."
+        yield asking.go_on(options)
     if flush_on_start and not asking.anybody(before):
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete them. Unset it first."

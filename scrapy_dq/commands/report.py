@@ -20,7 +20,7 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.own_files import open_own
 from scrapy_dq.inspection.entries import read_failures
 from scrapy_dq.inspection.history import Event, Sample, curves_of, extent, read_events, said, whole_history
-from scrapy_dq.inspection.snapshot import settled, watched
+from scrapy_dq.inspection.snapshot import COUNTS, watched
 from scrapy_dq.inspection.words import examined, memory, missing, phase_of, span, when
 from scrapy_dq.text import printable
 
@@ -29,19 +29,18 @@ MOST_FAILURES = 1_000
 
 
 class Report(Subcommand):
-    """Writes what is known of a crawl as a page that needs no other file and no network."""
+    """An HTML file with the curves, totals, failures and events of a crawl.
+
+    Writes an HTML page about a spider's crawl to standard output, in a terminal to a file whose name it
+    prints: totals, curves of rate, backlog, failures and memory, the largest and slowest partitions,
+    failures by cause, and events. It has no script, and needs no other file: scrapy dq report books >
+    report.html
+    """
 
     name = "report"
     arguments = "[<spider>]"
-    summary = "an HTML file with the curves, totals, failures and events of a crawl"
-    description = (
-        "Writes an HTML page about a spider's crawl to standard output, in a terminal to a file whose name "
-        "it prints: totals, curves of rate, backlog, "
-        "failures and memory, the largest and slowest partitions, failures by cause, and events. It has no "
-        "script, and needs no other file: scrapy dq report books > report.html"
-    )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         parser.add_argument("--output", metavar="FILE", type=Path, help="write it to FILE")
 
@@ -84,15 +83,9 @@ MOST_ROWS = 50
 LONGEST = 200
 """Characters of a name."""
 MARKED = {
-    "died": "bad",
-    "outage": "bad",
-    "waits": "bad",
-    "damaged": "bad",
-    "began": "good",
-    "finished": "good",
-}
+    "died": "bad", "outage": "bad", "waits": "bad", "damaged": "bad", "began": "good", "finished": "good",
+}  # fmt: skip
 """Events that are marked in the curves, and how."""
-_KEPT = "The newest {shown:,} of {total:,} are grouped."
 
 _STYLE = """
 :root { --ink: #1b2230; --dim: #586174; --line: #e2e5ea; --card: #fff; --ground: #f6f7f9; --accent: #2f4fc4;
@@ -120,11 +113,9 @@ th { color: var(--dim); font-weight: 500; border-top: 0 } .n { text-align: right
 
 
 def page_of(
-    status: dict[str, Any],
-    samples: Sequence[Sample],
-    events: Sequence[Event],
+    status: dict[str, Any], samples: Sequence[Sample], events: Sequence[Event],
     failures: Sequence[dict[str, Any]],
-) -> str:
+) -> str:  # fmt: skip
     """Return the page.
 
     Args:
@@ -155,26 +146,18 @@ def page_of(
     )
 
 
-def _text(value: Any, longest: int = LONGEST) -> str:
-    return escape(printable(str(value), longest))
+def _text(value: Any) -> str:
+    return escape(printable(str(value), LONGEST))
 
 
 def _totals(status: dict[str, Any], samples: Sequence[Sample]) -> str:
     of_run = [each for each in samples if each.run == status["run"]]
-    totals = {
-        name.replace("_", " "): f"{status[name]:,}"
-        for name in ("done", "failed", "dead", "waiting", "delayed")
-    }
-    totals |= {"in flight": f"{status['in_flight']:,}", "seen": f"{status['seen']:,}"}
-    totals["workers"] = f"{status['workers']:,}"
+    totals = {name.replace("_", " "): f"{status[name]:,}" for name in COUNTS}
     if len(of_run) > 1 and (passed_s := of_run[-1].at - of_run[0].at) > 0:
         done = of_run[-1].done + of_run[-1].failed - of_run[0].done - of_run[0].failed
         totals |= {"pages per second": f"{done / passed_s:,.1f}", "sampled for": span(passed_s)}
     tiles = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in totals.items())
-    redis = memory(status)
-    return f"<dl>{tiles}</dl>" + (
-        f"<p>{_text(redis)}; {settled(status):,} requests are settled.</p>" if redis else ""
-    )
+    return f"<dl>{tiles}</dl><p>{_text(memory(status))}</p>"
 
 
 def _curves(samples: Sequence[Sample], events: Sequence[Event]) -> Iterable[str]:
@@ -182,22 +165,17 @@ def _curves(samples: Sequence[Sample], events: Sequence[Event]) -> Iterable[str]
     if len(samples) < 2:
         yield "<p>There are no samples: workers take one each 10 s.</p>"
         return
-    begin, end = samples[0].at, samples[-1].at
     for name, curve in curves_of(samples).items():
-        points = [(sample.at, value) for sample, value in zip(samples, curve[0], strict=True)]
-        picture = _svg(points, max(value for _, value in points if value is not None), begin, end, events)
+        picture = _svg(samples, curve[0], events)
         yield f"<figure><figcaption><b>{name}</b>: {extent(curve)}</figcaption>{picture}</figure>"
     marks = "Red lines: deaths of workers, outages; green: a run began or ended."
-    yield f"<p>From {when(begin)} to {when(end)}. {marks}</p>"
+    yield f"<p>From {when(samples[0].at)} to {when(samples[-1].at)}. {marks}</p>"
 
 
-def _svg(
-    points: Iterable[tuple[float, float | None]],
-    most: float,
-    begin: float,
-    end: float,
-    events: Iterable[Event],
-) -> str:
+def _svg(samples: Sequence[Sample], values: Sequence[float | None], events: Iterable[Event]) -> str:
+    begin, end = samples[0].at, samples[-1].at
+    most = max(filter(None, values), default=1.0)
+
     def x(at: float) -> float:
         return round((at - begin) / ((end - begin) or 1) * WIDTH, 1)
 
@@ -210,13 +188,10 @@ def _svg(
                 f'<line class="{MARKED[event.kind]}" x1="{at}" x2="{at}" y1="0" y2="{HEIGHT}">{title}</line>'
             )
     path, pen = [], "M"
-    for at, value in points:
-        if value is None:
-            pen = "M"
-            continue
-        y = HEIGHT - value / most * (HEIGHT - 4) if most else HEIGHT
-        path.append(f"{pen}{x(at)} {y:.1f}")
-        pen = "L"
+    for sample, value in zip(samples, values, strict=True):
+        if value is not None:
+            path.append(f"{pen}{x(sample.at)} {HEIGHT - value / most * (HEIGHT - 4):.1f}")
+        pen = "M" if value is None else "L"
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-hidden="true">'
         f'{"".join(lines)}<path d="{"".join(path)}"/></svg>'
@@ -240,7 +215,7 @@ def _failures(found: dict[str, Any]) -> Iterable[str]:
     if not found["groups"]:
         yield f"<p>{found['total']:,}, of which none is kept.</p>" if found["total"] else "<p>None.</p>"
         return
-    yield f"<p>{_KEPT.format(shown=len(found['rows']), total=found['total'])}</p>"
+    yield f"<p>The newest {len(found['rows']):,} of {found['total']:,} are grouped.</p>"
     rows = (
         (_text(group["cause"]), _text(group["host"]), f"{group['count']:,}")
         for group in found["groups"][:MOST_ROWS]
@@ -251,17 +226,16 @@ def _failures(found: dict[str, Any]) -> Iterable[str]:
 def _events(events: Sequence[Event]) -> Iterable[str]:
     yield "<h2>Events</h2>"
     rows = ((when(event.at), _text(said(event)), _text(event.who)) for event in reversed(events))
-    yield _table(("when", "what", "who"), rows, number="") if events else "<p>None.</p>"
+    yield _table(("when", "what", "who"), rows, "") if events else "<p>None.</p>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], number: str | None = None) -> str:
-    """Return a table; the last column holds numbers, unless *number* is empty. Cells are HTML."""
-    last = len(heads) - 1 if number is None else -1
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], last: str = " class=n") -> str:
+    """Return a table; *last* is put into the tags of the last column, by default that of numbers."""
 
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if i == last else ''}>{cell}</{tag}>" for i, cell in enumerate(row)
-        )
+    def row_of(tag: str, row: Sequence[str]) -> str:
+        *others, end = row
+        cells = "".join(f"<{tag}>{cell}</{tag}>" for cell in others)
+        return f"<tr>{cells}<{tag}{last}>{end}</{tag}></tr>"
 
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(row_of("td", row) for row in rows)
+    return f"<table><thead>{row_of('th', heads)}</thead><tbody>{body}</tbody></table>"

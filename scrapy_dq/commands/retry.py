@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 from scrapy_dq.codec.shown import url_of
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.listing import ENTRY_ID
+from scrapy_dq.commands.looking import ENTRY_ID
 from scrapy_dq.commands.output.display import ProgressBar, print_json
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.overview import Overview
@@ -28,26 +28,28 @@ LONGEST_LABEL = 2000
 
 
 class Retry(Subcommand):
-    """Moves records back into the backlog."""
+    """Give failed requests and dead letters another try.
+
+    Puts requests that failed for good, and dead letters, back into the backlog, at their old place and with
+    their attempts reset. Select them by id, URL, site, --match or --reason, or take --all.
+    """
 
     name = "retry"
     arguments = "[<spider>] [<id> | <URL> ...]"
     words = "words"
-    summary = "give failed requests and dead letters another try"
-    description = (
-        "Puts requests that failed for good, and dead letters, back into the backlog, at their old place and "
-        "with their attempts reset. Select them by id, URL, site, --match or --reason, or take --all."
+    flags = (
+        ("--failed", "failed requests only"),
+        ("--dead", "dead letters only"),
+        ("--all", "all that are kept; shows how many, and asks"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "words", nargs="*", metavar="<spider>",
             help="the name of the spider; then ids, as `failed` and `dead` show them, and whole URLs",
         )  # fmt: skip
         looking.add_common_options(parser)
-        looking.add_site(parser, "only requests of this site")
-        parser.add_argument("--failed", action="store_true", help="failed requests only")
-        parser.add_argument("--dead", action="store_true", help="dead letters only")
+        parser.add_argument("--site", metavar="HOST", help="only requests of this site")
         parser.add_argument(
             "--match", action="append", default=[], metavar="GLOB",
             help="those whose whole URL matches: * is anything (may be repeated)",
@@ -55,11 +57,11 @@ class Retry(Subcommand):
         parser.add_argument(
             "--reason", metavar="TEXT", help="of these, only those whose reason contains TEXT"
         )
-        parser.add_argument("--all", action="store_true", help="all that are kept; shows how many, and asks")
         asking.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        named = _read_words(options)
+        what = "an id (24 hexadecimal digits) or a URL; --site names a site"
+        named = looking.words_after_spider(options, what, _is_name, sys.maxsize)
         some = named or options.match or options.reason or options.site is not None
         if options.all == bool(some):
             raise WrongUsage(
@@ -71,7 +73,7 @@ class Retry(Subcommand):
             failed, dead = count_kept(place.shards, place.crawl)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
             if options.all:
-                _ask(failed, dead, overview, options, place)
+                _ask(failed, dead, options, place)
             with ProgressBar() as bar:
                 bar.begin("records looked at", failed + dead)
                 found = retry(
@@ -84,15 +86,11 @@ class Retry(Subcommand):
         wanted = named if options.site is None else [*named, options.site]
         missing = [name for name in wanted if name not in choice.found]
         if options.json:
-            print_json(
-                {
-                    "crawl": place.crawl, "redis": place.target, "failed": found.failed, "dead": found.dead,
-                    "left": found.left, "missing": missing, "unreachable_shards": list(found.unreachable),
-                }
-            )  # fmt: skip
+            done = {"failed": found.failed, "dead": found.dead, "left": found.left, "missing": missing}
+            print_json(looking.found_in(place, **done, unreachable_shards=list(found.unreachable)))
         else:
             for line in _result(found, overview, working, options):
-                asking.say(line, options)
+                print(line)
             if missing:
                 # They may have been copied from a page or a log.
                 names = printable(" ".join(missing), sys.maxsize)
@@ -143,32 +141,14 @@ class _Choice:
         return url_of(record.payload, self._max_bytes)
 
 
-def _read_words(options: argparse.Namespace) -> list[str]:
-    """Set `spider`; return ids and URLs."""
-    words: list[str] = options.words
-    spiders = words[:1] if words and not _is_name(words[0]) else []
-    options.spider, names = "".join(spiders), words[len(spiders) :]
-    if names and not (options.spider or options.crawl):
-        raise WrongUsage("name a spider first, or a crawl with --crawl")
-    for name in names:
-        if not _is_name(name):
-            raise WrongUsage(
-                f"{name!r} is neither an id, which has 24 hexadecimal digits, nor a URL with ://. Name a "
-                f"site with --site"
-            )
-    return names
-
-
 def _is_name(word: str) -> bool:
     return ENTRY_ID.fullmatch(word) is not None or "://" in word
 
 
-def _ask(failed: int, dead: int, overview: Overview, options: argparse.Namespace, place: Place) -> None:
-    census = overview.census.failed
-    more = f" ({census:,} failed; the newest 10,000 are kept)" if failed and census > failed else ""
+def _ask(failed: int, dead: int, options: argparse.Namespace, place: Place) -> None:
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"
     if failed or dead:
-        asking.say(f"To {where}: {_both(failed, dead)}{more}.", options)
+        asking.say(f"To {where}: {_both(failed, dead)}.", options)
         asking.need_consent("Continue?", options)
 
 
@@ -191,7 +171,7 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
     if working or not (found.failed or found.dead):
         return
     if overview.phase == "finished":
-        reopened = "The run was finished and is open again; it still knows what it has seen."
-        yield from asking.go_on(options, reopened)
+        yield "The run was finished and is open again; it still knows what it has seen."
     else:
-        yield from asking.go_on(options, "No worker is alive.")
+        yield "No worker is alive."
+    yield asking.go_on(options)

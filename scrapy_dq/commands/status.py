@@ -17,9 +17,9 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input.crawlers import spider_names
 from scrapy_dq.commands.output.display import print_json, print_table
-from scrapy_dq.commands.output.status_view import one_line, print_status
+from scrapy_dq.commands.output.status_view import one_line, print_status, view
 from scrapy_dq.commands.streams import ended_quietly, nobody_reads
-from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
@@ -33,42 +33,29 @@ from scrapy_dq.text import printable
 
 
 class Status(Subcommand):
-    """Reads the counts, and at most some thousands of partitions; changes nothing."""
+    """The progress of a crawl.
+
+    Shows phase, counts, pages per second, the largest and the slowest partitions of a spider's crawl; with
+    --watch repeatedly, until Ctrl-C. Without a spider and without --crawl: all crawls in this Redis, the
+    project's first.
+    """
 
     name = "status"
     arguments = "[<spider>]"
-    summary = "the progress of a crawl"
-    description = (
-        "Shows phase, counts, pages per second, the largest and the slowest partitions of a spider's crawl; "
-        "with --watch repeatedly, until Ctrl-C. Without a spider and without --crawl: all crawls in this "
-        "Redis, the project's first."
+    flags = (
+        ("--no-rate", f"do not wait {EVERY_S:g} s to measure pages per second"),
+        ("--all", "without a spider: examine all keys of this Redis, and show when each crawl finished"),
+        ("--watch", "repeat: a live view in a terminal, elsewhere a line (with --json: an object) each time"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        parser.add_argument(
-            "--no-rate", action="store_true",
-            help=f"do not wait {EVERY_S:g} s to measure pages per second",
-        )  # fmt: skip
-        parser.add_argument(
-            "--all", action="store_true",
-            help="without a spider: examine all keys of this Redis, however many, and show when each crawl "
-            "finished",
-        )  # fmt: skip
-        parser.add_argument(
-            "--watch", action="store_true",
-            help="repeat: a live view in a terminal, elsewhere one line (with --json: one object) each time",
-        )  # fmt: skip
         parser.add_argument(
             "--every", type=looking.seconds(0.1, 86_400), metavar="SECONDS",
             help=f"with --watch: time between two updates (default: {EVERY_S:g})",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        if options.every and not options.watch:
-            raise WrongUsage("--every: only with --watch")
-        if options.all and (options.spider or options.crawl):
-            raise WrongUsage("--all: neither a spider nor --crawl")
         if options.watch:
             with looking.place_of(settings, options) as there:
                 watch(there, options.every or EVERY_S, as_json=options.json)
@@ -87,7 +74,7 @@ class Status(Subcommand):
 def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
     """Return the crawl of each spider, or why that is unknown; then the other crawls in the same Redis."""
     crawls: list[dict[str, Any]] = []
-    by_redis: dict[str, list[tuple[dict[str, Any], Config]]] = {}
+    by_redis: dict[str, tuple[Config, list[dict[str, Any]]]] = {}
     for spider in spider_names(settings):
         found: dict[str, Any] = {"spider": spider, "crawl": None, "phase": "unknown"}
         crawls.append(found)
@@ -98,17 +85,17 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
             continue
         found["crawl"] = config.crawl
         where = (config.redis_url, config.redis_host, config.redis_port, config.redis_db, config.redis_params)
-        by_redis.setdefault(repr(where), []).append((found, config))
+        by_redis.setdefault(repr(where), (config, []))[1].append(found)
     with suppress(ConfigError):
         if not by_redis:
-            by_redis[""] = [({}, place.project_config(settings))]
+            by_redis[""] = place.project_config(settings), []
     others: list[dict[str, Any]] = []
     known = set[tuple[str, str]]()
-    for group in by_redis.values():
-        with looking.opened(group[0][1], any_node=True) as there:
-            for found in filter(None, (found for found, _ in group)):
+    for config, group in by_redis.values():
+        with looking.opened(config, any_node=True) as there:
+            for found in group:
                 _count(found, there)
-            known |= {(there.target, config.crawl) for _, config in group}
+                known.add((there.target, found["crawl"]))
             others += _other_crawls(there, known, everything)
     # Spiders of several groups can have the same Redis, with different parameters.
     own = {(found.get("redis"), found["crawl"]) for found in crawls}
@@ -156,7 +143,8 @@ def _print_crawls(crawls: list[dict[str, Any]], everything: bool) -> None:
             workers(found) if "workers" in found else "",
             *(found.get(name.replace(" ", "_"), "") for name in counts[1:]),
             *([when(found["ended"]) if found.get("ended") else ""] if everything else []),
-            _named(found),
+            # The reason (`why`) would take several lines.
+            ": ".join(filter(None, (found["spider"], found["crawl"] or "needs -a?"))),
         ]
         for found in crawls
     ]
@@ -169,16 +157,7 @@ def _print_crawls(crawls: list[dict[str, Any]], everything: bool) -> None:
             print(f"scrapy dq: crawl {found['crawl']!r}: {line}", file=sys.stderr)
 
 
-def _named(found: dict[str, Any]) -> str:
-    # The reason (`why`) would take several lines in the table.
-    crawl = found["crawl"] or "needs -a?"
-    return crawl if found["spider"] is None else f"{found['spider']}: {crawl}"
-
-
-LONGEST_LINE = 2000
 GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"
-
-
 Show = Callable[[dict[str, Any], "dict[str, Any] | None"], None]
 """Shows a status; if there is no newer one, its second argument says why (`error`)."""
 
@@ -190,8 +169,6 @@ def output(*, as_json: bool) -> Iterator[Show]:
     if as_json:
         yield lambda status, missed: print(json.dumps(missed or status), flush=True)
     elif sys.stdout.isatty() and not console.is_dumb_terminal:
-        from scrapy_dq.commands.output.status_view import view
-
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             yield lambda status, missed: live.update(view(status, console, missed), refresh=True)
     else:
@@ -199,7 +176,7 @@ def output(*, as_json: bool) -> Iterator[Show]:
 
 
 def _print_line(status: dict[str, Any], missed: dict[str, Any] | None) -> None:
-    text = printable(missed["error"], LONGEST_LINE) if missed else one_line(status)
+    text = printable(missed["error"], 2000) if missed else one_line(status)
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
@@ -210,15 +187,14 @@ def watch(place: Place, every_s: float, *, as_json: bool) -> None:
         NoSuchCrawl, FrontierError: the first attempt to read it failed.
     """
     with ended_quietly(), output(as_json=as_json) as show:
-        watcher, due = Watcher(place), time.monotonic()
+        watcher = Watcher(place)
         first = watcher.look(turn=True, partitions=True)
         if not first.exists:
             raise place.no_such_crawl()
         last = first.status()
         show(last, None)
         while not nobody_reads():
-            due = max(due + every_s, time.monotonic())  # no catching up after one that took long
-            time.sleep(max(0.0, due - time.monotonic()))
+            time.sleep(every_s)
             status = _look(place, watcher)
             missed = status if "error" in status else None
             last = last if missed else status

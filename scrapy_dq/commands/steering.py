@@ -28,23 +28,17 @@ class Steering(Subcommand):
 
     arguments = "[<spider>]"
 
-    def __init__(
-        self, name: str, summary: str, description: str, *, done: str, awaited: str = "nothing is in flight"
-    ) -> None:
-        """
-        Args:
-            done: the state of the crawl after that, for people.
-            awaited: what `--wait` waits for; empty: it has no such option.
-        """
-        self.name, self.summary, self.description = name, summary, description
-        self._done, self._awaited = done, awaited
+    done: str
+    """The state of the crawl after that, for people."""
+    awaited = "nothing is in flight"
+    """What `--wait` waits for; empty: it has no such option."""
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        if self._awaited:
+        if self.awaited:
             parser.add_argument(
                 "--wait", nargs="?", type=looking.seconds(0, MOST_WAIT_S), const=math.inf, metavar="SECONDS",
-                help=f"wait until {self._awaited}, at most SECONDS (default: as long as it takes)",
+                help=f"wait until {self.awaited}, at most SECONDS (default: as long as it takes)",
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -60,11 +54,12 @@ class Steering(Subcommand):
             if not options.json:
                 result = self._needless(before) or self._result(found)
                 print(f"Crawl {place.crawl!r}: {result}", flush=True)
-            said = _say_uncounted(found, [])
+            missed = list(uncounted(found.unreachable, found.apart))
+            for line in missed:
+                print(f"scrapy dq: {line}", file=sys.stderr, flush=True)
             while wait_s is not None and not self._obeyed(found) and time.monotonic() < until:
                 time.sleep(LOOK_S)
                 found = place.overview()
-                said = _say_uncounted(found, said)
         obeyed = wait_s is None or self._obeyed(found)
         if options.json:
             print_json({
@@ -73,27 +68,24 @@ class Steering(Subcommand):
                 "unreachable_shards": list(found.unreachable), "apart_shards": list(found.apart),
             })  # fmt: skip
         elif wait_s is not None and obeyed:
-            print(f"{self._awaited[0].upper()}{self._awaited[1:]}.")
+            print(f"{self.awaited[0].upper()}{self.awaited[1:]}.")
         if not obeyed:
-            missed = "".join(f"; {line}" for line in uncounted(found.unreachable, found.apart))
             raise CommandError(
                 f"sent, but after {wait_s:g} s, {found.census.in_flight:,} are still in flight and "
-                f"{count_of(len(found.members), 'worker')} still registered{missed}"
+                + "; ".join([f"{count_of(len(found.members), 'worker')} still registered", *missed])
             )
         return DONE
 
     def _needless(self, found: Overview) -> str:
         """Return why this command has no effect now; empty: it has."""
-        if self.name == "complete":
-            if found.phase != "finished" and found.census.incomplete:
-                return ""
-            if found.phase != "finished" and (dead := sum(map(_is_gone, found.members))):
-                return f"{count_of(dead, 'dead worker')} not reclaimed yet: try again later."
-            why = "the run is finished" if found.phase == "finished" else "no start() is incomplete"
-            return f"{why}: nothing is missing."
-        if found.phase != "finished" or (self.name == "stop" and found.members):
+        if found.phase == "finished":
+            needless = not (self.name == "stop" and found.members)
+            return f"the run is finished: there is nothing to {self.name}." if needless else ""
+        if self.name != "complete" or found.census.incomplete:
             return ""
-        return f"the run is finished: there is nothing to {self.name}."
+        if dead := sum(map(_is_gone, found.members)):
+            return f"{count_of(dead, 'dead worker')} not reclaimed yet: try again later."
+        return "no start() is incomplete: nothing is missing."
 
     def _result(self, found: Overview) -> str:
         """Return what this command has done, and to how many workers, with how many leases, for people."""
@@ -101,8 +93,8 @@ class Steering(Subcommand):
         if self.name == "complete" and found.phase == "finished":
             return "finished without the rest."
         if not workers:
-            return f"{self._done}. No worker is registered."
-        return f"{self._done}. {count_of(workers, 'worker')}, {in_flight:,} in flight."
+            return f"{self.done}. No worker is registered."
+        return f"{self.done}. {count_of(workers, 'worker')}, {in_flight:,} in flight."
 
     def _obeyed(self, found: Overview) -> bool:
         """Return whether all workers that are not dead have obeyed."""
@@ -113,51 +105,53 @@ class Steering(Subcommand):
         return not (any(member.in_flight for member in alive) or found.unreachable)
 
 
-PAUSE = Steering(
-    "pause",
-    "let all workers stop sending requests, until resume",
-    "All workers release the requests in their buffers, finish the requests in progress, and wait. New "
-    "workers also wait. `resume` continues the crawl.",
-    done="paused",
-)
-DRAIN = Steering(
-    "drain",
-    "let all workers finish what they hold, and lease nothing more",
-    "All workers finish what they have leased, including their buffers, lease nothing more, and wait. "
-    "`resume` continues the crawl; `stop` closes the workers.",
-    done="draining",
-)
-RESUME = Steering(
-    "resume",
-    "continue a paused or draining crawl",
-    "Continues a crawl that was paused or drained.",
-    done="resumed",
-    awaited="",
-)
-STOP = Steering(
-    "stop",
-    "let all workers close gracefully",
-    "Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and "
-    "what is not finished after DQ_SHUTDOWN_GRACE. The crawl stays, and later workers continue it.",
-    done="stopping",
-    awaited="all workers are gone",
-)
-COMPLETE = Steering(
-    "complete",
-    "let a run end although a start() is incomplete",
-    "A run is not finished while a start() is incomplete (its worker was killed or stopped, or it "
-    "raised) and none with the same arguments has completed. This lets the run end without the rest.",
-    done="will end without the rest",
-    awaited="",
-)
+class Pause(Steering):
+    """Let all workers stop sending requests, until resume.
+
+    All workers release the requests in their buffers, finish the requests in progress, and wait. New workers
+    also wait. `resume` continues the crawl.
+    """
+
+    name, done = "pause", "paused"
 
 
-def _say_uncounted(found: Overview, said: list[str]) -> list[str]:
-    """Say on standard error of which shards nothing is counted, if *said* was something else; return it."""
-    lines = list(uncounted(found.unreachable, found.apart))
-    for line in lines if lines != said else ():
-        print(f"scrapy dq: {line}", file=sys.stderr, flush=True)
-    return lines
+class Drain(Steering):
+    """Let all workers finish what they hold, and lease nothing more.
+
+    All workers finish what they have leased, including their buffers, lease nothing more, and wait. `resume`
+    continues the crawl; `stop` closes the workers.
+    """
+
+    name, done = "drain", "draining"
+
+
+class Resume(Steering):
+    """Continue a paused or draining crawl.
+
+    Continues a crawl that was paused or drained.
+    """
+
+    name, done, awaited = "resume", "resumed", ""
+
+
+class Stop(Steering):
+    """Let all workers close gracefully.
+
+    Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and what
+    is not finished after DQ_SHUTDOWN_GRACE. The crawl stays, and later workers continue it.
+    """
+
+    name, done, awaited = "stop", "stopping", "all workers are gone"
+
+
+class Complete(Steering):
+    """Let a run end although a start() is incomplete.
+
+    A run is not finished while a start() is incomplete (its worker was killed or stopped, or it raised) and
+    none with the same arguments has completed. This lets the run end without the rest.
+    """
+
+    name, done, awaited = "complete", "will end without the rest", ""
 
 
 def _is_gone(member: Member) -> bool:

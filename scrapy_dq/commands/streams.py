@@ -1,4 +1,4 @@
-"""Standard streams that survive their readers, and Ctrl-C: one line, or the normal end of a command."""
+"""Standard streams that survive their readers; Ctrl-C as the normal end of a command."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, TextIO, cast
-
-
-def report_in_one_line() -> None:
-    """Install this for the time in which `scrapy dq` imports its modules; a subcommand reports it itself."""
-    if sys.argv[1:2] != ["dq"]:
-        return
-    before = sys.excepthook
-
-    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            print("scrapy dq: interrupted", file=sys.stderr)
-        else:
-            before(kind, error, trace)
-
-    sys.excepthook = report
 
 
 @contextmanager

@@ -25,32 +25,39 @@ class WrongUsage(CommandError):
 
 
 class Subcommand(ABC):
-    """One command: `scrapy dq <name>`."""
+    """One command: `scrapy dq <name>`. The docstring of its class is its help."""
 
     name: str
     arguments: str
     """For the usage line."""
     words: ClassVar[str] = ""
     """The argument that takes any number of words, also those after other options."""
-    summary: str
-    """For the list of all commands."""
-    description: str
-    """For `--help` and docs/cli.md, which have its options from the parser."""
+    flags: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Its options without a value, each with its help."""
 
     own_status: ClassVar[bool] = False
     """Whether its exit status ignores that its output could not be printed."""
 
-    needs_project: ClassVar[bool] = False
-    """Whether it needs a spider, so that `--crawl` is not enough."""
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring, for the list of all commands."""
+        first = (self.__doc__ or " ").partition("\n")[0].rstrip(".")
+        return first[0].lower() + first[1:]
 
     @property
-    def usage(self) -> str:
-        """The usage line."""
-        return f"scrapy dq {self.name} {self.arguments} [options]"
+    def description(self) -> str:
+        """The rest, for `--help` and docs/cli.md, which have its options from the parser."""
+        return " ".join((self.__doc__ or "").partition("\n")[2].split())
 
-    @abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add its options, in addition to those of Scrapy and `--crawl`."""
+        self.add_arguments(parser)
+        for name, about in self.flags:
+            parser.add_argument(name, action="store_true", help=about)
+
+    @abstractmethod
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments, and its options that take a value."""
 
     @abstractmethod
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import socket
 from typing import Any
 from urllib.parse import quote
@@ -22,17 +21,19 @@ LOOK_S = 0.1
 
 
 class Web(Subcommand):
-    """Serves the page until Ctrl-C or SIGTERM."""
+    """A live web page of the crawls.
+
+    Serves a web page of all crawls in the Redis of this project, or of a spider, until Ctrl-C: counts,
+    speed, workers, partitions, failed requests. It only reads, unless --allow-steering is given.
+    """
 
     name = "web"
     arguments = "[<spider>]"
-    summary = "a live web page of the crawls"
-    description = (
-        "Serves a web page of all crawls in the Redis of this project, or of a spider, until Ctrl-C: counts, "
-        "speed, workers, partitions, failed requests. It only reads, unless --allow-steering is given."
+    flags = (
+        ("--allow-steering", "let whoever has the token pause, resume, drain, stop, limit, retry and forget"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
         listening.add_options(
             parser, PORT, f"the port; 0: any that is free (default: {PORT})",
@@ -41,10 +42,6 @@ class Web(Subcommand):
         parser.add_argument(
             "--allow-host", action="append", default=[], metavar="NAME",
             help="a name under which browsers reach the page, such as that of a proxy (may be repeated)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--allow-steering", action="store_true",
-            help="let whoever has the token pause, resume, drain, stop, limit, retry and forget",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -72,11 +69,7 @@ async def _serve(
 ) -> None:
     try:
         target = await looks.open()
-        if options.json:
-            print(json.dumps({"address": address, "redis": target}), flush=True)
-        else:
-            how = "Whoever has the token can read and steer" if options.allow_steering else "It only reads"
-            print(f"Crawls at {target}: {address}\n{how}. Ctrl-C ends it.", flush=True)
+        listening.announce(options, address, target, "Crawls")
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(LOOK_S)

@@ -8,33 +8,30 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.output.display import print_json, print_table, width
+from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, Subcommand
 from scrapy_dq.inspection.snapshot import EVERY_S, WAIT_S, watched
 from scrapy_dq.inspection.words import awaited, span
 
 COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
-WIDE = 110
-"""Minimum width, in columns, for showing ids."""
 
 
 class Workers(Subcommand):
-    """Judges as a new worker does: by the process if it is on this machine, else by the heartbeat."""
+    """The workers of a crawl.
+
+    Shows the workers that are registered in a spider's crawl, watched for 1 s. For those on this machine,
+    it checks whether their processes exist; for others, --wait watches their heartbeats for 2.5 s.
+    """
 
     name = "workers"
     arguments = "[<spider>]"
-    summary = "the workers of a crawl"
-    description = (
-        f"Shows the workers that are registered in a spider's crawl, watched for {EVERY_S:g} s. For those "
-        f"on this machine, it checks whether their processes exist; for others, --wait watches their "
-        f"heartbeats for {WAIT_S:g} s."
+    flags = (
+        ("--wait", f"watch the heartbeats for {WAIT_S:g} s"),
+        ("--no-rate", "do not watch: no pages per second"),
     )
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         looking.add_crawl_options(parser)
-        how_long = parser.add_mutually_exclusive_group()
-        how_long.add_argument("--wait", action="store_true", help=f"watch the heartbeats for {WAIT_S:g} s")
-        how_long.add_argument("--no-rate", action="store_true", help="do not watch: no pages per second")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with looking.place_of(settings, options) as place:
@@ -46,10 +43,8 @@ class Workers(Subcommand):
         elif not workers:
             print("No worker is registered.")
         else:
-            columns = (*COLUMNS, "id") if width() >= WIDE else COLUMNS
-            numbers = ("pid", "since", "beat", "leases", "pages/s")
-            rows = [[row[name] for name in columns] for row in map(_row, workers)]
-            print_table(columns, rows, numbers=numbers, wraps=("host", "id", "state"), most=looking.MOST)
+            rows = [[row[name] for name in COLUMNS] for row in map(_row, workers)]
+            print_table(COLUMNS, rows, numbers=COLUMNS[1:6], wraps=("host", "state"), most=looking.MOST)
         return DONE
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+from scrapy_dq.codec.shown import shown, url_of, without_logins
+from scrapy_dq.frontier.admin.entries import kept, kept_one
+from scrapy_dq.frontier.admin.retry import count_kept
+from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.records import CLAIMED, Entry
+from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.words import span, unanswered, when
 from scrapy_dq.text import printable, prose_without_logins
-
-if TYPE_CHECKING:
-    from scrapy_dq.frontier.records import Entry
-    from scrapy_dq.inspection.place import Place
 
 LONGEST_REASON = 2_000
 """Characters; those of this package have at most some 500."""
@@ -37,14 +39,10 @@ _PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 
 def record_of(entry: Entry, place: Place) -> dict[str, Any]:
     """Return all that is known of an entry, with its `request` in full; None or empty: not known."""
-    from scrapy_dq.codec.shown import shown
-    from scrapy_dq.frontier.records import CLAIMED
-
-    claimed = entry.partition == CLAIMED
     return summary_of(entry, place, LONGEST_REASON) | {
         "where": entry.where,
         "at": entry.at or None,
-        "partition": None if claimed else entry.partition.decode("utf-8", "replace"),
+        "partition": None if entry.partition == CLAIMED else entry.partition.decode("utf-8", "replace"),
         "ahead": entry.ahead,
         "wait_s": None if entry.wait_s is None else round(entry.wait_s, 3),
         "done": entry.done,
@@ -81,8 +79,6 @@ def matches(pattern: str) -> Callable[[str], bool]:
 
 def title(entry: Entry, place: Place) -> str:
     """Return the URL of an entry, without a login, or a substitute in brackets."""
-    from scrapy_dq.codec.shown import shown
-
     return title_of(shown(entry.payload, place.config.max_entry_bytes))
 
 
@@ -91,8 +87,6 @@ def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict
 
     Its reason has at most *longest* characters: the time grows with the square of that, if it is one word.
     """
-    from scrapy_dq.codec.shown import url_of, without_logins
-
     most = place.config.max_entry_bytes
     url = without_logins(found.label) or title(found, place)
     # An earlier version may have stored it with a login.
@@ -173,8 +167,6 @@ def kept_entries(
     Raises:
         redis.exceptions.RedisError: no reply of home.
     """
-    from scrapy_dq.frontier.admin.entries import kept
-
     return kept(place.shards, place.crawl, kind, most, partitions=partitions, most_bytes=MOST_BYTES)
 
 
@@ -186,8 +178,6 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
     """
-    from scrapy_dq.frontier.admin.retry import count_kept
-
     census = place.overview(hint=False, most_members=0).census
     rows = []
     for found in kept_entries(place, kind, most):
@@ -212,9 +202,6 @@ def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | N
         redis.exceptions.RedisError: no reply.
         FrontierUnavailable: a shard that may have it does not answer.
     """
-    from scrapy_dq.frontier.admin.entries import kept_one
-    from scrapy_dq.frontier.model import FrontierUnavailable
-
     place.shards.ask_all()
     found = kept_one(place.shards, place.crawl, kind, entry_id)
     if found is None and place.shards.unreachable:

@@ -29,7 +29,6 @@ MOST_TEXT = 80
 MOST_POINTS = 360
 CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
 """The numbers of a point of the page's curves; None: unknown."""
-_MOST_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,8 @@ class Event:
     """Which have noted it."""
 
 
-def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = MOST_MINUTES) -> list[Sample]:
-    """Return the newest *most* samples of home, oldest first, with the sums over all shards; blocking.
+def read_samples(client: Any, crawl: str, *, minutes: bool = False) -> list[Sample]:
+    """Return the samples of home, oldest first, with the sums over all shards; blocking.
 
     Each sums up what the shards had at about that time.
 
@@ -107,7 +106,7 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False, most: int = 
     name, kept = ("minutes", MOST_MINUTES) if minutes else ("samples", MOST_SAMPLES)
 
     def read(client: Any, shard: Shard) -> list[Sample]:
-        return _read(client, keys.prefix(shard) + name, min(most, kept), parse_sample)
+        return _read(client, keys.prefix(shard) + name, kept, parse_sample)
 
     home, *others = shards_of(client, crawl).each(read)
     apart_s = 60.0 if minutes else 10.0
@@ -174,22 +173,22 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def read_events(client: Any, crawl: str, most: int = MOST_EVENTS) -> list[Event]:
-    """Return the newest *most* events that are kept, oldest first, each fact once; blocking.
+def read_events(client: Any, crawl: str) -> list[Event]:
+    """Return the events that are kept, oldest first, each fact once; blocking.
 
     Raises:
         As `read_samples`.
     """
-    home, *others = shards_of(client, crawl).each(lambda client, shard: events_in_shard(client, shard, most))
+    home, *others = shards_of(client, crawl).each(events_in_shard)
     if not others:
         return home
     elsewhere = (event for events in others for event in events if event.kind not in _OF_HOME)
-    return _each_fact_once(sorted((*home, *elsewhere), key=lambda event: event.at))[-most:]
+    return _each_fact_once(sorted((*home, *elsewhere), key=lambda event: event.at))
 
 
-def events_in_shard(client: Any, shard: Shard, most: int = MOST_EVENTS) -> list[Event]:
+def events_in_shard(client: Any, shard: Shard) -> list[Event]:
     """Return those that a shard has noted; see `read_events`."""
-    found = _read(client, keys.prefix(shard) + "journal", min(most, MOST_EVENTS), _event)
+    found = _read(client, keys.prefix(shard) + "journal", MOST_EVENTS, _event)
     return [replace(event, shards=(shard.number,)) for event in found] if shard.number else found
 
 
@@ -209,19 +208,14 @@ def _each_fact_once(events: Iterable[Event]) -> list[Event]:
     newest: dict[tuple[Any, ...], int] = {}
     for event in events:
         index = newest.get(_fact_of(event))
-        if (
-            index is not None
-            and _is_near(found[index], event)
-            and not {*found[index].shards} & {*event.shards}
-        ):
-            counts = found[index].count, event.count
-            found[index] = replace(
-                found[index], count=max(counts) if event.kind == "outage" else sum(counts),
-                shards=(*found[index].shards, *event.shards),
-            )  # fmt: skip
-        else:
+        known = None if index is None else found[index]
+        if index is None or known is None or not _is_near(known, event) or {*known.shards} & {*event.shards}:
             newest[_fact_of(event)] = len(found)
             found.append(event)
+            continue
+        total = max if event.kind == "outage" else sum
+        shards = (*known.shards, *event.shards)
+        found[index] = replace(known, count=total((known.count, event.count)), shards=shards)
     return found
 
 
@@ -329,16 +323,8 @@ def _words_of(event: Event) -> str:
 
 
 def _read(client: Any, name: str, most: int, parse: Callable[[bytes], T]) -> list[T]:
-    records: list[bytes] = []
-    # From the newest on. If some are added meanwhile, a part repeats the end of the one before it.
-    while len(records) < most:
-        at, count = len(records), min(_MOST_AT_ONCE, most - len(records))
-        part = client.lrange(name, -at - count, -at - 1)
-        records += reversed(part)
-        if len(part) < count:
-            break
     found = []
-    for record in reversed(dict.fromkeys(records)):
+    for record in client.lrange(name, -most, -1):
         with suppress(ValueError):  # a later version writes others
             found.append(parse(record))
     return found

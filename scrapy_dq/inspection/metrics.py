@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -92,9 +92,7 @@ class Metrics:
         Args:
             place: any crawl of the Redis; None: it is not usable.
         """
-        registry = CollectorRegistry()
-        registry.register(_Families(self._families(place)))
-        return generate_latest(registry)
+        return generate_latest(_Families(self._families(place)))
 
     def samples(self, place: Place | None) -> list[dict[str, Any]]:
         """Return the same as name, labels and value of each sample."""
@@ -111,7 +109,7 @@ class Metrics:
             found = self.crawls.look(place) if place else None
         except FrontierError:
             found = None
-        took_s = found.took_s if found else time.monotonic() - began
+        took_s = time.monotonic() - began
         return [
             GaugeMetricFamily("dq_up", "0: Redis has not answered, and nothing else is known", bool(found)),
             GaugeMetricFamily("dq_scrape_seconds", "Time that reading from Redis took", took_s),

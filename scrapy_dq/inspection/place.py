@@ -14,6 +14,9 @@ from scrapy.addons import AddonManager
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
+from scrapy_dq.backend.connection import client_for_commands
+from scrapy_dq.environment import data_dir
+from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.admin.shards import Shards, count_of
 from scrapy_dq.frontier.keys import HOME
@@ -101,8 +104,6 @@ class Place:
         return float(seconds + microseconds / 1e6)
 
     def _near(self) -> str:
-        from scrapy_dq.frontier.admin.crawls import CrawlSearch
-
         names = CrawlSearch().go_on(self.nodes)
         near = difflib.get_close_matches(self.crawl, names, 1)
         if near:
@@ -121,14 +122,15 @@ def project_settings(settings: Settings) -> Settings:
     return crawler.settings
 
 
-def project_config(settings: Settings) -> Config:
-    """Return the Config of a project, of no particular crawl.
+def project_config(settings: Settings, *, of_crawl: bool = False) -> Config:
+    """Return the Config of a project: of no particular crawl, or *of_crawl*: of that of DQ_CRAWL.
 
     Raises:
         ConfigError: a setting is wrong.
     """
     settings = settings.copy()
-    settings.set("DQ_CRAWL", "-", "cmdline")
+    if not of_crawl:
+        settings.set("DQ_CRAWL", "-", "cmdline")
     settings.set("DQ_RUN_NAME", "", "cmdline")  # it may depend on what only workers have
     return Config.read(project_settings(settings), {})
 
@@ -143,8 +145,5 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
         FrontierRefused: Redis is not usable.
         FrontierUnavailable: it stopped answering meanwhile.
     """
-    from scrapy_dq.backend.connection import client_for_commands
-    from scrapy_dq.environment import data_dir
-
     with client_for_commands(config, data_dir(config.data_dir), any_node=any_node) as found:
         yield Place(found.client, found.target, config, found.of_shard, found.of_nodes)

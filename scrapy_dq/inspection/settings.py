@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.settings import Config, Setting
 from scrapy_dq.settings.config import SETTINGS
@@ -55,6 +56,4 @@ def read_stored(place: Place) -> dict[str, str]:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
-    from scrapy_dq.frontier.admin.overview import described
-
     return {name: printable(value) for name, value in described(place.client, place.crawl).items()}

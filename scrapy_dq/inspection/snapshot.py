@@ -185,9 +185,8 @@ class Watcher:
             looks.popleft()
         # A run starts at 0, and all counts of a shard come or go at once.
         same = next((each for each in looks if _counted_in(each[1]) == _counted_in(overview)), None)
-        first = looks[0] if looks else None
         looks.append((at, overview))
-        rows = _rows(at, overview, first, same, now)
+        rows = _rows(at, overview, same, now)
         if same is None or at <= same[0]:
             return rows, None
         was, is_now = (settled(asdict(each.census)) for each in (same[1], overview))
@@ -239,21 +238,16 @@ def _awaits(row: dict[str, Any]) -> bool:
 _Look = tuple[float, "Overview"]
 
 
-def _rows(
-    at: float, overview: Overview, first: _Look | None, same: _Look | None, now: float | None
-) -> list[dict[str, Any]]:
+def _rows(at: float, overview: Overview, same: _Look | None, now: float | None) -> list[dict[str, Any]]:
     """Return the state of each worker of *overview*.
 
     Args:
-        first: the earliest look that is remembered; home has the heartbeats, whatever else was counted.
-        same: the earliest one that has counted the same shards: what a worker has done is their sum.
+        same: the earliest look that is remembered and has counted the same shards.
         now: seconds since 1970 by the clock of Redis; None: unknown.
     """
     own = own_identity()
-    before, comparable = (
-        {member.worker_id: member for member in look[1].members} if look else {} for look in (first, same)
-    )
-    watched = first is not None and at - first[0] >= WAIT_S
+    before = {member.worker_id: member for member in same[1].members} if same else {}
+    passed_s = at - same[0] if same else 0.0
     return [
         {
             "id": member.worker_id,
@@ -264,11 +258,11 @@ def _rows(
             "beat": member.beat,
             "leases": member.in_flight,
             "done": member.done,
-            "pages_per_s": _rate(member, comparable.get(member.worker_id), at - same[0] if same else 0.0),
+            "pages_per_s": _rate(member, before.get(member.worker_id), passed_s),
             "waits_since": member.waits_since or None,
             "waits_for": printable(member.waits_for, LONGEST_WAIT) or None,
             "fenced": member.fenced,
-            "state": _state(member, before.get(member.worker_id), watched, own),
+            "state": _state(member, before.get(member.worker_id), passed_s >= WAIT_S, own),
         }
         for member in sorted(overview.members, key=lambda member: member.worker_id)
     ]

@@ -19,6 +19,7 @@ ON_PURPOSE = (
 )  # fmt: skip
 """Close reasons of workers that leave requests behind because the user wants that."""
 _COMES_AND_GOES = ("began", "joined", "left", "died", "returned", "stop")
+_SUMMED = ("exchanges", "exchange_s", "errors", "outage_s")
 _PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting", "saturated": "saturated"}
 
 
@@ -77,10 +78,7 @@ class TotalsReader:
             "" if census.workers else run.end,
             run.described["spider"],
             run.described["seen_kind"],
-            sum(sample.exchanges for sample in samples),
-            sum(sample.exchange_s for sample in samples),
-            sum(sample.errors for sample in samples),
-            sum(sample.outage_s for sample in samples),
+            *(sum(getattr(sample, name) for sample in samples) for name in _SUMMED),
         )
 
 

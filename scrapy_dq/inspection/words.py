@@ -124,10 +124,8 @@ def uncounted(unreachable: Collection[int], apart: Collection[int]) -> Iterator[
 
 
 def named(shards: Collection[int]) -> str:
-    """Return the names of some shards: their numbers, the first ten."""
-    numbers = sorted(shards)
-    more = f" and {len(numbers) - 10:,} more" if len(numbers) > 10 else ""
-    return f"shard{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:10]))}{more}"
+    """Return the names of some shards: their numbers."""
+    return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, sorted(shards)))}"
 
 
 def examined(status: dict[str, Any]) -> str:

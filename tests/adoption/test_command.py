@@ -85,7 +85,6 @@ USAGE: dict[str, list[str]] = {
     "Did you mean 'adopt'?": ["adpot"],
     "Did you mean 'status'?": ["stats"],
     "Did you mean '--watch'?": ["status", "--wach"],
-    "Did you mean 'in-flight'?": ["search", "x", "--where", "inflight"],
     "the following arguments are required: <spider>": ["adopt"],
     "unrecognized arguments: --no-such": ["adopt", "x", "--no-such"],
     "unrecognized arguments: y": ["adopt", "x", "y"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import shutil
 from collections.abc import Sequence
@@ -280,11 +279,3 @@ def test_an_empty_jobdir_is_nothing_to_adopt(left: Left, case: Case) -> None:
     report = left.adopt()
     assert report.nothing
     assert "There is nothing to adopt" in " ".join(_advice(report, case.crawler(), ""))
-
-
-def test_a_spiders_state_is_told_of(left: Left, case: Case) -> None:
-    left.fill([Request(url(1))])
-    for state, told in (({}, False), ({"n": 1}, True), (Path("x"), True)):  # Scrapy writes it in any case
-        (left.folder / "spider.state").write_bytes(pickle.dumps(state, protocol=4))
-        advice = " ".join(_advice(left.adopt(), case.crawler(), ""))
-        assert ("spider.state is not adopted" in advice) == told

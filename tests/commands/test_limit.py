@@ -84,27 +84,6 @@ def test_an_invalid_number_is_a_usage_error(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--default", "--delay", "1"], "cannot be combined"),
-        (["--default", "--concurrency", "0"], "cannot be combined"),
-        (["--default", "--budget", "1"], "cannot be combined"),
-        (["--block", "1", "--unblock"], "cannot be combined"),
-    ],
-)
-def test_what_contradicts_itself_changes_nothing(
-    dq: Any, worker: HandWorker, words: list[str], says: str
-) -> None:
-    """Nor does what is not a partition."""
-    worker.exchange(*puts(A, 1))
-    with pytest.raises(CommandError, match=says):
-        dq.text("limit", "--site", HOST, *words)
-    with pytest.raises(CommandError, match="too long"):
-        dq.text("limit", "--site", "x" * 513)
-    assert dq.found("limit", "--site", HOST)["delay_s"] == 0
-
-
 @pytest.mark.parametrize("where", ["waits", "in flight", "delayed", "came back"])
 def test_what_was_already_seen_is_not_checked_again(dq: Any, worker: HandWorker, where: str) -> None:
     """Wherever something of the partition is; limits of its own do, too."""
@@ -139,30 +118,22 @@ def test_a_name_that_no_partition_has_is_pointed_out(dq: Any, worker: HandWorker
         dq.text("limit", "--site", "xyz")
 
 
-@pytest.mark.parametrize("spelling", ["127.1", "0x7f.1", "2130706433", "[::ffff:7f00:1]", "127.0.0.1"])
-def test_an_address_is_limited_in_any_spelling(dq: Any, worker: HandWorker, spelling: str) -> None:
-    """Requests to an address are in the partition of its usual spelling."""
-    worker.exchange(*puts(b"127.0.0.1", 2))
-    assert dq.found("limit", "--site", spelling, "--delay", "2")["partition"] == "127.0.0.1"
-    assert dq.said == []
-    assert dq.found("limit", "--site", spelling)["delay_s"] == 2
-
-
-@pytest.mark.parametrize("spelling", ["Bücher.example", "XN--BCHER-KVA.example.", "xn--bcher-kva.example"])
-@pytest.mark.parametrize("there", [True, False])
-def test_an_internationalised_host_is_limited(
-    dq: Any, worker: HandWorker, spelling: str, there: bool
+@pytest.mark.parametrize(
+    ("there", "typed", "partition"),
+    [
+        *(("127.0.0.1", typed, "127.0.0.1") for typed in ("127.1", "0x7f.1", "[::ffff:7f00:1]")),
+        ("xn--bcher-kva.example", "Bücher.example", "xn--bcher-kva.example"),
+        ("a.example", "XN--BCHER-KVA.example.", "xn--bcher-kva.example"),
+        ("a.example", "A.example", "a.example"),
+        ("a.example", "MySlot", "MySlot"),  # no host has capitals, but a slot that has no requests yet may
+    ],
+)
+def test_a_site_is_limited_in_any_spelling(
+    dq: Any, worker: HandWorker, there: str, typed: str, partition: str
 ) -> None:
     """As requests name it, also before there is one."""
-    worker.exchange(*puts(b"xn--bcher-kva.example" if there else b"a.example", 2))
-    assert dq.found("limit", "--site", spelling, "--delay", "2")["partition"] == "xn--bcher-kva.example"
-
-
-def test_the_capitals_of_a_download_slot_stay(dq: Any, worker: HandWorker) -> None:
-    """No host has them; but a slot that has no requests yet may."""
-    worker.exchange(*puts(b"a.example", 2))
-    assert dq.found("limit", "--site", "MySlot", "--delay", "2")["partition"] == "MySlot"
-    assert dq.found("limit", "--site", "A.example", "--delay", "2")["partition"] == "a.example"
+    worker.exchange(*puts(there.encode(), 2))
+    assert dq.found("limit", "--site", typed, "--delay", "2")["partition"] == partition
 
 
 def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: HandWorker) -> None:
@@ -174,7 +145,9 @@ def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: 
 def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None:
     """All of it is in one that has no name."""
     worker.exchange(*puts(b"", 2))
-    with pytest.raises(CommandError, match="everything is in one without a name"):
+    with pytest.raises(CommandError, match="too long"):
+        dq.text("limit", "--site", "x" * 513)
+    with pytest.raises(CommandError, match="existing partitions: ''"):
         dq.text("limit", "--site", HOST)
     assert dq.found("limit", "--site", "", "--delay", "1")["delay_s"] == 1
     assert dq.said == []

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import subprocess
-import sys
 
-import pytest
-
-from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.streams import report_in_one_line
 from support.given import MakeProject
 from support.redis_server import RedisServer
 from support.stored_counts import count
@@ -47,29 +41,3 @@ def test_what_cannot_be_printed_does_not_change_what_is_done(
     with server.client() as client:
         assert count(client, name, "waiting") == 3
         assert client.scard(f"dq:{{{name}}}:members") == 0
-
-
-def test_another_error_than_ctrl_c_keeps_its_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """While `scrapy dq` is imported."""
-    monkeypatch.setattr(sys, "argv", ["scrapy", "dq"])
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    report_in_one_line()
-    cases = {"ValueError: why\n": ValueError("why"), "scrapy dq: interrupted\n": KeyboardInterrupt()}
-    for says, error in cases.items():
-        sys.excepthook(type(error), error, None)
-        assert capsys.readouterr().err == says
-
-
-def test_in_a_terminal_prose_is_wrapped_and_a_command_is_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A command that is wrapped could not be copied."""
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for line in ("They were put. Continue with this command:", "  scrapy crawl books -s DQ_CRAWL=books"):
-        asking.say(line, argparse.Namespace(json=False))
-    assert capsys.readouterr().out.splitlines() == [
-        "They were put. Continue with", "this command:", "  scrapy crawl books -s DQ_CRAWL=books"
-    ]  # fmt: skip

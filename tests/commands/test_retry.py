@@ -11,11 +11,9 @@ import pytest
 from commands.test_listing import end_badly
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek, records
-from scrapy_dq.frontier.admin import retry
-from scrapy_dq.frontier.model import FrontierRefused, Status
+from scrapy_dq.frontier.model import Status
 from scrapy_dq.frontier.moves import Fail
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, entry_id, fail, put, puts
-from support.redis_server import RedisServer
 from support.stored_requests import stored
 
 
@@ -60,31 +58,6 @@ def test_all_says_how_many_and_asks(
     assert counts(live) == (6, 0, 0)
     assert "Nothing to retry." in dq.text("retry", "--all", "--failed")
     assert dq.status == 0
-
-
-def test_a_user_who_only_looks_is_told_which_rights_are_missing(
-    dq_at: Any, live: LiveFrontier, worker: HandWorker, server: RedisServer
-) -> None:
-    """Not only that a script has failed."""
-    end_badly(worker, 2)
-    rights = ["~dq:*", "+@connection", "+@read", "-@dangerous", "+eval", "+evalsha", "+time", "+info"]
-    live.redis.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *rights)
-    try:
-        dq = dq_at(f"redis://observer:pw@127.0.0.1:{server.port}/0")
-        with pytest.raises(FrontierRefused, match=r"denies access: .*ACL SETUSER name ~dq:\* "):
-            dq.text("retry", "--all", "--yes", "--crawl", live.crawl)
-    finally:
-        live.redis.execute_command("ACL", "DELUSER", "observer")
-
-
-def test_all_says_that_not_all_that_failed_are_kept(dq: Any, worker: HandWorker) -> None:
-    """The newest are."""
-    end_badly(worker, 8)
-    text = " ".join(dq.text("retry", "--all", "--failed", "--yes").split())
-    assert "5 failed requests (8 failed; the newest 10,000 are kept)." in text
-    found = dq.found("retry", "--all", "--dead", "--yes")
-    assert (found["failed"], found["dead"], found["left"]) == (0, 8, 0)
-    assert ": 8 dead letters." in " ".join(dq.said)
 
 
 def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
@@ -200,7 +173,7 @@ def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: Han
         (["--failed"], "select some with"),
         (["--all", "--match", "*"], "select some with"),
         (["--all", "http://x.example/1"], "select some with"),
-        (["spider", "a.example", "--all"], "neither an id, .* nor a URL with ://. Name a site with --site"),
+        (["spider", "a.example", "--all"], "'a.example' is not an id .* or a URL; --site names a site"),
     ],
 )
 def test_what_is_typed_wrongly_changes_nothing(
@@ -219,32 +192,16 @@ def test_a_finished_run_says_how_to_continue(dq: Any, live: LiveFrontier) -> Non
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
     worker.leave()
-    known = "The run was finished and is open again; it still knows what it has seen. Continue with:"
+    known = "The run was finished and is open again; it still knows what it has seen."
     text = dq.text("retry", "--all", "--yes")
-    assert text.splitlines()[2:] == [known, f"  scrapy crawl <spider> -s DQ_CRAWL={live.crawl}"]
+    assert text.splitlines()[2:] == [known, f"Continue with: scrapy crawl <spider> -s DQ_CRAWL={live.crawl}"]
     assert counts(live) == (1, 0, 0)
     again = HandWorker(live, "again")
     again.exchange(want=1)
     again.exchange(fail(1))
     again.exchange(put(2))
     again.leave()
-    assert "No worker is alive. Continue with:\n  scrapy crawl" in dq.text("retry", "http://localhost/1")
-
-
-def test_a_worker_that_leaves_meanwhile_is_not_expected(
-    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run was ending as it was opened again: it is said how to go on."""
-    end_badly(worker, 1)
-    moved = retry.retry
-
-    def move_and_leave(*args: Any, **named: Any) -> Any:
-        found = moved(*args, **named)
-        worker.leave()
-        return found
-
-    monkeypatch.setattr("scrapy_dq.commands.retry.retry", move_and_leave)
-    assert "Continue with:" in " ".join(dq.text("retry", "--all", "--yes").split())
+    assert "No worker is alive.\nContinue with: scrapy crawl" in dq.text("retry", "http://localhost/1")
 
 
 def test_a_finished_run_into_which_nothing_came_back_is_not_open(

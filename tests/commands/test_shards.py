@@ -239,7 +239,7 @@ def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
     dq.crawl = live.crawl
     scripts = [each for each in dq.found("doctor")["findings"] if each["what"] == "scripts"]
     assert [each["level"] for each in scripts] == ["bad"]
-    assert scripts[0]["text"].startswith("shards 1, 2: Redis refuses scripts")
+    assert scripts[0]["text"].startswith("shard 1: Redis refuses scripts")
 
 
 def test_a_partition_of_kept_leases_has_its_own_name(dq: Any, workers: list[HandWorker]) -> None:

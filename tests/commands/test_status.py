@@ -15,16 +15,13 @@ import pytest
 
 from commands.conftest import LOOKS, loader_of
 from scrapy_dq.commands import status
-from scrapy_dq.commands.looking import opened
 from scrapy_dq.commands.output.status_view import one_line
-from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.model import Figures, FrontierUnavailable
-from scrapy_dq.frontier.rights import acl_of
+from scrapy_dq.frontier.model import Figures
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection.words import when
-from scrapy_dq.settings import Config
 from support.given import StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
 from support.waiting import free_port
@@ -162,8 +159,6 @@ def test_all_reads_every_key_and_shows_when_crawls_finished(
         assert dq.said == []
         *_, last = dq.lines("status", "--all", **none)
         assert f"{when(found['c'])}  c" in last
-        with pytest.raises(WrongUsage):
-            dq.text("status", "--all", "books")
 
 
 def test_pages_are_counted_over_an_interval(
@@ -196,15 +191,6 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     assert (found.partitions, found.looked_at, found.complete) == (22, 22, True)
     live.redis.delete(live.key("backlog:0:one"))
     assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
-
-
-def test_of_many_partitions_with_many_lists_some_lists_are_counted(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """One call looks at 10,000 of them: Redis serves nobody else meanwhile."""
-    for rank in range(30):
-        worker.exchange(*[put(1000 * rank + n, rank, partition=b"p%d" % n) for n in range(400)])
-    assert {each.waiting for each in sizes(live.redis, live.crawl, 400).largest} == {10_000 // 400}
 
 
 def test_of_many_partitions_a_part_is_looked_at(
@@ -285,15 +271,6 @@ def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
     assert dq.found("status")["left_s"] == 400  # one of five is in flight
 
 
-def test_no_rate_is_reported_across_two_runs(
-    dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their counts begin at 0 each."""
-    worker.exchange(*puts(b"a", 10), want=3)
-    monkeypatch.setattr(time, "sleep", lambda _: live.redis.hincrby(live.key("meta"), "run", 1))
-    assert dq.found("status")["pages_per_s"] is None
-
-
 def test_what_only_a_worker_has_is_not_asked_for(dq: Any, worker: HandWorker) -> None:
     """DQ_RUN_NAME may name Scrapyd's job."""
     assert "phase" in dq.found("status", "--no-rate", DQ_RUN_NAME="%(job)s")
@@ -353,23 +330,6 @@ def test_a_user_with_the_rights_of_a_worker_may_look(
     live.close()
 
 
-def test_a_crawl_that_a_user_may_not_read_hides_no_other(
-    dq_at: Callable[[str], Any], start_redis: StartRedis
-) -> None:
-    """In the list of all: it is unknown, and why."""
-    server = start_redis()
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "observer", "on", ">pw", *acl_of("observer", "ours").split())
-    dq = dq_at(server.url.replace("redis://", "redis://observer:pw@"))
-    dq.crawl, dq.may_say = "", True
-    spiders = {"SPIDER_LOADER_CLASS": loader_of("ours", "theirs")}
-    ours, theirs = dq.listed("status", **spiders)
-    assert (ours["phase"], theirs["phase"]) == ("absent", "unknown")
-    assert "permissions" in theirs["why"]
-    dq.text("status", **spiders)
-    assert dq.said == [f"scrapy dq: crawl 'theirs': {theirs['why']}"]
-
-
 def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
@@ -395,18 +355,3 @@ def test_the_search_for_names_ends_in_time(start_redis: StartRedis) -> None:
         assert client.info("commandstats")["cmdstat_scan"]["calls"] == 3
         search.go_on(lambda: [client])
         assert search.complete
-
-
-def test_a_redis_that_becomes_unavailable_meanwhile_is_reported(
-    start_redis: StartRedis,
-) -> None:
-    """By where it is, and what that means."""
-    server = start_redis()
-
-    def look() -> None:
-        with opened(Config("crawl", redis_url=server.url)) as place:
-            server.kill()
-            place.overview()
-
-    with pytest.raises(FrontierUnavailable, match=r"127\.0\.0\.1:.* Redis does not answer"):
-        look()

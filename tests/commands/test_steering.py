@@ -39,17 +39,6 @@ def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> No
     assert dq.status == DONE
 
 
-@pytest.mark.parametrize("seconds", ["x", "-1", "inf", "nan"])
-def test_seconds_that_are_none_are_typed_wrongly(
-    dq: Any, live: LiveFrontier, worker: HandWorker, capsys: pytest.CaptureFixture[str], seconds: str
-) -> None:
-    """Nobody is told anything."""
-    with pytest.raises(SystemExit):
-        dq.text("pause", f"--wait={seconds}")
-    assert "expected 0 to 31536000 seconds" in capsys.readouterr().err
-    assert dq.found("status", "--no-rate")["hold"] == ""
-
-
 def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
     """After the seconds given: exit status 1, and what is left."""
     worker.exchange(put(1), want=1)
@@ -76,7 +65,6 @@ def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> Non
     assert dq.text("complete") == f"Crawl {dq.crawl!r}: no start() is incomplete: nothing is missing.\n"
     worker.take(1)
     assert worker.exchange(ack(1)).status is Status.FINISHED
-    assert dq.text("complete") == f"Crawl {dq.crawl!r}: the run is finished: nothing is missing.\n"
 
 
 def test_a_run_whose_start_always_raises_ends_without_it(dq: Any, live: LiveFrontier) -> None:

@@ -61,37 +61,3 @@ def test_each_entry_is_read_once_however_many_are_asked_for(live: LiveFrontier, 
     assert commands < 499 * 10
     live.redis.delete(live.key("backlog:0:long"))
     assert commands_of(live, 300)[0] == 199
-
-
-def test_no_more_is_read_ahead_than_a_few_times_what_is_shown(live: LiveFrontier, worker: HandWorker) -> None:
-    """In each partition a large entry waits behind a small one that came back."""
-    for n in range(40):
-        worker.exchange(put(n, 9, partition=b"p%d" % n), want=1)
-    for n in range(40):
-        worker.exchange(put(100 + n, partition=b"p%d" % n, payload=b"x" * 1_000_000))
-    worker.exchange(*[release(int(entry)) for entry in sorted(worker.held)])
-    live.redis.config_resetstat()
-    assert upcoming(live.redis, live.crawl, 40)
-    assert live.redis.info("commandstats")["cmdstat_lindex"]["calls"] <= 18
-
-
-def test_what_came_back_or_is_delayed_keeps_to_the_bound(live: LiveFrontier, worker: HandWorker) -> None:
-    """Together with what is in lists, and alone."""
-    large = b"x" * 600_000
-    for n in range(0, 20, 2):
-        worker.exchange(put(n, payload=large), put(n + 1, payload=large, due_in=900), want=1)
-    worker.exchange(*[release(int(entry)) for entry in list(worker.held)[:5]])
-    worker.exchange(*[release(int(entry)) for entry in worker.held])
-    worker.exchange(*[put(50 + n, payload=large) for n in range(3)])
-    live.redis.config_resetstat()
-    assert len(upcoming(live.redis, live.crawl, 1000)) == 7
-    assert live.redis.info("commandstats")["cmdstat_zrangebylex"]["calls"] <= 12
-    for name in ("rotation", "suspects", "bands"):
-        live.redis.rename(live.key(name), live.key(name + "-away")) if live.redis.exists(
-            live.key(name)
-        ) else None
-    live.redis.config_resetstat()
-    assert [entry.where for entry in upcoming(live.redis, live.crawl, 1000)] == ["delayed"] * 7
-    assert live.redis.info("commandstats")["cmdstat_zrange"]["calls"] <= 11
-    for name in ("rotation-away", "suspects-away", "bands-away"):
-        live.redis.delete(live.key(name))

@@ -34,7 +34,6 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, 
 from support.redis_server import RedisServer
 from support.samples import add_samples
 from support.stored_requests import stored
-from support.waiting import wait_until
 from support.web_page import TOKEN, WebPage
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -320,34 +319,6 @@ def test_every_action(browse: Any, live: LiveFrontier, worker: HandWorker) -> No
     tab.get_by_label("URLs, one a line").fill(f"{url}\n\nhttp://a.example/other\n")
     browser.click("Forget", "#dialog")
     assert browser.said() == "Forgotten: 1; not seen before: 1."
-
-
-def test_failures_are_shown_by_group_and_retried(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """A group, one, all; the list is read again afterwards."""
-    crawl_with_failures(live, worker)
-    browser = browse("steers")
-    tab = browser.open(where(live, "failed"))
-    rows = tab.get_by_role("region", name="Failed requests", exact=True).locator("tbody tr")
-    browser.see("http://a.example/2")
-    assert rows.count() == 3
-    browser.click("Show")
-    assert rows.count() == 2
-    tab.get_by_label("Filter by URL or reason").fill("/1")
-    assert rows.count() == 1
-    tab.get_by_label("Filter by URL or reason").fill("")
-    browser.click("Retry")
-    browser.click("Retry", "#dialog")
-    assert browser.said() == "Back in the backlog: 2 requests."
-    wait_until(lambda: rows.count() == 1, "the others are gone")
-    browser.see("http://a.example/2").click()
-    browser.click("Retry")
-    assert browser.said() == "Back in the backlog: 1 request."
-    browser.see("No failed request is kept.")
-    tab = browser.open(where(live, "dead"))
-    browser.click("Retry all")
-    browser.click("Retry all", "#dialog")
-    assert browser.said() == "Back in the backlog: 1 request."
-    assert peek(live.redis, live.crawl).census.waiting == 12
 
 
 def test_who_has_no_token_is_asked_for_it(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:

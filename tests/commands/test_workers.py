@@ -21,7 +21,7 @@ from scrapy_dq.inspection import snapshot
 from scrapy_dq.inspection.snapshot import Watcher
 from scrapy_dq.settings import Config
 from scrapy_dq.web import shown
-from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, put, puts
+from support.live_frontier import HandWorker, LiveFrontier, ack, limited, put, puts
 from support.place import place_of
 
 
@@ -75,28 +75,6 @@ def test_a_worker_that_beats_while_it_is_watched_is_alive(
     assert watched == [1.0, 2.5]
 
 
-def test_each_worker_has_a_rate(dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what it has done and what failed, while it was watched; one that has just come has none."""
-    quick, slow = HandWorker(live, "quick"), HandWorker(live, "slow")
-    quick.exchange(*puts(b"a", 400))
-    held, sleep = quick.take(200), time.sleep
-    quick.exchange(*map(ack, held[6:]))
-    live.redis.hset(live.key("worker:slow"), "done", 50)
-
-    def crawl_meanwhile(seconds: float) -> None:
-        quick.exchange(*map(ack, held[:5]), fail(held[5]))
-        HandWorker(live, "new")
-        live.redis.hset(live.key("worker:slow"), "done", 40)  # Redis was rolled back
-        sleep(0.05)
-
-    monkeypatch.setattr(time, "sleep", crawl_meanwhile)
-    found = {worker["id"]: worker for worker in dq.listed("workers")}
-    assert (found["quick"]["done"], found["slow"]["done"]) == (len(held), 40)
-    assert 0 < found["quick"]["pages_per_s"] <= 6 / 0.05
-    assert (found["slow"]["pages_per_s"], found["new"]["pages_per_s"]) == (0, None)
-    assert slow.leave()[0] == 0
-
-
 def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveFrontier) -> None:
     """It holds nothing, and all that waits is of sites that rest; not one that has a request in progress."""
     first, second = (HandWorker(live, name, limited(60.0, 0)) for name in ("first", "second"))
@@ -144,10 +122,8 @@ def test_since_is_reported_by_the_clock_of_redis(
     assert "2 h 1 min" in dq.text("workers", "--no-rate")
 
 
-def test_ids_are_shown_where_there_is_room(
-    dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A long host name goes on in the next line; no number is cut."""
+def test_no_number_is_cut(dq: Any, live: LiveFrontier) -> None:
+    """A long host name goes on in the next line."""
     worker = HandWorker(live, "far-7-0123456789ab")
     identity = {"host": "ip-10-0-112-134.eu-central-1.compute.internal.example", "pid": 4_194_304}
     live.redis.hset(live.key(f"worker:{worker.worker_id}"), "identity", json.dumps(identity))
@@ -155,10 +131,7 @@ def test_ids_are_shown_where_there_is_room(
     text = dq.text("workers", "--no-rate")
     assert "4194304" in text
     assert "31,536,000" in text
-    assert worker.worker_id not in text
     assert "…" not in text
-    monkeypatch.setenv("COLUMNS", "120")
-    assert any(worker.worker_id in line for line in dq.lines("workers", "--no-rate"))
 
 
 def test_no_worker_is_no_failure(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
@@ -171,14 +144,7 @@ def test_no_worker_is_no_failure(dq: Any, live: LiveFrontier, worker: HandWorker
 def test_of_very_many_workers_some_are_shown(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table of 19,000 took 20 s, half of that for looking up the identity of this process for each."""
-    asked = []
-
-    def identity() -> dict[str, Any]:
-        asked.append(1)
-        return own_identity()
-
-    monkeypatch.setattr(snapshot, "own_identity", identity)
+    """The table of 19,000 took 20 s."""
     monkeypatch.setattr(looking, "MOST", 3)
     for n in range(5):
         HandWorker(live, f"other-{n}")
@@ -186,4 +152,3 @@ def test_of_very_many_workers_some_are_shown(
     assert len(lines) == 1 + 3 + 1
     assert lines[-1] == "and 3 more (--json lists all)"
     assert len(dq.listed("workers", "--no-rate")) == 6
-    assert len(asked) == 2

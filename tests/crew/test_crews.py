@@ -356,8 +356,6 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     following = here.crew("-w", "2", "-O", "items.jsonl")
     assert following.wait() == 0
     assert "items appended" in following.out
-    assert "The whole run: 60 requests done. The table shows what" in following.out
-    assert "The whole run" not in crew.out
     assert repeats(here) == 0
     assert_tidy(here)
 
@@ -576,28 +574,24 @@ def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) 
 
 
 def test_a_crawl_on_hold_says_so(scene: SetScene, redis_server: RedisServer) -> None:
-    """Once when it is paused, once when it was so at the start, and how it goes on."""
+    """With its counts; and at the end, how it goes on."""
     here = scene(pages=40, latency_s=0.1)
     name = here.project.name
-    says = f"Crawl {name!r} is paused; `scrapy dq resume {name}` continues it"
     crew = here.crew("-w", "1")
     wait_until(lambda: here.done() >= 4, "some pages are done", 20)
     with connect_url(redis_server.url) as client:
         steer(client, name, Word.PAUSE)
-        crew.wait_for(says)
+        crew.wait_for("done; paused, ")
         crew.interrupt()
         assert crew.wait(10) == 1
-        assert crew.err.count(says) == 1
         assert f"The crawl is paused: first run scrapy dq resume {name}\n" in crew.out
         (log,) = here.project.folder.glob(".scrapy/dq/logs/*/worker-1.log")
         way = f"`scrapy dq resume --crawl {name}`, and then the same command, continues"
         assert f". The crawl is on hold: {way}" in log.read_text()
         following = here.crew("-w", "1")
-        following.wait_for(says)
+        following.wait_for("done; paused, ")
         steer(client, name, Word.RESUME)
     assert following.wait() == 0
-    assert following.err.count("paused") == 1
-    assert f"Crawl {name!r} is resumed" in following.err
 
 
 def test_a_crew_shows_why_its_workers_wait(scene: SetScene, redis_server: RedisServer) -> None:

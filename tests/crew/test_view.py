@@ -94,10 +94,6 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
     """With the commands that show it and try it again, also of a crawl with a name of its own."""
     for census, name, lines in (
         (Census(done=2), "books", []),
-        (Census(done=3), "books", [
-            "The whole run: 3 requests done. The table shows what the processes of this command reported; a "
-            "process that is killed does not report its last second",
-        ]),
         (Census(failed=1200, dead=1), "books", [
             "Requests of this run: 1,200 failed for good and 1 became a dead letter. `scrapy dq failed "
             "books` and `scrapy dq dead books` show why; `scrapy dq retry books --all` runs them again",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -490,24 +489,6 @@ def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorke
             assert text.isprintable()
             assert len(text) < 200
     assert len(events(live)) == 5
-
-
-def test_a_read_that_is_overtaken_returns_each_once(live: LiveFrontier, spider: HandWorker) -> None:
-    """Between two parts of it more is appended."""
-    for n in range(40):
-        steer(live.redis, live.crawl, Word.PAUSE, f"{n}")
-
-    class Overtaken:
-        def hmget(self, *args: Any) -> Any:
-            return live.redis.hmget(*args)
-
-        def lrange(self, *args: Any) -> Any:
-            found = live.redis.lrange(*args)
-            steer(live.redis, live.crawl, Word.RESUME, f"{time.monotonic()}")
-            return found
-
-    found = [event.who for event in read_events(Overtaken(), live.crawl) if event.kind == "pause"]
-    assert found == [str(n) for n in range(40)]
 
 
 @pytest.mark.parametrize("command", ["rpush", "ltrim", "lset", "lindex", "lpop"])

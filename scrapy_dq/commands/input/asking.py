@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 from scrapy_dq.settings import SETTINGS
 from scrapy_dq.text import SECRET_WORD, has_login, without_login
 
@@ -32,12 +31,8 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def say(line: str, options: argparse.Namespace) -> None:
-    """Print a line; in a terminal, prose is wrapped, but not a command. With `--json`, print to stderr."""
-    stream = sys.stderr if options.json else sys.stdout
-    if stream is not None and stream.isatty() and not line.startswith(" "):
-        columns = shutil.get_terminal_size().columns
-        line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
-    print(line, file=stream, flush=True)
+    """Print a line; with `--json`, to standard error."""
+    print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 
 def need_consent(question: str, options: argparse.Namespace) -> None:
@@ -57,28 +52,17 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
 
 def anybody(overview: Overview) -> bool:
     """Return whether any member may be alive: one that is not known to be dead."""
-    from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
-
     own = own_identity()
     return any(not (member.fenced or certainly_dead(member.identity, own)) for member in overview.members)
 
 
-def go_on(options: argparse.Namespace, before: str) -> Iterator[str]:
-    """Yield the sentence *before*, and the command to run next."""
-    yield f"{before} Continue with:"
-    yield f"  {crawl_command(options)}"
-
-
-def crawl_command(options: argparse.Namespace) -> str:
-    """Return the `scrapy crawl` command that continues the crawl that the command line names."""
-    return " ".join(["scrapy crawl", options.spider or "<spider>", *_crawl_options(options)])
-
-
-def _crawl_options(options: argparse.Namespace) -> Iterator[str]:
-    yield from repeated("-a", options.spargs)
-    yield from repeated("-s", getattr(options, "set", None))
+def go_on(options: argparse.Namespace) -> str:
+    """Return which `scrapy crawl` command continues the crawl that the command line names."""
+    given = [*(getattr(options, "set", None) or ())]
     if options.crawl:
-        yield f"-s {shlex.quote('DQ_CRAWL=' + options.crawl.replace('%', '%%'))}"
+        given.append(f"DQ_CRAWL={options.crawl.replace('%', '%%')}")
+    words = [*repeated("-a", options.spargs), *repeated("-s", given)]
+    return " ".join(["Continue with: scrapy crawl", options.spider or "<spider>", *words])
 
 
 def named(crawl: str, options: argparse.Namespace) -> str:

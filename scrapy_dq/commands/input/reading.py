@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
+from typing import BinaryIO
 
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
@@ -23,13 +24,6 @@ from scrapy_dq.pushing.lines import LONGEST, Line, lines_from, lines_of
 from scrapy_dq.settings import Config
 
 STDIN = "-"
-
-
-def add_input(parser: argparse.ArgumentParser) -> None:
-    """Add the spider, and the options that name requests."""
-    parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
-    parser.add_argument("urls", metavar="<URL>", nargs="*", help="URLs")
-    add_file(parser)
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -88,30 +82,30 @@ class Input:
             raise WrongUsage("name URLs, or a --file" + (", not both" if urls else ""))
         self._command = command
         self._urls = urls
-        self._name: str = options.file or ""
         self._max_bytes = LONGEST * config.max_entry_bytes
-        self._descriptor: int | None = None
+        self._file: BinaryIO | None = None
         self._bar = ProgressBar()
-        if self._name == STDIN and sys.stdin is None:
+        if not options.file:
+            return
+        is_stdin = options.file == STDIN
+        if is_stdin and sys.stdin is None:
             raise CommandError("standard input is closed")
-        if self._name == STDIN:
-            self._descriptor = sys.stdin.fileno()
-        elif self._name:
-            try:
-                self._descriptor = os.open(self._name, os.O_RDONLY)
-                os.read(self._descriptor, 0)  # fails for a folder, which can be opened
-            except OSError as error:
-                raise CommandError(f"{self._name!r} cannot be read: {error.strerror}") from error
+        try:
+            name = sys.stdin.fileno() if is_stdin else options.file
+            self._file = open(name, "rb", closefd=not is_stdin)  # noqa: SIM115  # `close` does
+        except OSError as error:
+            raise CommandError(f"{options.file!r} cannot be read: {error.strerror}") from error
 
     def batches(self) -> AsyncIterator[Sequence[Line]]:
         """Yield the lines, as many at a time as are available."""
-        if self._descriptor is None:
+        if self._file is None:
             return lines_from(self._urls)
-        size = os.fstat(self._descriptor).st_size
+        number = self._file.fileno()
+        size = os.fstat(number).st_size
         if size:
             self._bar.begin("bytes", size)
             self._bar.__enter__()
-        return lines_of(self._descriptor, self._max_bytes, self._bar.advance if size else lambda count: None)
+        return lines_of(number, self._max_bytes, self._bar.advance if size else lambda count: None)
 
     def say_bad(self, name: str, reason: str) -> None:
         """Report an invalid line, in one line."""
@@ -120,6 +114,5 @@ class Input:
     def close(self) -> None:
         """Remove the progress bar and close the file; safe at any time."""
         self._bar.__exit__()
-        if self._descriptor is not None and self._name != STDIN:
-            os.close(self._descriptor)
-        self._descriptor = None
+        if self._file is not None:
+            self._file.close()

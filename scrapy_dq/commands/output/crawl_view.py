@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scrapy_dq.commands.output.display import green_bar
+from scrapy_dq.commands.output.display import green_bar, table_of
 from scrapy_dq.crew.supervisor import Supervisor
 from scrapy_dq.crew.worker_process import WorkerSlot
 from scrapy_dq.frontier.admin.overview import Overview
@@ -21,21 +21,17 @@ from scrapy_dq.text import count_of, printable
 
 LINE_EVERY_S = 5.0
 DRAW_EVERY_S = 0.25
-LINES_A_SECOND = 10
+NUMBERS = ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts")
 
 
 class CrawlView:
     """Shows a crew on standard error. If the terminal is closed, the crawl continues."""
 
-    def __init__(self, crawl: str, named: str = "") -> None:
-        """*named*: the words that name the crawl to other commands."""
+    def __init__(self, crawl: str) -> None:
         self._crawl = crawl
-        self._named = named
-        self._hold = Hold.NONE
         self._console = Console(file=sys.stderr, highlight=False, markup=False)
         self._live: Live | None = None
         self._shown_at = 0.0
-        self._said_at, self._said = 0.0, 0
 
     def __enter__(self) -> CrawlView:
         if self._console.is_terminal:
@@ -50,13 +46,7 @@ class CrawlView:
             live.stop()
 
     def say(self, line: str) -> None:
-        """Print a line above the view; of many lines per second, only the first are shown: logs have all."""
-        now = time.monotonic()
-        if now >= self._said_at + 1:
-            self._said_at, self._said = now, 0
-        self._said += 1
-        if self._said > LINES_A_SECOND and self._live is not None:
-            return
+        """Print a line above the view."""
         line = " " * (len(line) - len(line.lstrip())) + printable(line, 2000)
         if self._live is not None:
             self._console.print(Text(line))
@@ -65,7 +55,6 @@ class CrawlView:
 
     def show(self, crew: Supervisor) -> None:
         """Show the progress, if the last update is old enough."""
-        self._say_hold(crew)
         now = time.monotonic()
         if now < self._shown_at + (DRAW_EVERY_S if self._live else LINE_EVERY_S):
             return
@@ -75,44 +64,23 @@ class CrawlView:
         else:
             print(_line(crew), file=sys.stderr, flush=True)
 
-    def _say_hold(self, crew: Supervisor) -> None:
-        """Print once that the crawl is on hold, because it then looks like a hang."""
-        seen = of_run(crew)
-        if seen is None:
-            return
-        before, self._hold = self._hold, seen.hold
-        if seen.hold not in (before, Hold.NONE):
-            self.say(
-                f"Crawl {self._crawl!r} is {seen.hold.value}; `scrapy dq resume {self._named}` continues it"
-            )
-        elif before != seen.hold and seen.phase != "finished":
-            self.say(f"Crawl {self._crawl!r} is resumed")
-
     def _drawn(self, crew: Supervisor) -> RenderableType:
         done, total = _progress(crew)
         head = Table.grid(padding=(0, 1), expand=True)
         head.add_column(no_wrap=True)
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
-        head.add_row(
-            Text(printable(self._crawl, 30), style="bold"),
-            green_bar(done, total),
-            f"{done:,} of {total:,}",
-        )
-        rows = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-        for column in ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts"):
-            rows.add_column(column, justify="right", no_wrap=True)
-        rows.add_column("state", ratio=1, no_wrap=True, overflow="ellipsis")
-        rates = [slot.rate for slot in crew.slots]
-        for slot, rate in zip(crew.slots, rates, strict=True):
-            counts = slot.counts
-            rows.add_row(
-                str(slot.number), str(slot.process.pid) if slot.process else "", f"{rate:,.1f}",
-                f"{counts.pages:,}", f"{counts.items:,}",
-                Text(f"{counts.errors:,}", "red" if counts.errors else ""),
-                f"{slot.restarts:,}" if slot.restarts else "", state_of(slot, crew),
-            )  # fmt: skip
-        return Group("", head, Text(f"{sum(rates):,.1f} pages/s; {_counts(crew)}"), "", rows)
+        name = Text(printable(self._crawl, 30), style="bold")
+        head.add_row(name, green_bar(done, total), f"{done:,} of {total:,}")
+        rows = [
+            (str(slot.number), str(slot.process.pid) if slot.process else "", f"{slot.rate:,.1f}",
+             slot.counts.pages, slot.counts.items, slot.counts.errors, slot.restarts or "",
+             state_of(slot, crew))
+            for slot in crew.slots
+        ]  # fmt: skip
+        workers = table_of((*NUMBERS, "state"), rows, numbers=NUMBERS)
+        rate = sum(slot.rate for slot in crew.slots)
+        return Group("", head, Text(f"{rate:,.1f} pages/s; {_counts(crew)}"), "", workers)
 
 
 def of_run(crew: Supervisor) -> Overview | None:

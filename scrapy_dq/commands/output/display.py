@@ -25,55 +25,56 @@ class ProgressBar:
     """Shows progress on standard error. If the terminal or pipe is closed, the command continues."""
 
     def __init__(self) -> None:
-        console = Console(file=sys.stderr)
-        self._bar = (
-            Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=console,
-            )
-            if console.is_terminal
-            else None
-        )  # fmt: skip
-        self._what = ""
-        self._total = self._done = 0
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        self._drawn = self._bar.console.is_terminal
         self._told_at = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
+        if self._drawn:
             self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
+        if self._drawn:
             self._bar.stop()
 
     def begin(self, what: str, total: int) -> None:
         """Start to count *what*, from 0 to *total*."""
-        self._what, self._total, self._done = what, total, 0
-        if self._bar is not None:
-            self._row = self._bar.add_task(what, total=total)
+        self._row = self._bar.add_task(what, total=total)
 
     def advance(self, count: int) -> None:
         """*count* more are done."""
-        self._done += count
-        if self._bar is not None:
-            self._bar.advance(self._row, count)
-        elif time.monotonic() >= self._told_at + LINE_EVERY_S:
-            self._told_at = time.monotonic()
-            print(f"{self._done:,} of {self._total:,} {self._what}", file=sys.stderr, flush=True)
+        self._bar.advance(self._row, count)
+        if not self._drawn and time.monotonic() >= self._told_at + LINE_EVERY_S:
+            self._told_at, task = time.monotonic(), self._bar.tasks[-1]
+            print(f"{task.completed:,} of {task.total:,} {task.description}", file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:
         """Print a line, above the bar."""
-        if self._bar is None:
-            print(line, file=sys.stderr, flush=True)
-        else:
+        if self._drawn:
             # Text, no markup: it may quote a URL of a page.
             self._bar.console.print(Text(line))
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def print_json(found: Any) -> None:
     """Print one JSON value, in ASCII, for programs."""
     print(json.dumps(found, indent=2))
+
+
+def print_found(
+    found: dict[str, Any], as_json: bool, rows: Iterable[tuple[str, int]], lines: Iterable[str] = ()
+) -> None:
+    """Print what a command has done with a crawl: as JSON, or its name, its Redis, *rows* and *lines*."""
+    if as_json:
+        print_json(found)
+        return
+    print(f"Crawl {found['crawl']!r} at {found['redis']}")
+    print_rows(rows)
+    for line in lines:
+        print(line)
 
 
 def table_of(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -30,22 +31,11 @@ from scrapy_dq.text import printable
 LIMITS = ("delay", "at once", "blocked")
 WIDE = 72
 """Minimum width, in columns, for showing them."""
+Partitions = tuple[str, Sequence[str], list[tuple[object, ...]]]
+"""A table of some partitions: title, columns, rows. All columns but the last one are numbers."""
 
 
-class PartitionTable(NamedTuple):
-    """A table of some partitions."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[object, ...]]
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """The columns of numbers: all but the partition's name."""
-        return self.columns[:-1]
-
-
-def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[PartitionTable]:
+def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[Partitions]:
     """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
     part = examined(status)
@@ -58,7 +48,7 @@ def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[
         yield _table(f"The {what} partitions, {part}:", columns, slowest[:most])
 
 
-def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) -> PartitionTable:
+def _table(title: str, columns: Sequence[str], found: list[dict[str, Any]]) -> Partitions:
     cells = [
         {
             "takes": span(each["takes_s"]),
@@ -71,7 +61,7 @@ def _table(title: str, columns: tuple[str, ...], found: list[dict[str, Any]]) ->
         for each in found
     ]
     used = (*(name for name in columns if any(row[name] != "" for row in cells)), "partition")
-    return PartitionTable(title, used, [tuple(row[name] for name in used) for row in cells])
+    return title, used, [tuple(row[name] for name in used) for row in cells]
 
 
 def print_status(status: dict[str, Any]) -> None:
@@ -83,9 +73,9 @@ def print_status(status: dict[str, Any]) -> None:
     for line in (speed(status), *awaiting(status), shared, *missing(status)):
         if line:
             print(line)
-    for table in partition_tables(status, TOP, width()):
-        print(f"\n{table.title}")
-        print_table(table.columns, table.rows, numbers=table.numbers)
+    for title, columns, rows in partition_tables(status, TOP, width()):
+        print(f"\n{title}")
+        print_table(columns, rows, numbers=columns[:-1])
 
 
 def one_line(status: dict[str, Any]) -> str:
@@ -106,11 +96,9 @@ def one_line(status: dict[str, Any]) -> str:
     return ", ".join((*words, *uncounted(status["unreachable_shards"], status["apart_shards"])))
 
 
-COLUMNS = (("done", "failed", "dead"), ("waiting", "in_flight", "delayed"), ("workers", "seen", "redis"))
-"""Each group is one column."""
-COLUMN_WIDTH = 26
+SHOWN = ("done", "failed", "dead", "waiting", "in_flight", "delayed", "workers", "seen")
+COLUMN_WIDTH = 24
 PHASES = {"open": "green", "finished": "cyan"}
-BAD = ("failed", "dead")
 
 
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
@@ -120,7 +108,8 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
     if missed:
         age = span(missed["at"] - status["at"])
         parts.append(Text(printable(f"{missed['error']}. This status is {age} old."), style="red"))
-    parts += ["", _bar(status), "", _counts(status, width)]
+    counts = Columns(_counts(status), column_first=True, width=max(COLUMN_WIDTH, width // 3 - 1))
+    parts += ["", _bar(status), "", counts]
     parts += [Text(line, style="red") for line in missing(status)]
     if pace := [*filter(None, (speed(status), *awaiting(status)))]:
         parts += ["", *map(Text, pace)]
@@ -132,16 +121,11 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
     return Group(*parts)
 
 
-def _head(status: dict[str, Any], run: str) -> RenderableType:
-    head = Table.grid(expand=True, padding=(0, 2))
-    head.add_column(overflow="fold")
-    head.add_column(justify="right", no_wrap=True)
-    phase = Text(phase_of(status), style=f"bold {PHASES.get(status['phase'], 'yellow')}")
-    head.add_row(
-        Text.assemble((printable(status["crawl"]), "bold"), (f"  {status['redis']}", "dim")),
-        Text.assemble(phase, (f"  {run}", "dim")),
+def _head(status: dict[str, Any], run: str) -> Text:
+    phase = (phase_of(status), f"bold {PHASES.get(status['phase'], 'yellow')}")
+    return Text.assemble(
+        (printable(status["crawl"]), "bold"), (f"  {status['redis']}  ", "dim"), phase, (f"  {run}", "dim")
     )
-    return head
 
 
 def _bar(status: dict[str, Any]) -> RenderableType:
@@ -159,32 +143,14 @@ def _bar(status: dict[str, Any]) -> RenderableType:
     return bar
 
 
-def _counts(status: dict[str, Any], width: int) -> RenderableType:
-    beside = max(1, min(len(COLUMNS), width // COLUMN_WIDTH))
-    counts = Table.grid(padding=(0, 1))
-    for _ in range(beside):
-        counts.add_column(style="dim", no_wrap=True, min_width=9)
-        counts.add_column(justify="right", no_wrap=True, min_width=9)
-        counts.add_column(width=3)
-    for begin in range(0, len(COLUMNS), beside):
-        for names in zip(*COLUMNS[begin : begin + beside], strict=True):
-            counts.add_row(*(cell for name in names for cell in _count(name, status)))
-    return counts
-
-
-def _count(name: str, status: dict[str, Any]) -> tuple[Text, Text, str]:
-    if name == "redis":
-        used = status["redis_memory_bytes"]
-        return Text("Redis"), Text("?" if used is None else format_bytes(used), style="bold"), ""
-    if name == "workers":
-        shown = workers(status)
-        return Text(name), Text(shown, style="bold red" if "(" in shown else "bold"), ""
-    style = "bold red" if status[name] and name in BAD else "bold"
-    return Text(name.replace("_", " ")), Text(f"{status[name]:,}", style=style), ""
+def _counts(status: dict[str, Any]) -> Iterator[Text]:
+    used = status["redis_memory_bytes"]
+    found = {name: f"{status[name]:,}" for name in SHOWN} | {"workers": workers(status)}
+    for name, count in (found | {"Redis": "?" if used is None else format_bytes(used)}).items():
+        style = "bold red" if "(" in count or (name in ("failed", "dead") and count != "0") else "bold"
+        yield Text.assemble((f"{name.replace('_', ' '):<10}", "dim"), (f"{count:>11}", style))
 
 
 def _partitions(status: dict[str, Any], most: int, width: int) -> Iterable[RenderableType]:
-    for table in partition_tables(status, most, width):
-        shown = table_of(table.columns, table.rows, numbers=table.numbers)
-        shown.header_style = "dim"
-        yield from ("", Text(table.title), shown)
+    for title, columns, rows in partition_tables(status, most, width):
+        yield from ("", Text(title), table_of(columns, rows, numbers=columns[:-1]))
