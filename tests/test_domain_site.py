@@ -1,4 +1,4 @@
-"""The site of many domains says truly what came when, how much at once, and asks to come back later."""
+"""The site of many domains says truly what came when, and how much at once."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ LAYERS = (
     "frontier.archive",
     "frontier.admin",
     "frontier.worker",
-    "frontier embedded collector extras filesystem hostnames refusal scrapy_redis signals text",
+    "frontier embedded collector extras filesystem hostnames refusal repeated scrapy_redis signals text",
 )
 
 

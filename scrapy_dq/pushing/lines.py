@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import stat
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from scrapy import Request
 
 from scrapy_dq.codec import CannotDecode, Codec
+from scrapy_dq.start_urls.payloads import NoRequest, object_in
 from scrapy_dq.text import printable
 
 PART_BYTES = 65_536
@@ -125,24 +125,14 @@ class Written:
             raise BadLine(f"it is not valid UTF-8 ({error})") from error
         if not text or text.startswith("#"):
             return None
-        written = _object(text) if text.startswith(("{", "[", '"')) else {"url": text}
         try:
+            written = object_in(text) if text.startswith(("{", "[", '"')) else {"url": text}
             return self._codec.build(self._common | written | {"meta": self._meta(written)})
-        except CannotDecode as error:
-            raise BadLine(str(error)) from error
+        except (NoRequest, CannotDecode) as error:
+            raise BadLine(printable(str(error))) from error
 
     def _meta(self, written: Mapping[str, Any]) -> dict[str, Any]:
         own = written.get("meta") or {}
         if not isinstance(own, dict):
             raise BadLine(f'its "meta" is a {type(own).__name__}, not an object')
         return {**self._common.get("meta", {}), **own}
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadLine(printable(f"it begins like JSON but is invalid ({error})")) from error
-    if not isinstance(found, dict):
-        raise BadLine(f"its JSON is a {type(found).__name__}, not an object")
-    return found

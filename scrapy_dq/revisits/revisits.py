@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.codec import CannotDecode, CannotEncode, Codec, copied
+from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.frontier.model import StartQueue
 from scrapy_dq.revisits.policy import (
     EXPECTED,
@@ -38,10 +38,6 @@ GONE = (404, 410)
 FALLBACK_S = 86_400.0
 """The interval of a page whose policy fails at its first visit."""
 _NOT_MODIFIED = 304
-
-
-Mark = Callable[[Request], Request]
-"""Returns a copy of a request with what is stored besides."""
 
 
 class Next(NamedTuple):
@@ -98,7 +94,7 @@ class Revisits:
         """Note that *request* is served under a lease; it may become a conditional one."""
         last = Visit.taken_from(request)
         if last is None and request.dont_filter:
-            return  # a part of another page: see `mark_of`
+            return  # a part of another page: see `first_visit_of`
         last = last or Visit()
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
@@ -142,8 +138,8 @@ class Revisits:
                     printable(f"{type(error).__name__}: {error}"),
                 )
 
-    def mark_of(self, request: Request, *, begins: bool, redirected: bytes | None) -> Mark | None:
-        """Return what marks a request that is not filtered as one of a page that is visited again.
+    def first_visit_of(self, request: Request, *, begins: bool, redirected: bytes | None) -> Visit | None:
+        """Return what is stored with a request that is not filtered, but is one of a page visited again.
 
         Else it is a part of the page that yields it, at each of its visits: were it visited by itself, too,
         there would be one more entry after each.
@@ -153,23 +149,16 @@ class Revisits:
             redirected: the lease of the request that was redirected to it; None: none was.
         """
         never = isinstance(self._policy, Never) and META not in request.meta
-        return _as_new if not never and (begins or redirected in self._pages) else None
+        return Visit() if not never and (begins or redirected in self._pages) else None
 
-    def mark_of_retry(self, request: Request, parent: Request | None, entry_id: bytes) -> Mark | None:
-        """Return what marks a retry of a page in progress; None: it is none."""
+    def visit_of_retry(self, request: Request, parent: Request | None, entry_id: bytes) -> Visit | None:
+        """Return what is stored with a retry of a page in progress; None: it is none."""
         page = self._pages.get(entry_id)
         if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
             return None
         page.retried = True
         priority = parent.priority if page.last.priority is None else page.last.priority
-        visit = page.last._replace(priority=priority)
-
-        def mark(retry: Request) -> Request:
-            stored = copied(retry)
-            visit.put_into(stored)
-            return stored
-
-        return mark
+        return page.last._replace(priority=priority)
 
     def retry(self, entry_id: bytes, payload: bytes, priority: int, wait_s: float) -> None:
         """Have the same entry of a page served again, instead of one more."""
@@ -177,24 +166,22 @@ class Revisits:
         shift = 0 if page.last.interval_s is None else self._priority
         page.retry = Next(payload, priority + shift, StartQueue.SHARED, wait_s)
 
-    def ended(self, entry_id: bytes, *, failed: bool) -> Next | None:
+    def ended(self, entry_id: bytes, *, failed: bool, released: bool = False) -> Next | None:
         """Forget a lease whose work is over; return the next visit of its page, if there is to be one.
 
         Args:
             failed: it was not downloaded, or its callback, errback or pipeline has raised. Of a page that was
                 visited before, this ends nothing.
+            released: the lease is given back.
         """
         page = self._pages.pop(entry_id, None)
-        if page is None or page.retry is not None:
-            return page.retry if page else None
+        if page is None or released or page.retry is not None:
+            return page.retry if page and not released else None
         response, last = page.response, page.last
         if failed and last.interval_s is None:
             return None
         if response is None and not failed and not page.retried:
             return None  # a redirect, which is a page of its own, or what a middleware has dropped
-        if response is not None and response.status in GONE:
-            self._count(stats.REVISITS_ENDED)
-            return None
         if failed:
             self._count(stats.REVISITS_FAILED)
         changed: bool | None = False
@@ -204,19 +191,12 @@ class Revisits:
             digest = "" if parts is None else digest_of(*parts)
             changed = digest != last.digest if digest and last.digest else None
             kept = last._replace(digest=digest, validators=validators_of(response))
-        try:
-            request = self._codec.decode(page.payload)
-        except CannotDecode:  # it was decoded before
-            return None
+        request = self._codec.decode(page.payload)  # it was decoded before
         interval_s = self._interval(request, response, last.interval_s, changed)
         if interval_s is None:
             self._count(stats.REVISITS_ENDED)
             return None
         return self._next(request, page, kept._replace(interval_s=interval_s), interval_s)
-
-    def released(self, entry_id: bytes) -> None:
-        """Forget a lease that is given back."""
-        self._pages.pop(entry_id, None)
 
     def _next(self, request: Request, page: _Page, visit: Visit, interval_s: float) -> Next:
         request.meta.pop("retry_times", None)  # each visit has its own retries
@@ -232,6 +212,8 @@ class Revisits:
     def _interval(
         self, request: Request, response: Response | None, last_s: float | None, changed: bool | None
     ) -> float | None:
+        if response is not None and response.status in GONE:
+            return None
         try:
             policy = policy_of_meta(request.meta[META]) if META in request.meta else self._policy
             interval_s = policy.interval(response, last_s, changed)
@@ -251,12 +233,6 @@ class Revisits:
                 )
             self._count(stats.REVISIT_POLICY_FAILED)
             return interval_s
-
-
-def _as_new(request: Request) -> Request:
-    stored = copied(request)
-    Visit().put_into(stored)
-    return stored
 
 
 def check(request: Request) -> None:

@@ -6,7 +6,6 @@ import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import NamedTuple
 
 from scrapy import Request
 
@@ -17,32 +16,14 @@ LOCAL_SEEN = 100_000
 """Some 160 bytes each, so at most 16 MB. More saves little: an older duplicate is dropped in Redis."""
 
 
-class Admitted(NamedTuple):
-    """The entry id of a put, and the token that decides whether it is new."""
-
-    entry_id: bytes
-    by: Admission
-    token: bytes
-
-
 class Admissions:
     """Gives each request of this worker its entry id and token, and remembers the fingerprints sent."""
 
-    def __init__(
-        self,
-        fingerprint: Callable[[Request], bytes],
-        is_seed: Callable[[Request], bool],
-        shares_seen: bool,
-    ) -> None:
-        """
-        Args:
-            is_seed: tells which requests are admitted once per run: those of start(), with DQ_SEED_ONCE.
-            shares_seen: the frontier filters, not a DUPEFILTER_CLASS of the project.
-        """
+    def __init__(self, fingerprint: Callable[[Request], bytes], shares_seen: bool) -> None:
+        """*shares_seen*: the frontier filters, not a DUPEFILTER_CLASS of the project."""
         self._fingerprint = fingerprint
-        self._is_seed = is_seed
         self._shares_seen = shares_seen
-        self._sent: OrderedDict[bytes, int] = OrderedDict()
+        self._sent: OrderedDict[bytes | None, int] = OrderedDict()
         """With the reference of each put (`Worker.reference`)."""
         self._seeds: Counter[int] = Counter()
         self._children: dict[bytes, Counter[bytes]] = {}
@@ -52,19 +33,19 @@ class Admissions:
         """Return the fingerprint that `seen` stores; None for a request that the frontier does not filter."""
         return self._fingerprint(request) if self._shares_seen and not request.dont_filter else None
 
-    def known(self, fingerprint: bytes | None) -> bool:
-        """Return whether this worker sent *fingerprint* recently: then it is seen, without asking Redis."""
-        return fingerprint in self._sent
+    def sent_as(self, fingerprint: bytes | None) -> int | None:
+        """Return the reference of the put by which this worker sent *fingerprint* recently; None: it has not.
 
-    def sent_as(self, fingerprint: bytes) -> int:
-        """Return the reference of the put by which *fingerprint* was sent, if it is known."""
-        return self._sent[fingerprint]
+        What was sent is seen, without asking Redis.
+        """
+        return self._sent.get(fingerprint)
 
-    def remember(self, fingerprint: bytes, reference: int) -> None:
-        """Note that *fingerprint* was sent; *reference*: of its put, or 0."""
-        self._sent[fingerprint] = reference
-        if len(self._sent) > LOCAL_SEEN:
-            self._sent.popitem(last=False)
+    def remember(self, fingerprint: bytes | None, reference: int) -> None:
+        """Note that *fingerprint*, if there is one, was sent; *reference*: of its put, or 0."""
+        if fingerprint is not None:
+            self._sent[fingerprint] = reference
+            if len(self._sent) > LOCAL_SEEN:
+                self._sent.popitem(last=False)
 
     def forget_sent(self) -> None:
         """Some fingerprints that were sent are not stored: let the frontier filter them again."""
@@ -75,44 +56,32 @@ class Admissions:
         self._children.pop(entry_id, None)
 
     def of(
-        self,
-        request: Request,
-        fingerprint: bytes | None,
-        parent_id: bytes | None,
-        payload: bytes,
-        followed: bool,
-    ) -> Admitted:
-        """Return entry id and token of a request that is to be crawled.
+        self, request: Request, fingerprint: bytes | None, parent_id: bytes | None, payload: bytes, *,
+        seed: bool, followed: bool,
+    ) -> tuple[bytes, Admission, bytes]:  # fmt: skip
+        """Return the entry id of a request that is to be crawled, and the token that decides if it is new.
 
         Args:
             fingerprint: as `fingerprint` returned it.
+            seed: it is admitted once per run: one of start(), with DQ_SEED_ONCE.
             followed: it is a redirect or a retry of its parent.
         """
         if fingerprint is not None:
-            return Admitted(next(self._ids), Admission.SEEN, fingerprint)
-        return self.unfiltered(request, parent_id, payload, followed)
-
-    def unfiltered(
-        self, request: Request, parent_id: bytes | None, payload: bytes, followed: bool
-    ) -> Admitted:
-        """Return entry id and token of a request that is not filtered by its fingerprint."""
-        seed = self._seed_token(request, payload)
-        if seed is not None:
-            return Admitted(next(self._ids), Admission.SEED, seed)
+            return next(self._ids), Admission.SEEN, fingerprint
+        if seed:
+            return next(self._ids), Admission.SEED, self._seed_token(payload)
         if parent_id is None:
             entry_id = next(self._ids)
         else:
             entry_id = self._child_id(request, parent_id, payload, followed)
-        return Admitted(entry_id, Admission.ID, entry_id)
+        return entry_id, Admission.ID, entry_id
 
-    def _seed_token(self, request: Request, payload: bytes) -> bytes | None:
-        """Return what identifies a start request on all workers; None: nothing does.
+    def _seed_token(self, payload: bytes) -> bytes:
+        """Return what identifies a start request on all workers.
 
         It is made of the whole payload: another worker's start() may yield requests that differ in their
         cb_kwargs only in another order, so that an ordinal per URL would identify another request.
         """
-        if not self._is_seed(request):
-            return None
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions
         self._seeds[key] += 1

@@ -13,8 +13,6 @@ from scrapy_dq.text import CREW_SHOWS, count_of, without_numbers
 logger = logging.getLogger(__name__)
 IN_A_ROW = 10
 """After so many, the code of this worker differs from the other workers' code."""
-MOST_CAUSES = 20
-OTHER_CAUSES = "other causes"
 
 
 class Declined:
@@ -23,11 +21,11 @@ class Declined:
     def __init__(self, spider: Spider, crawl: str) -> None:
         self._spider_class = f"{type(spider).__module__}.{type(spider).__qualname__}"
         self._crawl = crawl
-        self._causes: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        """By cause, without the names in it: another missing callback has the same cause."""
         self._reasons: dict[str, str] = {}
         """By cause, the first reason."""
-        self._kind = ""
-        """The last cause, without the names in it: another missing callback is the same kind of cause."""
+        self._last = ""
         self._in_a_row = 0
         self.leaving = False
         """This worker must leave the crawl."""
@@ -42,22 +40,19 @@ class Declined:
         Args:
             was_declined: another worker could not serve it either, so it says nothing about this one.
         """
-        cause = without_numbers(reason)
-        if cause not in self._causes and len(self._causes) >= MOST_CAUSES:
-            cause = OTHER_CAUSES
-        elif cause not in self._causes:
+        cause = re.sub("'[^']*'", "''", without_numbers(reason))
+        if cause not in self._counts:
+            self._reasons[cause] = reason
             logger.warning(
                 "This worker cannot serve %s and returns it, for another worker: %s. Later requests with "
                 "this cause are only counted",
                 url or "a stored request", reason,
             )  # fmt: skip
-        self._causes[cause] += 1
-        self._reasons.setdefault(cause, OTHER_CAUSES if cause == OTHER_CAUSES else reason)
+        self._counts[cause] += 1
         if was_declined:
             return False
-        kind = re.sub("'[^']*'", "''", without_numbers(reason))
-        self._in_a_row = self._in_a_row + 1 if kind == self._kind else 1
-        self._kind = kind
+        self._in_a_row = self._in_a_row + 1 if cause == self._last else 1
+        self._last = cause
         if self.leaving or self._in_a_row < IN_A_ROW:
             return False
         self.leaving = True
@@ -73,6 +68,6 @@ class Declined:
 
     def log_counts(self) -> None:
         """Log how many requests were declined, by cause."""
-        for cause, count in self._causes.most_common():
+        for cause, count in self._counts.most_common():
             what = count_of(count, "stored request")
             logger.warning("This worker could not serve %s: %s", what, self._reasons[cause])

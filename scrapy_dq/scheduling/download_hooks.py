@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -79,36 +79,20 @@ class DownloadHooks:
             logger.debug("%r has no download handlers like Scrapy's: delays count from responses", downloader)
             return
         reached = self._reached = WeakSet[Request]()
-        if hasattr(handlers, "download_request_async"):
-            handlers.download_request_async = self._wrapped_async(
-                handlers, handlers.download_request_async, reached
-            )
-        else:  # Scrapy 2.13
-            handlers.download_request = self._wrapped(handlers, handlers.download_request, reached)
+        name = "download_request_async"
+        if not hasattr(handlers, name):
+            name = "download_request"  # Scrapy 2.13
+        original = getattr(handlers, name)
 
-    def _wrapped(
-        self, handlers: Any, original: Callable[..., Any], reached: WeakSet[Request]
-    ) -> Callable[..., Any]:
-        def download_request(request: Request, spider: Any) -> Any:
-            reached.add(request)
-            return self._run(self._watch_pool(handlers, request), original, request, spider)
-
-        return download_request
-
-    def _wrapped_async(
-        self,
-        handlers: Any,
-        original: Callable[[Request], Coroutine[Any, Any, Any]],
-        reached: WeakSet[Request],
-    ) -> Callable[[Request], Awaitable[Any]]:
-        async def download_request_async(request: Request) -> Any:
+        def download(request: Request, *spider: Any) -> Any:
             reached.add(request)
             if not self._watches:
-                return await original(request)
+                return original(request, *spider)
             run = partial(self._run, self._watch_pool(handlers, request))
-            return await _Steps(original(request), run)
+            started = run(original, request, *spider)
+            return _Steps(started, run) if asyncio.iscoroutine(started) else started
 
-        return download_request_async
+        setattr(handlers, name, download)
 
     def _run(self, request: Request | None, call: Callable[..., Any], *args: Any) -> Any:
         before, self._current = self._current, request

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from scrapy import Request
 
 from scrapy_dq.codec import copied
-from scrapy_dq.scheduling.handed_out import KEY
 from scrapy_dq.settings import Backoff
 
 LONGEST_S = 315_360_000
@@ -17,9 +16,8 @@ LONGEST_S = 315_360_000
 LATEST_S = 100_000_000_000
 """The year 5138, for the same reason: milliseconds where seconds are meant."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
-# Copied from the parent's meta, and different after each of its downloads, so it must not be stored.
-_OF_ONE_DOWNLOAD = ("download_latency", KEY)
-NOT_STORED = frozenset(DUE_KEYS + _OF_ONE_DOWNLOAD)
+# The last one is copied from the parent's meta, and different after each of its downloads.
+NOT_STORED = frozenset((*DUE_KEYS, "download_latency"))
 """Keys of meta that `as_stored` leaves out."""
 
 
@@ -60,14 +58,12 @@ def due_of(request: Request, parent: Request | None, backoff: Backoff) -> Due:
 
 
 def as_stored(request: Request) -> Request:
-    """Return *request* without the parts of its meta that apply to this request only; never modifies it.
+    """Return a copy of *request* without the parts of its meta that apply to this request only.
 
     Retries, redirects and many callbacks copy `meta`: with these parts, they would be delayed again.
     """
-    if NOT_STORED.isdisjoint(request.meta):
-        return request
     stored = copied(request)
-    for key in DUE_KEYS + _OF_ONE_DOWNLOAD:
+    for key in NOT_STORED:
         stored.meta.pop(key, None)
     return stored
 

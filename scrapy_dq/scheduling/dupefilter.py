@@ -25,11 +25,9 @@ _NOT_CALLED = ("request_seen", "request_fingerprint", "fingerprint")
 class DupeFilter(RFPDupeFilter):
     """`DUPEFILTER_CLASS`: with `scrapy_dq.Scheduler`, the crawl's shared `seen` decides.
 
-    Under another scheduler it is Scrapy's own in-memory filter, and logs that.
+    Under another scheduler it is Scrapy's own in-memory filter.
     """
 
-    alone = True
-    """It filters by itself: the project's scheduler is not ours."""
     dq_count: Callable[[str], None] | None = None
     """Counts a stat at less cost than Scrapy's collector: 12 of 13 links of a page are duplicates."""
 
@@ -46,17 +44,7 @@ class DupeFilter(RFPDupeFilter):
             )
         debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         assert crawler.request_fingerprinter is not None
-        self = cls(None, debug, fingerprinter=crawler.request_fingerprinter)
-        self.alone = False
-        return self
-
-    def open(self) -> Any:
-        if self.alone:
-            logger.info(
-                "scrapy_dq.DupeFilter without scrapy_dq.Scheduler: duplicates are filtered in this process "
-                "only, as by Scrapy's RFPDupeFilter. Set SCHEDULER = 'scrapy_dq.Scheduler' to share them"
-            )
-        return super().open()
+        return cls(None, debug, fingerprinter=crawler.request_fingerprinter)
 
     # Source: scrapy/dupefilters.py::RFPDupeFilter.log
     def log(self, request: Request, spider: Spider) -> None:
@@ -70,28 +58,29 @@ class DupeFilter(RFPDupeFilter):
         return self.fingerprinter.fingerprint(request)
 
 
-def shares_seen(crawler: Crawler) -> bool:
-    """Return whether the frontier filters under our scheduler, not a dupefilter of the project."""
+def _class_of(crawler: Crawler) -> Any:
+    """Return DUPEFILTER_CLASS, or our own in place of Scrapy's default and of scrapy-redis's."""
     named = crawler.settings["DUPEFILTER_CLASS"]
     cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
-    return cls is RFPDupeFilter or peers.is_theirs(cls) or issubclass(cls, DupeFilter)
+    # Scrapy's default would filter in each process separately: every page would be crawled N times.
+    return DupeFilter if cls is RFPDupeFilter or peers.is_theirs(cls) else cls
+
+
+def shares_seen(crawler: Crawler) -> bool:
+    """Return whether the frontier filters under our scheduler, not a dupefilter of the project."""
+    return issubclass(_class_of(crawler), DupeFilter)
 
 
 def dupefilter_of(crawler: Crawler) -> BaseDupeFilter:
     """Return the project's dupefilter, for use under our scheduler."""
-    named = crawler.settings["DUPEFILTER_CLASS"]
-    cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
-    if cls is RFPDupeFilter:
-        # Scrapy's default would filter in each process separately: every page would be crawled N times.
-        cls = DupeFilter
-    elif peers.is_theirs(cls) or peers.is_theirs(named):
+    named, cls = crawler.settings["DUPEFILTER_CLASS"], _class_of(crawler)
+    if peers.is_theirs(named) or peers.is_theirs(load_object(named)):
         logger.warning(
             "DUPEFILTER_CLASS = %s would block the event loop with a query to Redis for each request: "
             "scrapy_dq.DupeFilter is used instead, with the same effect. Set DUPEFILTER_CLASS = "
             "'scrapy_dq.DupeFilter', or remove it",
             peers.name_of(named),
         )
-        cls = DupeFilter
     if issubclass(cls, DupeFilter):
         return cls.for_frontier(crawler)  # type: ignore[no-any-return]
     logger.info("DUPEFILTER_CLASS = %s: duplicates are not shared between workers", global_object_name(cls))

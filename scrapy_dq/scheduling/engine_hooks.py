@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -90,42 +92,33 @@ class _Start:
     async def __anext__(self) -> Any:
         self.latest = None
         try:
-            self.latest = await self._start.__anext__()
+            # Scrapy would take a cancellation for a stop of the engine, and wait for start() for ever.
+            with _cancellation_fails(lambda: self._engine.running):
+                self.latest = await self._start.__anext__()
             return self.latest
         except StopAsyncIteration:
             raise
-        except asyncio.CancelledError as error:
-            failure = _as_failure(error)
-            if failure is error or not self._engine.running:
-                raise
-            self.failed = True
-            # Scrapy would take it for a stop of the engine, and wait for the rest of start() for ever.
-            raise failure from error
         except Exception:
             self.failed = True
             raise
 
 
-def _any(part: object) -> bool:
-    return True
-
-
-_PARTS: dict[str, Callable[[Any], bool]] = {
+_PARTS: dict[str, Callable[[Any], bool] | None] = {
     "_slot.inprogress": lambda part: type(part) is set,
     "_slot.remove_request": callable,
     "_slot.nextcall.schedule": callable,
-    "_slot.closing": _any,
-    "_slot.scheduler": _any,
+    "_slot.closing": None,
+    "_slot.scheduler": None,
     "_start": lambda part: isinstance(part, AsyncIterator),
-    "running": _any,
-    "paused": _any,
+    "running": None,
+    "paused": None,
     "close_spider": callable,
     "_handle_downloader_output": callable,
     "scraper.handle_spider_error": callable,
     "scraper.handle_spider_output_async": callable,
     "scraper.call_spider_async": callable,
 }
-"""The attributes of the engine that are used, and how to check that each is as expected."""
+"""The attributes of the engine that are used, and how to check that each is as expected; None: it is."""
 
 
 class Settlement:
@@ -165,11 +158,16 @@ class Settlement:
         engine: Any = crawler.engine
         for part, fits in _PARTS.items():
             try:
-                there = fits(attrgetter(part)(engine))
+                value = attrgetter(part)(engine)
+                there = fits is None or fits(value)
             except AttributeError:
                 there = False
             if not there:
-                raise _unsupported(part)
+                raise UnsupportedScrapy(
+                    f"scrapy_dq cannot tell when a request is done: engine.{part} of Scrapy {__version__} is "
+                    f"missing or not as expected. Tested are Scrapy 2.13.4 to 2.19; install one of these, or "
+                    f"a newer scrapy-dq"
+                )
         self._engine = engine
         slot = self._slot = engine._slot
         scraper = engine.scraper
@@ -342,29 +340,29 @@ class Settlement:
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             if isinstance(result, Failure) and request.errback is not None:
                 self._errbacks.add(request)
-            try:
+            with _cancellation_fails(), self._noting_unhandled(request, result):
                 output = await original_call(result, request, *args, **kwargs)
-            except asyncio.CancelledError as error:
-                raise _as_failure(error) from error
-            except Exception as error:
-                self._note_unhandled(request, result, error)
-                raise
             if isinstance(result, Failure) and isinstance(result.value, HttpError):
                 return self._watched(output, request, result)
             return output
 
         scraper.call_spider_async = call_spider_async
 
-    def _note_unhandled(self, request: Request, result: Any, error: BaseException) -> None:
+    @contextmanager
+    def _noting_unhandled(self, request: Request, result: Any) -> Iterator[None]:
         """Note that there was no errback for *result*, a Failure, or that the errback raised it again."""
-        if not isinstance(result, Failure) or error is not result.value:
-            return  # what a callback or an errback has raised: see handle_spider_error
-        if error is self._not_downloaded.get(request):
-            self._note_failure(request, "download", result)
-        elif isinstance(error, HttpError) and request in self._slot.inprogress:
-            status = error.response.status
-            if status in self._failed_statuses or request in self._errbacks:
-                self._refused[request] = f"HTTP {status}"
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(result, Failure) or error is not result.value:
+                raise  # what a callback or an errback has raised: see handle_spider_error
+            if error is self._not_downloaded.get(request):
+                self._note_failure(request, "download", result)
+            elif isinstance(error, HttpError) and request in self._slot.inprogress:
+                status = error.response.status
+                if status in self._failed_statuses or request in self._errbacks:
+                    self._refused[request] = f"HTTP {status}"
+            raise
 
     def _watched(self, output: Any, request: Request, refused: Failure) -> Any:
         """Return the *output* of an errback; notes if the errback raises *refused* while it is read.
@@ -373,19 +371,13 @@ class Settlement:
         """
 
         def each() -> Iterator[Any]:
-            try:
+            with self._noting_unhandled(request, refused):
                 yield from output
-            except Exception as error:
-                self._note_unhandled(request, refused, error)
-                raise
 
         async def each_async() -> AsyncIterator[Any]:
-            try:
+            with self._noting_unhandled(request, refused):
                 async for one in output:
                     yield one
-            except Exception as error:
-                self._note_unhandled(request, refused, error)
-                raise
 
         return each_async() if isinstance(output, AsyncIterator) else each()
 
@@ -397,8 +389,11 @@ class Settlement:
         async def handle_spider_output_async(
             result: Any, request: Request, response: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            kind = _AsyncMarked if isinstance(result, AsyncIterator) else _Marked
-            marked = kind(result, request, self._parents, self.yielded)
+            mark = partial(self._mark, request)
+            if isinstance(result, AsyncIterator):
+                marked: _Marked = _AsyncMarked(result, mark)
+            else:
+                marked = _Marked(iter(result), mark)
             self._scraped[response] = request
             try:
                 return await original(marked, request, response, *args, **kwargs)
@@ -409,6 +404,13 @@ class Settlement:
                     self._refused.pop(request, None)
 
         scraper.handle_spider_output_async = handle_spider_output_async
+
+    def _mark(self, parent: Request, output: Any) -> Any:
+        if isinstance(output, Request) and output is not parent:
+            self._parents[output] = parent
+        elif self.yielded is not None:
+            self.yielded(parent, output)
+        return output
 
     def _wrap_download(self) -> None:
         original = self._engine._handle_downloader_output
@@ -432,52 +434,34 @@ class Settlement:
 
 
 class _Marked:
-    """The output of a callback; records the parent of each request in it."""
+    """The output of a callback; *mark* gets each part of it, and returns it."""
 
-    def __init__(
-        self, output: Any, parent: Request, parents: MutableMapping[Request, Request],
-        yielded: Callable[[Request, Any], None] | None,
-    ) -> None:  # fmt: skip
-        self._yielded = yielded
-        self._output = iter(output)
+    def __init__(self, output: Any, mark: Callable[[Any], Any]) -> None:
+        self._output = output
+        self._mark = mark
         self.any = False
         """Something was yielded."""
-        self._parent = parent
-        self._parents = parents
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return self._mark(next(self._output))
-
-    def _mark(self, output: Any) -> Any:
+        output = next(self._output)
         self.any = True
-        if isinstance(output, Request) and output is not self._parent:
-            self._parents[output] = self._parent
-        elif self._yielded is not None:
-            self._yielded(self._parent, output)
-        return output
+        return self._mark(output)
 
 
 class _AsyncMarked(_Marked):
     """The same for an async callback."""
 
-    def __init__(
-        self, output: Any, parent: Request, parents: MutableMapping[Request, Request],
-        yielded: Callable[[Request, Any], None] | None,
-    ) -> None:  # fmt: skip
-        super().__init__((), parent, parents, yielded)
-        self._async_output = aiter(output)
-
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        try:
-            return self._mark(await anext(self._async_output))
-        except asyncio.CancelledError as error:
-            raise _as_failure(error) from error
+        with _cancellation_fails():
+            output = await anext(self._output)
+        self.any = True
+        return self._mark(output)
 
 
 class AwaitedCancelled(RuntimeError):
@@ -496,6 +480,14 @@ def _as_failure(error: asyncio.CancelledError) -> BaseException:
     return AwaitedCancelled("what it awaited was cancelled")
 
 
+@contextmanager
+def _cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        raise (_as_failure(error) if running() else error) from error
+
+
 def _wrap_pipelines(manager: Any) -> None:
     for name in ("process_item_async", "close_spider_async"):
         original = getattr(manager, name, None)
@@ -505,10 +497,8 @@ def _wrap_pipelines(manager: Any) -> None:
 
 def _uncancelled(original: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with _cancellation_fails():
             return await original(*args, **kwargs)
-        except asyncio.CancelledError as error:
-            raise _as_failure(error) from error
 
     return call
 
@@ -524,10 +514,3 @@ def is_one_off(crawler: Crawler) -> bool:
 def is_closing(crawler: Crawler) -> bool:
     """Return whether the spider is closing, under any scheduler; False if the engine does not reveal it."""
     return getattr(getattr(crawler.engine, "_slot", None), "closing", None) is not None
-
-
-def _unsupported(part: str) -> UnsupportedScrapy:
-    return UnsupportedScrapy(
-        f"scrapy_dq cannot tell when a request is done: engine.{part} of Scrapy {__version__} is missing or "
-        f"not as expected. Tested are Scrapy 2.13.4 to 2.19; install one of these, or a newer scrapy-dq"
-    )

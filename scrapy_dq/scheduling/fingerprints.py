@@ -8,7 +8,6 @@ from hashlib import sha1
 from typing import Any
 
 from scrapy import Request
-from scrapy.utils import request as scrapys
 from scrapy.utils.request import RequestFingerprinter
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -22,7 +21,6 @@ _canonical = re.compile(
     rf"(?:\?({_VALUE}+={_VALUE}*(?:&{_VALUE}+={_VALUE}*)*))?",
     re.ASCII,
 ).fullmatch
-_THEIRS = (scrapys.__name__, "w3lib.url")
 _METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _PROBES = (
     Request("http://example.com/"),
@@ -40,7 +38,7 @@ def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
     Scrapy or w3lib makes other fingerprints of the probes, it is called for every request.
     """
     slow: Callable[[Request], bytes] = fingerprinter.fingerprint
-    if type(fingerprinter) is not RequestFingerprinter or _is_patched(fingerprinter):
+    if type(fingerprinter) is not RequestFingerprinter:
         return slow
     if any(_of_canonical(probe) != slow(probe) for probe in _PROBES):
         return slow
@@ -49,19 +47,6 @@ def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
         return _of_canonical(request) or slow(request)
 
     return fingerprint
-
-
-def _is_patched(fingerprinter: RequestFingerprinter) -> bool:
-    """Return whether the project has replaced a function of Scrapy: the probes may not show its effect."""
-    parts = (
-        fingerprinter.fingerprint,
-        getattr(fingerprinter, "_fingerprint", None),
-        getattr(scrapys, "canonicalize_url", None),
-    )
-    return any(
-        part is not None and (part.__module__ not in _THEIRS or hasattr(part, "__wrapped__"))
-        for part in parts
-    )
 
 
 def _of_canonical(request: Request) -> bytes | None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from scrapy import Request
 
-KEY = "dq_handed_out"
-"""In the meta of a request, and of its copies, until the engine takes one of them."""
 PATIENCE_S = 5.0
 """A class that has nothing for the engine, this long after it got a request, has dropped that request."""
 
@@ -24,9 +22,10 @@ class HandedOut:
         """
         self._moved = moved
         self._skipped = skipped
-        self._waiting: dict[int, tuple[Request, float]] = {}
+        self._waiting: dict[Request, float] = {}
         """With the time when each was handed out."""
-        self._newest = 0
+        self._newest: Request | None = None
+        """The last one that was handed out in the current call."""
         self.watches = False
 
     def watched(self, next_request: Callable[[], Request | None]) -> Callable[[], Request | None]:
@@ -34,12 +33,12 @@ class HandedOut:
         self.watches = True
 
         def watched_next_request() -> Request | None:
-            before = self._newest
+            self._newest = None
             request = next_request()
             if request is None:
                 self._give_up_old()
-            else:
-                self._take(request, before)
+            elif self._waiting.pop(request, None) is None:
+                self._take_copy(request)
             return request
 
         return watched_next_request
@@ -47,26 +46,18 @@ class HandedOut:
     def add(self, request: Request) -> None:
         """Note that our `next_request` returns *request*."""
         if self.watches:
-            self._newest += 1
-            request.meta[KEY] = self._newest
-            self._waiting[self._newest] = request, time.monotonic()
+            self._newest = request
+            self._waiting[request] = time.monotonic()
 
-    def _take(self, taken: Request, before: int) -> None:
-        number = taken.meta.pop(KEY, None)
-        if number is None and self._newest == before + 1:
-            # `replace(meta=...)`: it is the only one that this call has got.
-            request, _ = self._waiting[self._newest]
-            number = self._newest if request.url == taken.url else None
-        if number in self._waiting:
-            request, _ = self._waiting.pop(number)
-            if request is not taken:
-                self._moved(request, taken)
+    def _take_copy(self, taken: Request) -> None:
+        same_page = (request for request in self._waiting if request.url == taken.url)
+        request = next(same_page, self._newest)
+        if request is not None:
+            del self._waiting[request]
+            self._moved(request, taken)
 
     def _give_up_old(self) -> None:
         before = time.monotonic() - PATIENCE_S
-        for number, (request, since) in list(self._waiting.items()):
-            if since > before:
-                break
-            del self._waiting[number]
-            request.meta.pop(KEY, None)
+        for request in [request for request, since in self._waiting.items() if since <= before]:
+            del self._waiting[request]
             self._skipped(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -31,9 +31,7 @@ class InProgress:
     they are lost, and the lease has to run again.
     """
 
-    def __init__(self, settle: Callable[[bytes, Ending], None]) -> None:
-        """*settle* is called with each lease that has ended, and how, once no local request is its child."""
-        self._settle = settle
+    def __init__(self) -> None:
         self.local = LocalQueue()
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, Ending] = {}
@@ -66,11 +64,6 @@ class InProgress:
         """Return the message that a lease was made from; empty: none."""
         return self._messages.get(entry_id, b"") if entry_id is not None else b""
 
-    @property
-    def has_messages(self) -> bool:
-        """Something in progress was made from a message of a stream."""
-        return bool(self._messages)
-
     def settled(self, entry_id: bytes) -> None:
         """Note that a lease has ended: it leads to nothing more."""
         self._messages.pop(entry_id, None)
@@ -83,9 +76,9 @@ class InProgress:
         """Return whether *request* was made from a start payload."""
         return request in self._fed_by
 
-    def lease_of(self, request: Request) -> bytes | None:
-        """Return the lease under which *request* is in progress; None: there is none."""
-        return self._leases.get(request)
+    def lease_of(self, request: Request) -> bytes:
+        """Return the lease under which *request* is in progress; empty: there is none."""
+        return self._leases.get(request, b"")
 
     def parent_of(self, request: Request, parent: Request | None) -> bytes | None:
         """Return the lease whose work yielded *request*; None: unknown, or there is none.
@@ -109,32 +102,25 @@ class InProgress:
             return {certain}
         if parent is not None and parent in self.local:
             return set(self.local.parents(parent))
-        return self.all_leases()
-
-    def all_leases(self) -> set[bytes]:
-        """Return every lease in progress, and those that wait for local requests."""
         return {*self._leases.values(), *self._waiting}
 
-    def left(self, request: Request, ending: Ending) -> bool:
-        """Note that the engine has finished *request*; return whether it was a local one."""
+    def left(self, request: Request, ending: Ending) -> list[tuple[bytes, Ending]]:
+        """Note that the engine has finished *request*; return the leases that end now, and how."""
         if request in self.local:
             # Interrupted: the spider is closing, and its parents are released; they will yield it again.
-            if ending.outcome is not Outcome.INTERRUPTED and self.local.is_taken(request):
-                for free in self.local.done(request):
-                    if free in self._waiting:
-                        self._settle(free, self._waiting.pop(free))
-            return True
+            if ending.outcome is Outcome.INTERRUPTED or not self.local.is_taken(request):
+                return []
+            free = self.local.done(request)
+            return [(each, self._waiting.pop(each)) for each in free if each in self._waiting]
         entry_id = self._leases.pop(request, None)
-        if entry_id is not None:
-            self.end(entry_id, ending)
-        return False
+        return self.end(entry_id, ending) if entry_id is not None else []
 
-    def end(self, entry_id: bytes, ending: Ending) -> None:
-        """Settle a lease, at once or when the local requests that may be its children are done."""
+    def end(self, entry_id: bytes, ending: Ending) -> list[tuple[bytes, Ending]]:
+        """Return a lease that ends, and how; none while local requests may be its children."""
         if self.local.holds(entry_id) and ending.outcome is not Outcome.INTERRUPTED:
             self._waiting[entry_id] = ending
-        else:
-            self._settle(entry_id, ending)
+            return []
+        return [(entry_id, ending)]
 
     def take_waiting(self) -> list[bytes]:
         """Return the leases that wait for local requests, and forget them: these will not run any more."""

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha1
 from operator import index
 from typing import NamedTuple
 
 from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter
 
 from scrapy_dq import scrapy_redis
-from scrapy_dq.codec import CannotEncode, Codec
+from scrapy_dq.codec import CannotEncode, copied
 from scrapy_dq.codec.attributes import check_parses
 from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, StartQueue
 from scrapy_dq.frontier.moves import Put
-from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.revisits.policy import BadRevisit
-from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.revisits.revisits import check as check_revisit
+from scrapy_dq.revisits.visit import Visit
 from scrapy_dq.scheduling.admission import Admissions
-from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, NOT_STORED, BadDue, Due, as_stored, due_of
-from scrapy_dq.scheduling.dupefilter import DupeFilter
-from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, due_of
 from scrapy_dq.scheduling.in_progress import InProgress
-from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
-from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
-from scrapy_dq.scheduling.stored_form import with_short_link_text, with_short_referer, without_redirects_of
-from scrapy_dq.settings import Config
+from scrapy_dq.scheduling.partitions import BadPartition
+from scrapy_dq.scheduling.session import Session
+from scrapy_dq.scheduling.stored_form import StoredForm
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, without_numbers
@@ -41,8 +35,6 @@ from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, without_
 logger = logging.getLogger(__name__)
 MOST_REASONS = 10
 """Most different reasons for which a warning is logged."""
-_ALTERED = NOT_STORED | META_KEYS | {"dq_local", "redirect_urls", "link_text"}
-"""Keys of meta of which a request is not stored as it is; for its headers see `HEADERS`."""
 
 
 class _Classified(NamedTuple):
@@ -66,53 +58,34 @@ class Intake:
     """Puts requests into the outbox or the local queue. Nothing here blocks."""
 
     def __init__(
-        self,
-        crawler: Crawler,
-        config: Config,
-        dupefilter: BaseDupeFilter,
-        admissions: Admissions,
-        codec: Codec,
-        partitions: Slots | OneSlot,
-        worker: Worker,
-        settlement: Settlement,
-        work: InProgress,
-        revisits: Revisits | None,
-        count: Tally,
-        *,
-        adopted: bool,
+        self, crawler: Crawler, session: Session, admissions: Admissions, work: InProgress, count: Tally
     ) -> None:
-        """
-        Args:
-            adopted: a crawl of scrapy-redis was adopted: what it had seen is not crawled again.
-        """
+        """*session* has joined the crawl."""
         self.admissions = admissions
+        self._config = session.config
         self._crawler = crawler
-        self._dupefilter = dupefilter
-        self._filters_alone = not isinstance(dupefilter, DupeFilter)
-        self._codec = codec
-        self._partitions = partitions
-        self._worker = worker
-        self._settlement = settlement
+        self._dupefilter = session.dupefilter
+        self._filters_alone = not session.shares_seen
+        self._codec = session.codec
+        self._slots = session.slots
+        self._worker = session.worker
+        self._settlement = session.settlement
         self._work = work
-        self._revisits = revisits
-        self._adopted = adopted
+        self._revisits = session.revisits
+        self._adopted = session.joined.adopted
         self._count = count
-        self._debug = crawler.settings.getbool("SCHEDULER_DEBUG")
-        self._retry_backoff = config.retry_backoff
-        self._start_queue = config.start_queue
-        self._logins = Logins(crawler)
+        self._stored_form = StoredForm(crawler)
         self._fed_puts: list[Put] = []
         self._refused_fed = ""
-        self._schemes = frozenset(scheme.lower() for scheme in config.url_schemes)
-        self._warned_over = self._warned_scheme = False
-        self._warned_dead = set[str]()
-        self._warned_unencodable = set[tuple[bool, str]]()
-        """For which reasons a warning was logged, apart for start requests (True) and others."""
+        self._schemes = frozenset(scheme.lower() for scheme in self._config.url_schemes)
+        self._debug = crawler.settings.getbool("SCHEDULER_DEBUG")
+        self._warned: dict[str, set[str]] = {}
+        """By the text of a warning, the reasons for which it was logged."""
 
     def store(self, request: Request) -> bool:
         """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
         if self._worker.handed_in:
-            self._warn_over(request, "this worker has left the crawl")
+            self.warn("", "%s is dropped: this worker has left the crawl", shown(request))
             return False
         try:
             check_parses(request.url)
@@ -129,24 +102,26 @@ class Intake:
             return False
         payload, unfit = None, None
         try:
-            if self._revisits is not None and self._serve_again(request, classified):
+            if self._serve_again(request, classified):
                 return True
             payload = self._encode(request, classified.parent)
         except CannotEncode as error:
             unfit = error
-        if payload is None and self._leaves_the_web(request, classified.parent):
-            self._count(stats.SCHEME_DROPPED)
-            self._warn_scheme(request)
-            return False
-        if unfit is not None:
-            self._warn_unencodable(request, unfit)
         if payload is not None:
             put = self._put_dead if classified.reason else self._put
             return put(request, classified, payload)
-        kept = self._keep_local(request, classified)
-        if kept and classified.fingerprint is not None:
-            self.admissions.remember(classified.fingerprint, 0)
-        return kept
+        if self._leaves_the_web(request, classified.parent):
+            self._count(stats.SCHEME_DROPPED)
+            self.warn(
+                "",
+                "%s is dropped: its scheme is not in DQ_URL_SCHEMES (%s), and a web page may have led to it. "
+                "To crawl it, add the scheme, or yield it from start(). %s counts them",
+                shown(request), ", ".join(sorted(self._schemes)), stats.SCHEME_DROPPED,
+            )  # fmt: skip
+            return False
+        if unfit is not None:
+            self._warn_unencodable(request, unfit)
+        return self._keep_local(request, classified)
 
     def _classify(self, request: Request) -> _Classified | None:
         """Return what *request* is; None: it is a duplicate."""
@@ -155,16 +130,17 @@ class Intake:
             self._await_puts(request, self._worker.last_references)
             return None
         fingerprint = self.admissions.fingerprint(request)
-        if fingerprint is not None and self.admissions.known(fingerprint):  # so are most links of most sites
-            self._await_puts(request, (self.admissions.sent_as(fingerprint),))
+        reference = self.admissions.sent_as(fingerprint)
+        if reference is not None:  # so are most links of most sites
+            self._await_puts(request, (reference,))
             return None
         parent = self._settlement.parent_of(request)
         parent_id = self._work.parent_of(request, parent)
         partition, due, reason = b"", AT_ONCE, ""
         try:
-            self._partitions.leave_inherited(request, parent, self._settlement.followed)
-            partition = self._partitions.partition_of(request)
-            due = due_of(request, parent, self._retry_backoff)
+            self._slots.leave_inherited(request, parent, self._settlement.followed)
+            partition = self._slots.partition_of(request)
+            due = due_of(request, parent, self._config.retry_backoff)
             if self._revisits is not None:
                 check_revisit(request)
         except (BadDue, BadPartition, BadRevisit) as error:
@@ -178,36 +154,30 @@ class Intake:
             for reference in references:
                 self._worker.depends(parents, reference)
 
-    def _encode(
-        self, request: Request, parent: Request | None, mark: Callable[[Request], Request] | None = None
-    ) -> bytes | None:
-        """Return the payload of *request*; None: it is to stay in this worker.
+    def _encode(self, request: Request, parent: Request | None, visit: Visit | None = None) -> bytes | None:
+        """Return the payload of *request*, with *visit*; None: it is to stay in this worker.
 
-        Args:
-            mark: returns a copy with what is stored besides.
         Raises:
             CannotEncode: it has to.
         """
-        # Most requests have nothing of all this, and each test for itself takes its time.
-        if _ALTERED.isdisjoint(request.meta) and HEADERS.isdisjoint(request.headers):
-            return self._codec.encode(with_short_referer(mark(request) if mark else request))
         if request.meta.get("dq_local"):
             return None
-        bare = self._logins.without(as_stored(request))
-        if "redirect_urls" in bare.meta and not self._settlement.followed(request):
-            bare = without_redirects_of(bare, parent)
-        return self._codec.encode(with_short_link_text(with_short_referer(mark(bare) if mark else bare)))
+        stored = self._stored_form.of(request, parent, self._settlement.followed)
+        if visit is not None:
+            stored = copied(stored)
+            visit.put_into(stored)
+        return self._codec.encode(stored)
 
-    def _marked(self, request: Request, classified: _Classified, payload: bytes) -> bytes:
-        """Return *payload*, marked if it is not filtered and is of a page that is visited again."""
+    def _with_visit(self, request: Request, classified: _Classified, payload: bytes) -> bytes:
+        """Return *payload*; with a visit if it is not filtered and is of a page that is visited again."""
         if self._revisits is None or not request.dont_filter:
             return payload
         redirected = classified.parent_id if self._settlement.followed(request) else None
         begins = self._settlement.from_start(request) or self._work.was_fed(request)
-        mark = self._revisits.mark_of(request, begins=begins, redirected=redirected)
+        visit = self._revisits.first_visit_of(request, begins=begins, redirected=redirected)
         try:
-            return (mark and self._encode(request, classified.parent, mark)) or payload
-        except CannotEncode:  # too large by the mark: the page is visited once
+            return (visit and self._encode(request, classified.parent, visit)) or payload
+        except CannotEncode:  # too large by the visit: the page is visited once
             return payload
 
     def _serve_again(self, request: Request, classified: _Classified) -> bool:
@@ -218,18 +188,18 @@ class Intake:
         Raises:
             CannotEncode: it has to stay in this worker.
         """
-        assert self._revisits is not None
         lease, parent = classified.parent_id, classified.parent
-        if lease is None or classified.reason or not self._settlement.followed(request):
+        if self._revisits is None or lease is None or classified.reason:
             return False
-        mark = self._revisits.mark_of_retry(request, parent, lease)
-        payload = mark and self._encode(request, parent, mark)
+        if not self._settlement.followed(request):
+            return False
+        visit = self._revisits.visit_of_retry(request, parent, lease)
+        payload = visit and self._encode(request, parent, visit)
         if payload is None:
             return False
         wait_s = max(0.0, classified.due.at - time.monotonic()) if classified.due.at else 0.0
         self._revisits.retry(lease, payload, int(index(request.priority)), wait_s)
-        self._count(stats.ENQUEUED)
-        self._count(stats.SCRAPY_ENQUEUED)
+        self._count(stats.ENQUEUED, stats.SCRAPY_ENQUEUED)
         return True
 
     def _leaves_the_web(self, request: Request, parent: Request | None) -> bool:
@@ -270,6 +240,11 @@ class Intake:
         self._count(stats.FED)
         return self._refused_fed
 
+    def settled(self, entry_id: bytes) -> None:
+        """Note that a lease has ended: it leads to nothing more."""
+        self.admissions.settled(entry_id)
+        self._work.settled(entry_id)
+
     def keep(self, request: Request) -> None:
         """Keep *request*, whose storing has raised, in this worker."""
         self.push_local(request, self._holds(request, self._settlement.parent_of(request)))
@@ -280,17 +255,13 @@ class Intake:
         """Keep *request* in this worker; the leases *parents* do not end before it is done."""
         if request in self._work:
             # A callback yielded its own request again: the engine's set holds an object only once.
-            try:
-                request = request.copy()
-            except Exception:  # a class whose constructor needs more arguments than Scrapy passes
-                request = copy.copy(request)
+            request = copied(request)
         # The clock of Redis is not available here: for a local request, the clock of this host counts.
         due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)
         self._work.local.push(request, partition, parents, due_at)
         if due_at:
             asyncio.get_running_loop().call_later(due_at - time.monotonic(), self._settlement.wake)
-        self._count(stats.ENQUEUED_LOCAL)
-        self._count(stats.SCRAPY_ENQUEUED)
+        self._count(stats.ENQUEUED_LOCAL, stats.SCRAPY_ENQUEUED)
 
     def count_duplicate(self, request: Request) -> None:
         """Count *request* as a duplicate, and log it through the dupefilter."""
@@ -302,15 +273,18 @@ class Intake:
             logger.exception("The dupefilter could not log a duplicate: %s", shown(request))
 
     def warn_dead(self, what: str, reason: str) -> None:
-        """Log that *what* becomes a dead letter: once for each reason, unless SCHEDULER_DEBUG is set."""
-        kind = without_numbers(reason)
-        new = kind not in self._warned_dead and len(self._warned_dead) < MOST_REASONS
-        if new or self._debug:
-            self._warned_dead.add(kind)
-            more = "" if self._debug else ". No more with this reason are shown (SCHEDULER_DEBUG shows all)"
-            logger.warning(
-                "%s becomes a dead letter: %s%s", printable(prose_without_logins(what)), reason, more
-            )
+        """Log that *what* becomes a dead letter."""
+        self.warn(reason, "%s becomes a dead letter: %s", printable(prose_without_logins(what)), reason)
+
+    def warn(self, reason: str, text: str, *args: object, crew_shows: bool = False) -> None:
+        """Log a warning: once for each reason, unless SCHEDULER_DEBUG is set."""
+        cause, warned = without_numbers(reason), self._warned.setdefault(text, set())
+        if not self._debug:
+            if cause in warned or len(warned) == MOST_REASONS:
+                return
+            warned.add(cause)
+            text += ". No more with this reason are shown (SCHEDULER_DEBUG shows all)"
+        logger.warning(text, *args, extra={CREW_SHOWS: crew_shows})
 
     def _keep_local(self, request: Request, classified: _Classified) -> bool:
         if classified.reason and self._work.was_fed(request):
@@ -326,6 +300,7 @@ class Intake:
             request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
         parents = self._holds(request, classified.parent)
         self.push_local(request, parents, classified.partition, classified.due)
+        self.admissions.remember(classified.fingerprint, 0)
         return True
 
     def _holds(self, request: Request, parent: Request | None) -> set[bytes]:
@@ -339,8 +314,9 @@ class Intake:
         # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But many
         # pages may link to it, and one dead letter is enough.
         fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
-        if fingerprint is not None and self.admissions.known(fingerprint):
-            self._await_puts(request, (self.admissions.sent_as(fingerprint),))
+        reference = self.admissions.sent_as(fingerprint)
+        if reference is not None:
+            self._await_puts(request, (reference,))
             self.count_duplicate(request)
             return False
         put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)
@@ -349,12 +325,8 @@ class Intake:
         self.warn_dead(str(request), put.reason)
         if not self._worker.put(put):
             return False
-        self._remember(fingerprint, put)
+        self.admissions.remember(fingerprint, self._worker.reference(put))
         return True
-
-    def _remember(self, fingerprint: bytes | None, put: Put) -> None:
-        if fingerprint is not None:
-            self.admissions.remember(fingerprint, self._worker.reference(put))
 
     def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
         put = self._put_of(request, classified, payload)
@@ -366,71 +338,49 @@ class Intake:
         if self._adopted and put.admission is Admission.SEEN:
             put.known_as = scrapy_redis.fingerprint(request)
         if not self._worker.put(put):
-            self._warn_over(request, "the run is over for this worker")
+            self.warn("", "%s is dropped: the run is over for this worker", shown(request))
             return False
-        self._remember(classified.fingerprint, put)
+        self.admissions.remember(classified.fingerprint, self._worker.reference(put))
         if forgets and not fed and self._revisits is not None:  # the run may never end
             self._worker.forget_with_parent(put)
         if put.parent is None and not self._settlement.from_start(request):
             self._await_puts(request, (self._worker.reference(put),))
-        self._count(stats.ENQUEUED)
-        self._count(stats.SCRAPY_ENQUEUED)
+        self._count(stats.ENQUEUED, stats.SCRAPY_ENQUEUED)
         return True
 
     def _put_of(self, request: Request, classified: _Classified, payload: bytes) -> Put:
-        # Only what has no fingerprint is identified by where it comes from.
-        followed = classified.fingerprint is None and self._settlement.followed(request)
-        parent_id = classified.parent_id
-        admitted = self.admissions.of(request, classified.fingerprint, parent_id, payload, followed)
-        start = self._start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
-        # Its identity is that without a mark: DQ_REVISIT may be set, or removed, in the middle of a run.
-        payload = self._marked(request, classified, payload)
+        parent_id, seed, followed = classified.parent_id, False, False
+        if classified.fingerprint is None:  # only then it is identified by where it comes from
+            seed = self._config.seed_once and self._settlement.from_start(request)
+            followed = self._settlement.followed(request)
+        admitted = self.admissions.of(
+            request, classified.fingerprint, parent_id, payload, seed=seed, followed=followed
+        )
+        start = self._config.start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
+        # Its identity is that without a visit: DQ_REVISIT may be set, or removed, in the middle of a run.
+        payload = self._with_visit(request, classified, payload)
         put = Put(
             *admitted, int(index(request.priority)), start, payload, parent_id, request, classified.partition,
             *classified.due,
         )  # fmt: skip
+        message = self._work.message_of(parent_id)
         # In another shard nobody could acknowledge it: there it is done when its requests are stored.
-        counts = self._work.has_messages and self._worker.shards == 1
-        if counts and (self._settlement.followed(request) or self._work.was_fed(request)):
-            put.message = self._work.message_of(parent_id)
+        alone = message and self._worker.shards == 1
+        if alone and (self._settlement.followed(request) or self._work.was_fed(request)):
+            put.message = message
         return put
 
     def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
         self._count(stats.UNENCODABLE)
-        start = self._settlement.from_start(request)
-        kind = start, without_numbers(str(error))
-        new = kind not in self._warned_unencodable and len(self._warned_unencodable) < MOST_REASONS
-        if new or self._debug:
-            self._warned_unencodable.add(kind)
-            more = "" if self._debug else "No more with this reason are shown (SCHEDULER_DEBUG shows all). "
-            logger.warning(
-                "%s cannot be stored (%s): %s. %s%s counts them",
-                shown(request, 100 if start else 500),  # a crew's screen shows 300 characters
-                prose_without_logins(str(error), request.url),
-                "each worker crawls this start request" if start
-                else "it stays in this worker and is not shared",
-                more,
-                stats.UNENCODABLE,
-                extra={CREW_SHOWS: start},
-            )  # fmt: skip
-
-    def _warn_scheme(self, request: Request) -> None:
-        if not self._warned_scheme or self._debug:
-            self._warned_scheme = True
-            more = "" if self._debug else "No more of these are shown (SCHEDULER_DEBUG shows all). "
-            logger.warning(
-                "%s is dropped: its scheme is not in DQ_URL_SCHEMES (%s), and a web page may have led to it. "
-                "To crawl it, add the scheme, or yield it from start(). %s%s counts them",
-                shown(request),
-                ", ".join(sorted(self._schemes)),
-                more,
-                stats.SCHEME_DROPPED,
-            )
-
-    def _warn_over(self, request: Request, why: str) -> None:
-        if not self._warned_over:
-            self._warned_over = True
-            logger.warning("%s and all later requests are dropped: %s", shown(request), why)
+        reason, start = prose_without_logins(str(error), request.url), self._settlement.from_start(request)
+        ends = "it stays in this worker and is not shared"
+        if start:
+            ends = "each worker crawls this start request"
+        self.warn(
+            reason, f"%s cannot be stored (%s): {ends}",
+            shown(request, 100 if start else 500),  # a crew's screen shows 300 characters
+            reason, crew_shows=start,
+        )  # fmt: skip
 
 
 def _scheme_of(request: Request) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 
-from queuelib import PriorityQueue
-from queuelib.queue import LifoMemoryQueue
 from scrapy import Request
 
 
@@ -21,7 +19,7 @@ class LocalQueue:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, PriorityQueue] = {}
+        self._queues: dict[bytes, list[tuple[int, int, Request]]] = {}
         """None of them is empty; the one that was served longest ago comes first."""
         self._later: list[tuple[float, int, Request, bytes]] = []
         self._numbers = count()
@@ -67,18 +65,15 @@ class LocalQueue:
         if partition is None:
             return None
         queue = self._queues.pop(partition)
-        request = queue.pop()
-        assert request is not None
-        if len(queue):
+        request = heappop(queue)[2]
+        if queue:
             self._queues[partition] = queue
         self._taken.add(request)
         return request, partition
 
     def _push(self, request: Request, partition: bytes) -> None:
-        queue = self._queues.get(partition)
-        if queue is None:
-            queue = self._queues[partition] = PriorityQueue(lambda _: LifoMemoryQueue())  # type: ignore[arg-type, return-value]
-        queue.push(request, -(request.priority if isinstance(request.priority, int) else 0))
+        priority = request.priority if isinstance(request.priority, int) else 0
+        heappush(self._queues.setdefault(partition, []), (-priority, -next(self._numbers), request))
 
     def move(self, request: Request, to: Request) -> None:
         """Note that *to*, a copy, is done instead of *request*, which `pop` returned."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 
 from scrapy import Request, signals
@@ -15,13 +14,13 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.url import url_is_from_any_domain
 from w3lib.http import basic_auth_header
 
-from scrapy_dq.codec import copied
+from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.text import CREW_SHOWS, printable
 
 logger = logging.getLogger(__name__)
 _FROM_ENVIRONMENT = "_scheme_proxy"
 META_KEYS, HEADERS = frozenset({_FROM_ENVIRONMENT}), frozenset({b"Cookie", b"Authorization"})
-"""A request without any of these has nothing that `Logins.without` leaves out."""
+"""A request without any of these has nothing that `Logins.leave_out` removes."""
 # Source: scrapy/downloadermiddlewares/httpproxy.py::HttpProxyMiddleware._set_proxy_and_creds
 _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 
@@ -48,22 +47,20 @@ class Logins:
             cookies is not None and type(cookies).process_request is CookiesMiddleware.process_request
         )
 
-    def without(self, request: Request) -> Request:
-        """Return *request* without what the middlewares will write into it again; never modifies it."""
-        proxied = _FROM_ENVIRONMENT in request.meta
-        has_cookies = self._has_cookies(request)
-        if not (proxied or has_cookies or self._is_ours(request)):
-            return request
-        bare = copied(request)
-        if has_cookies:
-            del bare.headers[b"Cookie"]
+    def leave_out(self, request: Request) -> None:
+        """Remove from *request* what the middlewares will write into it again."""
+        headers, meta = request.headers, request.meta
+        # Mostly it is a copy of one that CookiesMiddleware wrote into another request: each site chooses its
+        # length, up to hundreds of kB.
+        # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
+        if self._writes_cookies and not meta.get("dont_merge_cookies"):
+            headers.pop(b"Cookie", None)
         if self._is_ours(request):
-            del bare.headers[b"Authorization"]
-        if proxied:
+            del headers[b"Authorization"]
+        if _FROM_ENVIRONMENT in meta:
             for key in _OF_PROXY:
-                bare.meta.pop(key, None)
-            bare.headers.pop(b"Proxy-Authorization", None)
-        return bare
+                meta.pop(key, None)
+            headers.pop(b"Proxy-Authorization", None)
 
     def _is_ours(self, request: Request) -> bool:
         return (
@@ -72,22 +69,8 @@ class Logins:
             and (not self._domain or url_is_from_any_domain(request.url, [self._domain]))
         )
 
-    def _has_cookies(self, request: Request) -> bool:
-        """Return whether *request* has a Cookie header that CookiesMiddleware will replace.
-
-        Mostly it is a copy of one that it wrote into another request: each site chooses its length, up to
-        hundreds of kB.
-        """
-        # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
-        return (
-            self._writes_cookies
-            and bool(dict.get(request.headers, b"Cookie"))
-            and not request.meta.get("dont_merge_cookies")
-        )
-
 
 _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
-_names_a_login = re.compile(r"(?<![a-z])(?:log[-_]?in|sign[-_]?in|auth)(?![a-z])", re.IGNORECASE).search
 
 
 class LoneLogin:
@@ -96,16 +79,10 @@ class LoneLogin:
     A cookie alone is no sign of that: sites give cookies to every visitor, and each worker gets its own.
     """
 
-    def __init__(
-        self, crawler: Crawler, lease_of: Callable[[Request], bytes | None], workers: Callable[[], int]
-    ) -> None:
-        """
-        Args:
-            lease_of: returns None for a request that stays in this worker, or bypasses the scheduler.
-            workers: returns how many workers the crawl has.
-        """
+    def __init__(self, crawler: Crawler, lease_of: Callable[[Request], bytes], worker: Worker) -> None:
+        """*lease_of* returns b"" for a request that stays in this worker, or bypasses the scheduler."""
         self._lease_of = lease_of
-        self._workers = workers
+        self._worker = worker
         self._host = ""
         """The site that this worker has logged in to."""
         self._warned = False
@@ -119,10 +96,10 @@ class LoneLogin:
         if not self._host:
             if not (b"Set-Cookie" in response.headers and _begins_a_session(request)):
                 return
-            if self._lease_of(request) is None:
+            if not self._lease_of(request):
                 return
             self._host = urlparse_cached(request).hostname or ""
-        if self._workers() > 1:  # another worker may join after the login
+        if self._worker.census.workers > 1:  # another worker may join after the login
             self._warned = True
             logger.warning(
                 "%s answered a login or a form with a cookie that only this worker has; other workers send "
@@ -137,9 +114,5 @@ def _begins_a_session(request: Request) -> bool:
         return False
     if request.meta.get("cookiejar") is not None:
         return True
-    unsafe = request.method not in ("GET", "HEAD")
-    if unsafe and (request.headers.get(b"Content-Type") or b"").lower().startswith(_FORMS):
-        return True
-    # A broad crawl also follows links to login pages.
-    intended = unsafe or request.meta.get("is_start_request")
-    return bool(intended and _names_a_login(urlparse_cached(request).path))
+    kind = (request.headers.get(b"Content-Type") or b"").lower()
+    return request.method not in ("GET", "HEAD") and kind.startswith(_FORMS)

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Census, FrontierError, FrontierUnavailable
+from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.repeated import Repeated
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.text import count_of, printable
 
@@ -44,19 +45,13 @@ class Notices:
         self._reason = "no answer yet"
         """Why the last try that failed did."""
         self._turn = asyncio.Lock()
-        self._asking = asyncio.create_task(self._ask_on(), name=f"scrapy-dq notices {worker.id}")
+        self._asking = Repeated("DQ_NOTIFY_URL is told nothing meanwhile", self._ask, EVERY_S)
 
     async def end(self) -> None:
         """Ask once more, after the worker has left: the run may be finished. It takes LAST_S at most."""
         until = time.monotonic() + LAST_S
-        try:
-            await asyncio.wait_for(self._ask(), LAST_S)
-        except (FrontierError, asyncio.TimeoutError) as error:
-            logger.debug("The last notices were not answered: %r", error)
-        except Exception:  # leaving goes on
-            logger.exception("Unexpected error while the last notices were asked for")
-        # Not earlier: an answer that is on its way is given to nobody else.
-        self._asking.cancel()
+        # It stops only then: an answer that is on its way is given to nobody else.
+        await self._asking.once_more(LAST_S)
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))
             for each in unsent:
@@ -66,21 +61,6 @@ class Notices:
                     "DQ_NOTIFY_URL: %s was not told of %s before the end of the crawl (%s)",
                     self._host, count_of(len(unsent), "event"), self._reason,
                 )  # fmt: skip
-
-    async def _ask_on(self) -> None:
-        said = ""
-        while True:
-            await asyncio.sleep(EVERY_S)
-            try:
-                await self._ask()
-            except FrontierUnavailable:
-                pass  # the worker reports outages
-            except FrontierError as error:
-                if str(error) != said:
-                    said = str(error)
-                    logger.error("DQ_NOTIFY_URL is told nothing meanwhile: %s", error)
-            except Exception:
-                logger.exception("Unexpected error while notices were asked for; trying again")
 
     async def _ask(self) -> None:
         async with self._turn:
@@ -96,16 +76,14 @@ class Notices:
             sending.add_done_callback(self._sending.discard)
 
     async def _send(self, body: bytes) -> None:
-        for pause_s in (*PAUSES_S, None):
+        for pause_s in (0.0, *PAUSES_S):
+            await asyncio.sleep(pause_s)
             reason = await _posted(self._url, body)
             if not reason:
                 return
             self._reason = reason
-            if pause_s is None:
-                logger.error("DQ_NOTIFY_URL: %s was not told of an event (%s)", self._host, reason)
-                return
-            logger.info("DQ_NOTIFY_URL: %s was not reached (%s); trying again", self._host, reason)
-            await asyncio.sleep(pause_s)
+            logger.info("DQ_NOTIFY_URL: %s was not reached (%s)", self._host, reason)
+        logger.error("DQ_NOTIFY_URL: %s was not told of an event (%s)", self._host, self._reason)
 
 
 def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -> bytes:

@@ -17,20 +17,15 @@ CLOSING_COUNTS = (
 def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
     """Yield a warning for each setting of the project that several workers multiply."""
     settings = crawler.settings
-    if config.partition_by != "none" and not (config.domain_delay_s or config.domain_limits):
-        delay_s = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
-        if delay_s:
-            yield (
-                f"DOWNLOAD_DELAY = {delay_s:g} applies to each worker separately: together they send "
-                f"requests more often. DQ_DOMAIN_DELAY = {delay_s:g} applies to all workers together"
-            )
-        if settings.getbool("AUTOTHROTTLE_ENABLED") and not config.domain_concurrency:
-            target = settings.getfloat("AUTOTHROTTLE_TARGET_CONCURRENCY")
-            yield (
-                f"AUTOTHROTTLE_TARGET_CONCURRENCY = {target:g} applies to each worker separately: together "
-                f"they send a site more requests at once. DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY apply to "
-                f"all workers together"
-            )
+    delay_s = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
+    pace = [f"DOWNLOAD_DELAY = {delay_s:g}"] if delay_s else []
+    if settings.getbool("AUTOTHROTTLE_ENABLED") and not config.domain_concurrency:
+        pace.append("AUTOTHROTTLE_ENABLED = True")
+    if pace and not (config.partition_by == "none" or config.domain_delay_s or config.domain_limits):
+        yield (
+            f"{', '.join(pace)}: each worker keeps its own pace, and together they send a site more "
+            f"requests. DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY apply to all workers together"
+        )
     counts = [f"{name} = {count}" for name in CLOSING_COUNTS if (count := settings.getint(name))]
     if counts and not config.max_pages:
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import TypeVar
 
@@ -17,19 +18,14 @@ async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
     Raises:
         asyncio.TimeoutError: after *timeout_s*; *call* goes on.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T) -> None:
-        if not done.done():
-            done.set_result(result)
+    done: Future[T] = Future()
 
     def work() -> None:
         result = call()
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result)
+        with suppress(InvalidStateError):  # nobody waits for it any more
+            done.set_result(result)
 
     # Not a thread of the loop's executor: a process waits for these at its end, and a server that sends a
     # byte from time to time never comes to its end.
     threading.Thread(target=work, name=f"scrapy-dq {name}", daemon=True).start()
-    return await asyncio.wait_for(done, timeout_s)
+    return await asyncio.wait_for(asyncio.wrap_future(done), timeout_s)

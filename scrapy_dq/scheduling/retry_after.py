@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.statscollectors import StatsCollector
 
+from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.partitions import BadPartition, OneSlot, Slots
 from scrapy_dq.stats import names as stats
 
@@ -23,32 +22,20 @@ class RetryAfter:
     """Watches responses, and blocks a partition for all workers if its site asks for it."""
 
     def __init__(
-        self,
-        slots: Slots | OneSlot,
-        served_from: Callable[[Request], bytes | None],
-        block: Callable[[bytes, float], None],
-        max_s: float,
-        counts: StatsCollector,
+        self, slots: Slots | OneSlot, downloads: Downloads, max_s: float, counts: StatsCollector
     ) -> None:
-        """
-        Args:
-            served_from: returns the partition of a request that the scheduler has served; None for any other.
-            block: blocks a partition, for all workers, for a number of seconds.
-            max_s: longest block, in seconds (DQ_RETRY_BACKOFF).
-        """
+        """*max_s*: longest block, in seconds (DQ_RETRY_BACKOFF)."""
         self._slots = slots
-        self._served_from = served_from
-        self._block = block
+        self._downloads = downloads
         self._max_s = max_s
         self._stats = counts
-        self._logged_until: dict[bytes, float] = {}
 
     def downloaded(self, response: Response, request: Request) -> None:
         """Obey *response*; the receiver of Scrapy's signal `response_downloaded`."""
         asked_s = retry_after_s(response)
         if not asked_s:
             return
-        partition = self._served_from(request)
+        partition = self._downloads.partition_of(request)
         try:
             own = self._slots.partition_of(Request(request.url))
         except BadPartition:
@@ -58,21 +45,14 @@ class RetryAfter:
         # site would be blocked for what this one answers.
         if partition is None or _is_another_host(partition, own):
             partition = own
-        wait_s, now = min(asked_s, self._max_s), time.monotonic()
+        wait_s = min(asked_s, self._max_s)
         self._stats.inc_value(stats.RETRY_AFTER)
-        self._block(partition, wait_s)
-        if self._logged_until.get(partition, 0) < now:
-            if len(self._logged_until) > 1000:
-                self._logged_until.clear()
-            self._logged_until[partition] = now + wait_s
-            capped = f" (asked for {asked_s:g} s; DQ_RETRY_BACKOFF)" if wait_s < asked_s else ""
-            logger.info(
-                "%s answers %d with Retry-After: no worker sends it requests for %g s%s",
-                partition.decode(),
-                response.status,
-                wait_s,
-                capped,
-            )
+        self._downloads.block(partition, wait_s)
+        capped = f" (asked for {asked_s:g} s; DQ_RETRY_BACKOFF)" if wait_s < asked_s else ""
+        logger.info(
+            "%s answers %d with Retry-After: no worker sends it requests for %g s%s",
+            partition.decode(), response.status, wait_s, capped,
+        )  # fmt: skip
 
 
 def _is_another_host(slot: bytes, host: bytes) -> bool:

@@ -11,7 +11,6 @@ from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
-from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
@@ -70,10 +69,7 @@ class Scheduler(BaseScheduler):
                 logger.info("DQ_ENABLED = False: using Scrapy's own scheduler, in this process only")
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]
-            scheduler = build_from_crawler(ScrapyScheduler, crawler)
-            if isinstance(scheduler.df, DupeFilter):
-                scheduler.df.alone = False
-            return scheduler
+            return build_from_crawler(ScrapyScheduler, crawler)
         return cls(crawler)
 
     _session: Session
@@ -85,10 +81,9 @@ class Scheduler(BaseScheduler):
         self._crawler = crawler
         self._count = Tally(crawler.stats.inc_value)
         self._opened = False
-        self._work = InProgress(self._settle)
+        self.work = InProgress()
         self._outgoing = DownloadHooks(crawler, self._sent_out)
         self._handed_out = HandedOut(self._moved, self._skipped)
-        self._warned_skip = False
         self._skips: Counter[bytes | Request] = Counter()
         """How often a lease, or a local request, was skipped."""
 
@@ -101,21 +96,16 @@ class Scheduler(BaseScheduler):
     async def _open(self, spider: Spider) -> None:
         # Not in from_crawler: an exception there leaves the engine half-initialized, and hides its cause.
         self._session = session = Session.from_crawler(self._crawler)
-        config = session.config
         assert self._crawler.request_fingerprinter is not None
         # Before joining: a fingerprinter of the project may raise.
         fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
-        admissions = Admissions(fingerprint, self._is_seed, session.shares_seen)
+        admissions = Admissions(fingerprint, session.shares_seen)
         self._fed = Payloads(spider, session.codec)
         await session.open(self)
         if isinstance(session.dupefilter, DupeFilter):
             session.dupefilter.dq_count = self._count
-        self._storing = Intake(
-            self._crawler, config, session.dupefilter, admissions, session.codec, session.slots,
-            session.worker, session.settlement, self._work, session.revisits, self._count,
-            adopted=session.adopted,
-        )  # fmt: skip
-        self._declined = Declined(spider, config.crawl)
+        self._storing = Intake(self._crawler, session, admissions, self.work, self._count)
+        self._declined = Declined(spider, session.config.crawl)
         self._held_up = HeldDownloads(session.settlement, self._wait)
         self._outgoing.install()
         self._engines = session.settlement.watch_next_request(
@@ -129,7 +119,7 @@ class Scheduler(BaseScheduler):
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
-        for entry_id in self._work.take_waiting():
+        for entry_id in self.work.take_waiting():
             # Their local children are lost with this process: the parents must run again.
             self._session.worker.release(entry_id)
         try:
@@ -152,7 +142,7 @@ class Scheduler(BaseScheduler):
             settlement.close_spider("finished")
             return True
         self._note_start()
-        if len(self._work.local):
+        if len(self.work.local):
             return True
         listening = self._session.listening
         # With nothing left but to listen, Scrapy sends spider_idle; the answer is DontCloseSpider.
@@ -174,18 +164,14 @@ class Scheduler(BaseScheduler):
         self._note_start()
         if self._session.paused or self._declined.leaving:
             return None
-        request = None
-        if len(self._work.local) and self._session.downloads.local_turn:
-            request = self._take_local()
-            if request is None:
-                self._held_up.look()
+        local_first = len(self.work.local) and self._session.downloads.local_turn
+        request = self._take_local() if local_first else None
         until = time.monotonic() + EXPANDING_S
         while request is None:
             lease = self._session.worker.take()
             if lease is None:
                 request = self._take_local()
                 if request is None:
-                    self._held_up.look()
                     return None
             elif Payloads.is_fed(lease.payload):
                 self._make_requests(lease)
@@ -194,8 +180,7 @@ class Scheduler(BaseScheduler):
             if request is None and time.monotonic() >= until:
                 self._session.settlement.wake()  # there may be more, but the event loop must have its turn
                 return None
-        self._count(stats.DEQUEUED)
-        self._count(stats.SCRAPY_DEQUEUED)
+        self._count(stats.DEQUEUED, stats.SCRAPY_DEQUEUED)
         self._handed_out.add(request)
         return request
 
@@ -212,22 +197,20 @@ class Scheduler(BaseScheduler):
     @property
     def mqs(self) -> Sized:
         """The requests that stay in this worker; the same."""
-        return self._work.local
+        return self.work.local
 
     # Serving and settling.
-
-    def _is_seed(self, request: Request) -> bool:
-        return self._session.config.seed_once and self._session.settlement.from_start(request)
 
     def _note_start(self) -> None:
         """End the worker's seeding if all that start() has yielded is in the outbox, or done."""
         settlement = self._session.settlement
-        if settlement.start_over and not self._work.local.parentless:
+        if settlement.start_over and not self.work.local.parentless:
             self._session.worker.seeded(failed=settlement.start_failed)
 
     def _take_local(self) -> Request | None:
-        taken = self._work.local.pop(self._session.downloads.choose)
+        taken = self.work.local.pop(self._session.downloads.choose)
         if taken is None:
+            self._held_up.look()
             return None
         request, partition = taken
         self._session.settlement.forget_parent(request)
@@ -252,7 +235,7 @@ class Scheduler(BaseScheduler):
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
         else:
             request.meta.pop(VISIT, None)  # the crawl had DQ_REVISIT
-        self._work.begin(request, lease.entry_id, lease.message)
+        self.work.begin(request, lease.entry_id, lease.message)
         timed = lease.send_at is not None
         self._session.downloads.begin(request, lease.partition, timed=timed)
         if timed:
@@ -276,128 +259,105 @@ class Scheduler(BaseScheduler):
 
     def _make_requests(self, lease: Lease) -> None:
         """Store the requests made from the start payload of *lease*, and end the lease."""
+        made_elsewhere = False
         try:
             requests = self._fed.requests(lease.payload)
             refused = self._storing.store_fed(requests, lease.entry_id, lease.message)
-        except NotMadeHere as error:
-            self._storing.admissions.settled(lease.entry_id)
-            self._work.settled(lease.entry_id)
-            self._decline(lease, str(error))
-            return
         except NoRequest as error:
-            refused = str(error)
-        if refused:
-            self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", refused)
-            self._storing.admissions.settled(lease.entry_id)
-            self._work.settled(lease.entry_id)
-            self._session.worker.bury(lease.entry_id, refused)
-        else:
+            refused, made_elsewhere = str(error), isinstance(error, NotMadeHere)
+        if not refused:
             self._declined.served()
-            self._work.end(lease.entry_id, DONE)
+            self._settle(self.work.end(lease.entry_id, DONE))
+            return
+        self._storing.settled(lease.entry_id)
+        if made_elsewhere:
+            self._decline(lease, refused)
+        else:
+            self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", refused)
+            self._session.worker.bury(lease.entry_id, refused)
 
     def _moved(self, request: Request, to: Request) -> None:
         """Called by HandedOut: a class of the project gives the engine a copy of *request*."""
-        self._work.move(request, to)
+        self.work.move(request, to)
         self._session.downloads.move(request, to)
         self._outgoing.move(request, to)
 
     def _skipped(self, request: Request) -> None:
         """Called by HandedOut: a class of the project has dropped *request*."""
-        lease, partition = self._work.lease_of(request), self._session.downloads.partition_of(request)
+        lease, partition = self.work.lease_of(request), self._session.downloads.partition_of(request)
         what = lease or request
-        if not self._warned_skip:
-            self._warned_skip = True
-            logger.warning(
-                "%s.next_request() has not passed %s to the engine, which it got from scrapy_dq. The request "
-                "goes back, and fails if this happens %d times. No more of these are shown: override "
-                "enqueue_request() to drop requests",
-                self._engines, shown(request), MOST_SKIPS,
-            )  # fmt: skip
+        self._storing.warn(
+            "",
+            "%s.next_request() has not passed %s to the engine, which it got from scrapy_dq. The request "
+            "goes back, and fails if this happens %d times. To drop requests, override enqueue_request()",
+            self._engines, shown(request), MOST_SKIPS,
+        )  # fmt: skip
         self._skips[what] += 1
         self._session.downloads.ended(request, sent=False)
-        if lease is not None:
-            self._session.worker.never_sent(lease)
+        self._session.worker.never_sent(lease)
         if self._skips[what] >= MOST_SKIPS:
             reason = f"{self._engines}.next_request() has not passed it to the engine"
             self.settled(request, Outcome.FAILED, reason)
-        elif lease is not None:
+        elif lease:
             self.settled(request, Outcome.INTERRUPTED, "")
         else:
-            self._work.local.put_back(request, partition or b"")
+            self.work.local.put_back(request, partition or b"")
 
     def _sent_out(self, request: Request) -> None:
         self._session.downloads.sent(request)
-        entry_id = self._work.lease_of(request)
-        if entry_id is not None:
-            self._session.worker.sent(entry_id)
+        self._session.worker.sent(self.work.lease_of(request))
 
     def _wait(self, request: Request) -> bool:
-        if not self._session.downloads.held_up(request):
-            return False
-        entry_id = self._work.lease_of(request)
-        if entry_id is not None:
-            self._session.worker.held_up(entry_id)
-        return True
+        waits = self._session.downloads.held_up(request)
+        if waits:
+            self._session.worker.held_up(self.work.lease_of(request))
+        return waits
 
     def downloaded(self, request: Request) -> None:
         """Called by Settlement: *request* has left the downloader."""
-        worker, sent = self._session.worker, self._outgoing.reached(request)
+        worker, lease, sent = (
+            self._session.worker,
+            self.work.lease_of(request),
+            self._outgoing.reached(request),
+        )
         self._session.downloads.ended(request, sent=sent)
-        entry_id = self._work.lease_of(request)
-        if entry_id is not None:
-            # Its download handler may not have reported it.
-            (worker.sent if sent else worker.never_sent)(entry_id)
-            worker.downloaded(entry_id)
-
-    def answered(self, request: Request, response: Response) -> Response:
-        """Called by Settlement, if pages are visited again: return what the spider gets of *response*."""
-        revisits, entry_id = self._session.revisits, self._work.lease_of(request)
-        return response if revisits is None or entry_id is None else revisits.answered(entry_id, response)
-
-    def yielded(self, request: Request, item: object) -> None:
-        """Called by Settlement, if items show whether a page has changed."""
-        revisits, entry_id = self._session.revisits, self._work.lease_of(request)
-        if revisits is not None and entry_id is not None:
-            revisits.yielded(entry_id, item)
+        # Its download handler may not have reported it.
+        (worker.sent if sent else worker.never_sent)(lease)
+        worker.downloaded(lease)
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by Settlement: *request* has left the engine."""
         self._session.downloads.ended(request)
         if self._skips and outcome is not Outcome.INTERRUPTED:
-            self._skips.pop(self._work.lease_of(request) or request, None)
+            self._skips.pop(self.work.lease_of(request) or request, None)
         ending = DONE if outcome is Outcome.DONE else Ending(outcome, reason, request.url)
-        local = self._work.left(request, ending)
-        if local and outcome is Outcome.FAILED:
+        if outcome is Outcome.FAILED and request in self.work.local:
             self._count(stats.FAILED)
+        self._settle(self.work.left(request, ending))
 
-    def _settle(self, entry_id: bytes, ending: Ending) -> None:
-        self._storing.admissions.settled(entry_id)
-        self._work.settled(entry_id)
+    def _settle(self, leases: list[tuple[bytes, Ending]]) -> None:
         worker, revisits = self._session.worker, self._session.revisits
-        again = None
-        if revisits is not None and ending.outcome is Outcome.INTERRUPTED:
-            revisits.released(entry_id)
-        elif revisits is not None:
-            again = revisits.ended(entry_id, failed=ending.outcome is Outcome.FAILED)
-        if again is not None:
-            worker.again(entry_id, *again)
-        elif ending.outcome is Outcome.DONE:
-            worker.ack(entry_id)
-        elif ending.outcome is Outcome.FAILED:
-            worker.fail(entry_id, ending.reason, printable(ending.url, 2000))
-        else:
-            worker.release(entry_id)
+        for entry_id, (outcome, reason, url) in leases:
+            self._storing.settled(entry_id)
+            again = None
+            if revisits is not None:
+                released = outcome is Outcome.INTERRUPTED
+                again = revisits.ended(entry_id, failed=outcome is Outcome.FAILED, released=released)
+            if again is not None:
+                worker.again(entry_id, *again)
+            elif outcome is Outcome.DONE:
+                worker.ack(entry_id)
+            elif outcome is Outcome.FAILED:
+                worker.fail(entry_id, reason, printable(url, 2000))
+            else:
+                worker.release(entry_id)
 
     # Calls of the session.
 
     def release_unfinished(self) -> None:
         """The grace period of a shutdown is over: release every lease that is not settled."""
-        for entry_id in self._work.take_unfinished():
+        for entry_id in self.work.take_unfinished():
             self._session.worker.release(entry_id)
-
-    def lease_of(self, request: Request) -> bytes | None:
-        """Return the entry id of a request in progress under a lease."""
-        return self._work.lease_of(request)
 
     def forget_sent(self) -> None:
         """Some fingerprints that this worker has sent are not stored: let the frontier filter them again."""

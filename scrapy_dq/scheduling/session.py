@@ -8,13 +8,12 @@ import shlex
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from scrapy import Request, signals
+from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
-from scrapy.http import Response
 
 from scrapy_dq import collector
 from scrapy_dq.backend.connection import Connection
@@ -22,7 +21,8 @@ from scrapy_dq.environment import compared, data_dir, need_asyncio
 from scrapy_dq.extras import pip_install
 from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import FrontierError, Hold, Status, Words
+from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierError, Hold, Joined, Status, Words
 from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Defer, Fail, Move, Put, Release
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
@@ -31,28 +31,33 @@ from scrapy_dq.refusal import refuse
 from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
-from scrapy_dq.scheduling.engine_hooks import Outcome, Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.engine_hooks import Settlement, UnsupportedScrapy
 from scrapy_dq.scheduling.feeds import open_none, warn_of_parts
 from scrapy_dq.scheduling.logins import LoneLogin
+from scrapy_dq.scheduling.notices import Notices
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.progress_log import (
+    HOLDS,
+    Progress,
     counts_of,
     joins_other_run,
     log_end,
-    log_hold,
     log_join,
     log_nothing_new,
     log_settings,
 )
-from scrapy_dq.scheduling.side_tasks import SideTasks
+from scrapy_dq.scheduling.retry_after import RetryAfter
+from scrapy_dq.scheduling.side_tasks import HealthMonitor
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.signals import crawl_joined, crawl_opening
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
+from scrapy_dq.stats.collector import SharedStats, StatsSharing
 from scrapy_dq.text import losses, not_begun
 
 if TYPE_CHECKING:
+    from scrapy_dq.scheduling.scheduler import Scheduler
     from scrapy_dq.scheduling.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -74,23 +79,13 @@ _COUNTERS: dict[Count | type[Move], str] = {
 }
 
 
-class Settler(Protocol):
-    """What a session needs of the scheduler."""
-
-    def settled(self, request: Request, outcome: Outcome, reason: str) -> None: ...
-    def downloaded(self, request: Request) -> None: ...
-    def answered(self, request: Request, response: Response) -> Response: ...
-    def yielded(self, request: Request, item: object) -> None: ...
-    def release_unfinished(self) -> None: ...
-    def put_dropped(self, put: Put) -> None: ...
-    def forget_sent(self) -> None: ...
-    def lease_of(self, request: Request) -> bytes | None: ...
-
-
 class Session(Listener):
     """Connects a crawler to its frontier, and is the listener of its worker."""
 
     worker: Worker
+    joined: Joined
+    left_out: bool
+    """The run was finished when this worker joined: the worker takes no part in it."""
     settlement: Settlement
     slots: Slots | OneSlot
     downloads: Downloads
@@ -101,9 +96,6 @@ class Session(Listener):
         assert crawler.stats is not None
         settings = crawler.settings
         self.config = config
-        self.opened = False
-        self.left_out = False
-        """The run was finished when this worker joined: the worker takes no part in it."""
         self.shares_seen = isinstance(dupefilter, DupeFilter)
         self.dupefilter = dupefilter
         self._crawler = crawler
@@ -115,14 +107,12 @@ class Session(Listener):
         self._grace: asyncio.TimerHandle | None = None
         self._closed = False
         self._froze = False
-        self._other_run = ""
-        """The name of the run that this worker continues, if its DQ_RUN_NAME is another one."""
-        self._side_tasks: SideTasks | None = None
+        self._beside: list[Progress | HealthMonitor] = []
+        self._sharing: StatsSharing | None = None
+        self._notices: Notices | None = None
         self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
         self.revisits = Revisits.of(crawler, config, self.codec)
-        self.adopted = False
-        """A crawl of scrapy-redis was adopted: what it had seen is not crawled again."""
         self.paused = False
         """The crawl is paused: the engine gets no requests, not even local ones."""
 
@@ -142,7 +132,7 @@ class Session(Listener):
             refuse(logger, crawler, "scrapy_dq cannot start", error)
             raise
 
-    async def open(self, scheduler: Settler) -> None:
+    async def open(self, scheduler: Scheduler) -> None:
         """Connect, flush if the settings ask for it, and join.
 
         Raises:
@@ -157,9 +147,11 @@ class Session(Listener):
         try:
             failed = map(int, self._crawler.settings.getlist("RETRY_HTTP_CODES"))
             self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded, failed)
-            if self.revisits is not None:
-                self.settlement.answered = scheduler.answered
-                self.settlement.yielded = scheduler.yielded if self.revisits.field else None
+            if (revisits := self.revisits) is not None:
+                lease_of = scheduler.work.lease_of
+                self.settlement.answered = lambda to, answer: revisits.answered(lease_of(to), answer)
+                if revisits.field:
+                    self.settlement.yielded = lambda of, item: revisits.yielded(lease_of(of), item)
             self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
             self.downloads = Downloads(
                 self.slots, self.config.limits, self.settlement.wake,
@@ -197,12 +189,9 @@ class Session(Listener):
         self.listening = IdleTimeout(
             self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold
         )
-        joined = await self.worker.start(uuid.uuid4().hex)
-        self.opened = True
-        self.adopted = joined.adopted
+        joined = self.joined = await self.worker.start(uuid.uuid4().hex)
         self.paused = joined.words.hold is Hold.PAUSED
         self.left_out = joined.status is Status.FINISHED
-        self._other_run = joined.run_name if joins_other_run(config, joined) else ""
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._crawler.signals.send_catch_log(
             crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
@@ -220,16 +209,24 @@ class Session(Listener):
             collector.freeze()
             self._froze = True
         log_join(self._crawler, config, self._connection.target, joined, crawl)
-        self._side_tasks = SideTasks(
-            self._crawler,
-            config,
-            frontiers,
-            self._connection.target,
-            self.worker,
-            self.slots,
-            self.settlement,
-            self.downloads,
-        )
+        self._start_side_tasks(frontiers)
+
+    def _start_side_tasks(self, frontiers: list[Frontier]) -> None:
+        crawler, config, worker = self._crawler, self.config, self.worker
+        longest_s = config.retry_backoff.retry_after
+        if longest_s and config.partition_by != "none":
+            # Signals hold their receivers weakly.
+            self._retry_after = RetryAfter(self.slots, self.downloads, longest_s, self._stats)
+            crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
+        if isinstance(self._stats, SharedStats):
+            self._sharing = StatsSharing(self._stats, frontiers[HOME], worker)
+        if config.notify_url:
+            self._notices = Notices(config.notify_url, config.crawl, frontiers[HOME], worker)
+        clients, every_s = [each.client for each in frontiers], crawler.settings.getfloat("LOGSTATS_INTERVAL")
+        self._beside = [
+            Progress(every_s, worker, self.settlement),
+            HealthMonitor(clients, self._connection.target, embedded=config.embedded),
+        ]
 
     def _traced(self) -> Tracing:
         try:
@@ -237,12 +234,12 @@ class Session(Listener):
         except ImportError as error:
             needs = f"DQ_TRACE = {self.config.trace:g} needs OpenTelemetry ({error})"
             raise ConfigError(f"{needs}: {pip_install('otel')}") from error
-        return Tracing(self._crawler, self.config, self._scheduler.lease_of)
+        return Tracing(self._crawler, self.config, self._scheduler.work.lease_of)
 
     def _listen(self) -> None:
         self._crawler.signals.connect(self._idle, signals.spider_idle)
         # Signals hold their receivers weakly.
-        self._logins = LoneLogin(self._crawler, self._scheduler.lease_of, lambda: self.worker.census.workers)
+        self._logins = LoneLogin(self._crawler, self._scheduler.work.lease_of, self.worker)
         if self._start_keys is not None:
             feed_spider(self._crawler, self._start_keys, self._connection, embedded=self.config.embedded)
 
@@ -265,31 +262,39 @@ class Session(Listener):
         self._closed = True
         if self._grace is not None:
             self._grace.cancel()
-        if self._side_tasks is not None:
-            self._side_tasks.stop()
+        for each in self._beside:
+            each.stop()
         if hasattr(self, "listening"):
             self.listening.stop()
         try:
-            if self.opened:
-                leaving = self.worker.stop(self._time_left(), why=reason)
-                await (self._side_tasks.leave(leaving) if self._side_tasks else leaving)
+            if hasattr(self, "joined"):
+                await self._leave(reason)
                 starts = await self._interrupted() if reason == "start_incomplete" else []
                 hold = self.worker.on_hold
                 log_end(self.config.crawl, reason, self.worker.census, starts, on_hold=hold)
                 log_nothing_new(self.config, reason, self.worker, self._stats)
+                census, option = self.worker.census, f"--crawl {shlex.quote(self.config.crawl)}"
                 if reason != "frontier_lost":
-                    self._warn_last(self._losses())
-                if self._other_run and reason == "finished":
-                    self._warn_last(not_begun(self.worker.run, self._other_run, self.config.run_name))
+                    self._warn_last(losses(census.failed, census.dead, option))
+                if reason == "finished" and joins_other_run(self.config, self.joined):
+                    run_name = self.joined.run_name
+                    self._warn_last(not_begun(self.worker.run, run_name, self.config.run_name))
                 self.dupefilter.close(reason)
         finally:
             await self._connection.close()
             if self._tracing is not None:
                 await self._tracing.end()
 
-    def _losses(self) -> str:
-        census = self.worker.census
-        return losses(census.failed, census.dead, f"--crawl {shlex.quote(self.config.crawl)}")
+    async def _leave(self, reason: str) -> None:
+        leaving = self.worker.stop(self._time_left(), why=reason)
+        if self._sharing is None:
+            await leaving
+        else:
+            # Stats are sent before the next run can start; those that leaving itself counts, afterwards.
+            await asyncio.gather(self._sharing.end(), leaving)
+            await self._sharing.end()
+        if self._notices is not None:
+            await self._notices.end()
 
     def _warn_last(self, text: str) -> None:
         """Log *text*, if it is not empty, in the last line: after Scrapy's stats."""
@@ -325,27 +330,21 @@ class Session(Listener):
     def put_dropped(self, put: Put) -> None:
         self._scheduler.put_dropped(put)
 
-    def put_refused(self, put: Put) -> None:
-        raise AssertionError("a scheduler puts no request with a bound")
-
-    def outbox_lost(self, parentless: bool) -> None:
+    def outbox_lost(self, parentless: bool, reason: str = "outbox_lost") -> None:
         self._scheduler.forget_sent()
         # A dupefilter of the project has recorded the lost requests as seen, and cannot forget them.
         if parentless or not self.shares_seen:
-            self.settlement.close_spider("outbox_lost")
+            self.settlement.close_spider(reason)
 
     def rolled_back(self, parentless: bool) -> None:
-        self._scheduler.forget_sent()
-        # A dupefilter of the project has recorded the lost requests as seen, and cannot forget them.
-        if parentless or not self.shares_seen:
-            self.settlement.close_spider("frontier_rolled_back")
+        self.outbox_lost(parentless, "frontier_rolled_back")
 
     def told(self, before: Words, words: Words) -> None:
         if words.forgets != before.forgets:
             self._scheduler.forget_sent()
         if words.hold is not before.hold:
             self.paused = words.hold is Hold.PAUSED
-            log_hold(self.config.crawl, words.hold)
+            logger.info("Crawl %r: %s", self.config.crawl, HOLDS[words.hold])
             self.settlement.wake()
         if words.stops > before.stops:
             logger.info("Crawl %r: all workers were asked to stop", self.config.crawl)

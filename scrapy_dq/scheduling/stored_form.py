@@ -1,38 +1,69 @@
-"""Makes stored requests smaller: cuts long link texts and Referers, and leaves out copied redirects."""
+"""The form in which a request is stored: without what each worker writes itself, and with no long texts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.http import Headers
 
-from scrapy_dq.codec import copied
+from scrapy_dq.scheduling.due_times import NOT_STORED, as_stored
+from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
 
 MAX_LINK_TEXT = 1000
 """Of a longer text, this many are stored."""
+MAX_REFERER_BYTES = 2048
+"""A longer Referer is stored as its origin."""
+_ALTERED = NOT_STORED | META_KEYS | {"redirect_urls", "link_text"}
+"""Keys of meta of which a request is not stored as it is; for its headers see `HEADERS`."""
+# Source: scrapy/downloadermiddlewares/redirect.py::BaseRedirectMiddleware._redirect
+_REDIRECT_KEYS = ("redirect_urls", "redirect_reasons")
+_origin_of = re.compile(rb"(https?://)(?:[^/?#]*@)?([^/?#@]{1,300})(?=[/?#])", re.IGNORECASE).match
 
 
-def with_short_link_text(request: Request) -> Request:
-    """Return *request* with no more than the beginning of a long link text; never modifies it.
+class StoredForm:
+    """Makes the form in which a worker's requests are stored."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._logins = Logins(crawler)
+
+    def of(self, request: Request, parent: Request | None, followed: Callable[[Request], bool]) -> Request:
+        """Return *request* as it is stored; never modifies it.
+
+        Args:
+            parent: the request whose callback has yielded it, or that it is a retry or a redirect of.
+            followed: tells whether it is a retry or a redirect.
+        """
+        meta, headers = request.meta, request.headers
+        # Most requests have nothing of all this, and each test for itself takes its time.
+        plain = _ALTERED.isdisjoint(meta) and HEADERS.isdisjoint(headers)
+        if plain and not has_long_referer(headers):
+            return request
+        stored = as_stored(request)
+        self._logins.leave_out(stored)
+        if not followed(request):
+            leave_out_redirects(stored, parent)
+        shorten_link_text(stored)
+        shorten_referer(stored)
+        return stored
+
+
+def shorten_link_text(request: Request) -> None:
+    """Leave only the beginning of a long link text.
 
     A page may have links within links: 120 of them around 900 kB of text carry that text 120 times.
     """
     meta = request.meta
     text = meta.get("link_text")
     # Source: scrapy/spiders/crawl.py::CrawlSpider._build_request
-    if not isinstance(text, str) or len(text) <= MAX_LINK_TEXT or type(meta.get("rule")) is not int:
-        return request
-    short = copied(request)
-    short.meta["link_text"] = text[:MAX_LINK_TEXT]
-    return short
+    if isinstance(text, str) and type(meta.get("rule")) is int:
+        meta["link_text"] = text[:MAX_LINK_TEXT]
 
 
-# Source: scrapy/downloadermiddlewares/redirect.py::BaseRedirectMiddleware._redirect
-_REDIRECT_KEYS = ("redirect_urls", "redirect_reasons")
-
-
-def without_redirects_of(request: Request, parent: Request | None) -> Request:
-    """Return *request* without the redirects of *parent* that its meta only repeats; never modifies it.
+def leave_out_redirects(request: Request, parent: Request | None) -> None:
+    """Leave out the redirects of *parent* that the meta of *request* only repeats.
 
     A spider may pass on `response.meta`. 19 redirects to URLs of 16 kB and a page of 3,000 links, 300 kB in
     all, would become 900 MB.
@@ -43,31 +74,25 @@ def without_redirects_of(request: Request, parent: Request | None) -> Request:
     """
     urls = request.meta.get("redirect_urls")
     # A redirect writes a longer list: an equal one is a copy.
-    if not urls or parent is None or request.url == parent.url or urls != parent.meta.get("redirect_urls"):
-        return request
-    bare = copied(request)
-    for key in _REDIRECT_KEYS:
-        bare.meta.pop(key, None)
-    return bare
+    if urls and parent is not None and request.url != parent.url and urls == parent.meta.get("redirect_urls"):
+        for key in _REDIRECT_KEYS:
+            request.meta.pop(key, None)
 
 
-MAX_REFERER_BYTES = 2048
-"""A longer Referer is stored as its origin."""
-_origin_of = re.compile(rb"(https?://)(?:[^/?#]*@)?([^/?#@]{1,300})(?=[/?#])", re.IGNORECASE).match
-
-
-def with_short_referer(request: Request) -> Request:
-    """Return *request* with no more than the origin of a long Referer, or none; never modifies it.
+def has_long_referer(headers: Headers) -> bool:
+    """Tell whether the Referer is too long to be stored with each link.
 
     A page may have a URL of many kB and tens of thousands of links: each of these has that URL as Referer.
     """
-    referers = dict.get(request.headers, b"Referer")
-    if not referers or sum(map(len, referers)) <= MAX_REFERER_BYTES:
-        return request
-    short = copied(request)
-    origin = _origin_of(referers[-1])
-    if origin:
-        short.headers[b"Referer"] = origin[1] + origin[2] + b"/"
-    else:
-        del short.headers[b"Referer"]
-    return short
+    referers: list[bytes] = dict.get(headers, b"Referer") or []
+    return sum(map(len, referers)) > MAX_REFERER_BYTES
+
+
+def shorten_referer(request: Request) -> None:
+    """Leave no more than the origin of a long Referer, or nothing."""
+    if has_long_referer(request.headers):
+        origin = _origin_of(request.headers[b"Referer"] or b"")
+        if origin:
+            request.headers[b"Referer"] = origin[1] + origin[2] + b"/"
+        else:
+            del request.headers[b"Referer"]

@@ -32,7 +32,7 @@ from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import Lease
-from scrapy_dq.frontier.moves import Put
+from scrapy_dq.frontier.moves import Bury, Ending, Fail, Put, Release, Return
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError
@@ -58,7 +58,7 @@ _SDK_LOGGERS = (
 class Tracing:
     """Where spans go: to the provider that the program has set, else by OTLP as OTEL_* variables say."""
 
-    def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes | None]) -> None:
+    def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes]) -> None:
         """*lease_of* returns the entry id of a request in progress."""
         self.crawler = crawler
         self.crawl = printable(config.crawl, 200)
@@ -138,44 +138,28 @@ class TracedWorker(Worker):
         self._not_answered(entry_id)
         super().downloaded(entry_id)
 
-    def ack(self, entry_id: bytes) -> None:
-        super().ack(entry_id)
-        self._settled(self._traced.pop(entry_id, None), "ack", entry_id)
-
-    def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
-        super().again(entry_id, payload, priority, start, wait_s)
-        self._settled(self._traced.pop(entry_id, None), "again", entry_id)
-
-    def fail(self, entry_id: bytes, reason: str, label: str) -> None:
-        super().fail(entry_id, reason, label)
-        self._settled(self._traced.pop(entry_id, None), "fail", entry_id, reason)
-
-    def bury(self, entry_id: bytes, reason: str) -> None:
-        super().bury(entry_id, reason)
-        self._settled(self._traced.pop(entry_id, None), "bury", entry_id, "bury")
-
-    def release(self, entry_id: bytes) -> None:
-        super().release(entry_id)
-        # It stays: its callback may go on, and what that yields belongs to the trace.
-        self._settled(self._traced.get(entry_id), "release", entry_id)
+    def _settle(self, move: Ending | Return) -> None:
+        super()._settle(move)
+        # After a release it stays: its callback may go on, and what that yields belongs to the trace.
+        of = self._traced.get if isinstance(move, Release) else self._traced.pop
+        lease = of(move.entry_id, None)
+        if lease is None or not lease.is_recording():
+            return
+        how = type(move).__name__.lower()
+        self._not_answered(move.entry_id)
+        _end(self._span(how, "settle", SpanKind.CLIENT, lease, move.entry_id))
+        lease.set_attribute("dq.outcome", how)
+        if isinstance(move, (Fail, Bury)):
+            # No more of the reason: it quotes what the exception does, such as a body, a header, or a URL.
+            lease.set_status(StatusCode.ERROR)
+            lease.set_attribute("error.type", _kind_of(move.reason) if isinstance(move, Fail) else "_OTHER")
+        _end(lease)
 
     def _begin(self, lease: Lease, above: Span | None) -> None:
         span = self._span("lease", "process", SpanKind.CONSUMER, above, lease.entry_id, lease.partition)
         if _sampled(span):
             span.set_attributes({"messaging.client.id": self.id, "dq.attempts": lease.attempts})
             self._traced[lease.entry_id] = span
-
-    def _settled(self, lease: Span | None, how: str, entry_id: bytes, reason: str = "") -> None:
-        if lease is None or not lease.is_recording():
-            return
-        self._not_answered(entry_id)
-        _end(self._span(how, "settle", SpanKind.CLIENT, lease, entry_id))
-        lease.set_attribute("dq.outcome", how)
-        if reason:
-            # No more of the reason: it quotes what the exception does, such as a body, a header, or a URL.
-            lease.set_status(StatusCode.ERROR)
-            lease.set_attribute("error.type", _kind_of(reason))
-        _end(lease)
 
     def _span(
         self,
@@ -211,8 +195,8 @@ class TracedWorker(Worker):
 
     def _download_begins(self, request: Request) -> None:
         entry_id = self._tracing.lease_of(request)
-        lease = None if entry_id is None else self._traced.get(entry_id)
-        if entry_id is None or lease is None:
+        lease = self._traced.get(entry_id)
+        if lease is None:
             return
         parts = urlparse_cached(request)
         method = request.method if request.method in _METHODS else "_OTHER"
@@ -228,7 +212,7 @@ class TracedWorker(Worker):
 
     def _answered(self, response: Response, request: Request) -> None:
         entry_id = self._tracing.lease_of(request)
-        span = None if entry_id is None else self._downloads.pop(entry_id, None)
+        span = self._downloads.pop(entry_id, None)
         if span is not None:
             span.set_attribute("http.response.status_code", response.status)
             if response.status >= 400:

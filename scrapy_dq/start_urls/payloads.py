@@ -30,11 +30,8 @@ class Payloads:
     """Makes requests from start payloads. A payload runs no code but the spider's own."""
 
     def __init__(self, spider: Spider, codec: Codec) -> None:
-        self._spider = spider
         self._codec = codec
-        encoding = getattr(spider, "redis_encoding", None) or "utf-8"
-        own: Callable[[bytes], Any] | None = getattr(spider, "make_request_from_data", None)
-        self._make = own or (lambda data: request_from_data(data, encoding))
+        self._make: Callable[[bytes], Any] = getattr(spider, "make_request_from_data", request_from_data)
 
     @staticmethod
     def is_fed(payload: bytes) -> bool:
@@ -90,18 +87,14 @@ def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
     if not text.startswith(("{", "[", '"')):
         if "://" not in text:
             raise NoRequest(f"{text[:100]!a} is neither a URL nor a JSON object")
-        return Request(_with_short_host(text), dont_filter=True)
-    try:
-        asked = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NoRequest(f"it begins like JSON but is invalid ({error})") from error
-    if not isinstance(asked, dict):
-        raise NoRequest(f"its JSON is a {type(asked).__name__}, not an object")
+        _checked(check_host, text)
+        return Request(text, dont_filter=True)
+    asked = object_in(text)
     url = _taken(asked, "url", str, None)
     if not url:
         raise NoRequest('its JSON has no "url"')
-    _with_short_host(url)
-    method = _method(_taken(asked, "method", str, "GET").upper())
+    _checked(check_host, url)
+    method = _checked(attributes.method, _taken(asked, "method", str, "GET").upper())
     meta = _taken(asked, "meta", dict, {})
     _check_meta(meta)
     if not asked:
@@ -110,19 +103,22 @@ def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
     return FormRequest(url, method=method, meta=meta, formdata=form, dont_filter=True)
 
 
-def _with_short_host(url: str) -> str:
+def object_in(text: str) -> dict[str, Any]:
+    """Return the object that JSON describes; raise NoRequest if there is none."""
     try:
-        check_host(url)
-    except Unfit as unfit:
-        raise NoRequest(unfit.reason) from unfit
-    return url
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoRequest(f"it begins like JSON but is invalid ({error})") from error
+    if not isinstance(found, dict):
+        raise NoRequest(f"its JSON is a {type(found).__name__}, not an object")
+    return found
 
 
-def _method(name: str) -> str:
+def _checked(check: Callable[[Any], Any], value: Any, where: str = "") -> Any:
     try:
-        return attributes.method(name)
+        return check(value)
     except Unfit as unfit:
-        raise NoRequest(unfit.reason) from unfit
+        raise NoRequest(f"{where}{unfit.reason}") from unfit
 
 
 def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
@@ -136,10 +132,7 @@ def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 def _check_meta(meta: dict[str, Any]) -> None:
     # Also without what DQ_TYPES lists: that is for requests which the project itself makes.
-    try:
-        _UNTRUSTED_META(meta)
-    except Unfit as unfit:
-        raise NoRequest(f'its "meta": {unfit.reason}') from unfit
+    _checked(_UNTRUSTED_META, meta, 'its "meta": ')
     for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
         due = meta.get(key)
         if isinstance(due, (int, float)) and due > latest:

@@ -15,9 +15,9 @@ from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
 from scrapy_dq.frontier.wire import pack_tally
 from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.repeated import Repeated
 
 logger = logging.getLogger(__name__)
 LONGEST_NAME = 500
@@ -119,11 +119,12 @@ class Tally:
         self._inc_value = inc_value
         self._counts: dict[str, int] = {}
 
-    def __call__(self, name: str) -> None:
-        """Add 1 to the stat *name*, in the next turn."""
+    def __call__(self, *names: str) -> None:
+        """Add 1 to each of these stats, in the next turn."""
         if not self._counts:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._counts[name] = self._counts.get(name, 0) + 1
+        for name in names:
+            self._counts[name] = self._counts.get(name, 0) + 1
 
     def flush(self) -> None:
         """Pass on what was counted, at once."""
@@ -155,20 +156,7 @@ class StatsSharing:
         self._number = 0
         self._unanswered: bytes | None = None
         self._turn = asyncio.Lock()
-        self._telling = asyncio.create_task(self._tell_on(), name=f"scrapy-dq stats {worker.id}")
-
-    async def _tell_on(self) -> None:
-        while True:
-            await asyncio.sleep(EVERY_S)
-            try:
-                await self.tell()
-            except FrontierUnavailable:
-                pass  # the worker reports outages; the same tally is sent again
-            except FrontierError as error:
-                logger.error("Stats are not shared any more: %s", error)
-                return
-            except Exception:
-                logger.exception("Unexpected error while stats were shared; trying again")
+        self._telling = Repeated("Stats are not shared", self.tell, EVERY_S)
 
     async def tell(self) -> None:
         """Send all that has been counted so far.
@@ -194,10 +182,4 @@ class StatsSharing:
 
     async def end(self) -> None:
         """Send a last tally, within LAST_S, and stop."""
-        self._telling.cancel()
-        try:
-            await asyncio.wait_for(self.tell(), LAST_S)
-        except (FrontierError, asyncio.TimeoutError) as error:
-            logger.debug("The last tally was not answered: %r", error)
-        except Exception:
-            logger.exception("Unexpected error in the last tally")  # the worker has to leave in any case
+        await self._telling.once_more(LAST_S)

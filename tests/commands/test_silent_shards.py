@@ -236,7 +236,7 @@ def test_the_checks_end_if_redis_py_forgets_the_cancel(monkeypatch: pytest.Monke
         monitor = side_tasks.HealthMonitor([client], "target", embedded=False)
         await asked.wait()
         monitor.stop()
-        await monitor._task
+        await monitor._checks._task
 
     asyncio.run(look())
 

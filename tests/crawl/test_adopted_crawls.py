@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections import Counter
 from typing import Any
@@ -17,18 +16,6 @@ from support.tree_spider import spider_source
 from support.waiting import wait_until
 
 PAGES = 150
-COUNTING_SPIDER = """\
-from support.scrapy_redis_crawl import MeshSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(MeshSpider):
-    name = SPIDER_NAME
-
-    def parse(self, response):
-        yield from super().parse(response)
-        self.state["pages"] = self.state.get("pages", 0) + 1
-"""
 
 
 @pytest.mark.parametrize("queue", ["PriorityQueue", "FifoQueue", "LifoQueue"])
@@ -97,29 +84,6 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     assert re.search(r"^dead letters +0$", adopted.stdout, re.MULTILINE)
     settings = travels(project) if queue == "MarshalFifoSQLiteQueue" else {}
     assert_ends_complete(project, site, half, starts=3, settings=settings)
-
-
-def test_the_state_of_a_spider_goes_on_in_the_worker_that_has_its_jobdir(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
-    """Workers share none: it stays where it is, and the command says so."""
-    site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
-    given = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4}
-    project = make_project(
-        [site.start_url], redis_url=start_redis().url, spider=COUNTING_SPIDER, settings=given
-    )
-    jobdir = project.folder / "job"
-    interrupt(project, site, {**PLAIN, "JOBDIR": str(jobdir)}, 0.2)
-    before = project.count("done").total()
-    assert pickle.loads((jobdir / "spider.state").read_bytes()) == {"pages": before}
-    adopted = run_dq(project, "adopt", project.name, "--jobdir", str(jobdir))
-    assert "with JOBDIR set, a worker still loads it" in " ".join(adopted.stdout.split())
-    project.run_to_end(settings={"JOBDIR": str(jobdir)})
-    pages = project.count("done").total()
-    assert before < PAGES <= pages
-    assert pickle.loads((jobdir / "spider.state").read_bytes()) == {"pages": pages}
 
 
 def travels(project: Project) -> dict[str, Any]:

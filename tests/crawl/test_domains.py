@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -69,62 +68,25 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     assert sum(worker.stats.get("dq/acked", 0) > 0 for worker in project.workers) >= 2
 
 
-def test_all_workers_together_keep_the_concurrency_of_a_domain(
-    redis_server: RedisServer, make_project: MakeProject, start_domains: StartDomains
-) -> None:
-    """Four workers have 16 slots each; a domain never sees more than two requests at once."""
-    site = start_domains(count=5, pages=40, latency_s=0.1)
-    settings = {**QUICK, "DQ_DOMAIN_CONCURRENCY": 2}
-    project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
-
-    crawl(project, 4)
-
-    log = site.log()
-    assert_each_once(site, log)
-    assert max(asked.at_once for asked in log) == 2
-
-
-def test_a_worker_keeps_scrapys_own_concurrency_of_a_domain(
-    redis_server: RedisServer, make_project: MakeProject, start_domains: StartDomains
-) -> None:
-    """CONCURRENT_REQUESTS_PER_DOMAIN holds, also where Scrapy's downloader lets a burst through."""
-    site = start_domains(count=3, pages=40, latency_s=0.05)
-    settings: dict[str, Any] = {**QUICK, "CONCURRENT_REQUESTS_PER_DOMAIN": 2}
-    project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
-
-    crawl(project, 1)
-
-    log = site.log()
-    assert_each_once(site, log)
-    assert max(asked.at_once for asked in log) == 2
-
-
-@pytest.mark.parametrize("how", [{}, {"status": 503, "date": 1}], ids=["429, seconds", "503, a date"])
-def test_all_workers_stay_away_while_a_site_asks_for_it(
-    how: dict[str, Any],
+@pytest.mark.parametrize(
+    ("workers", "limit"), [(4, "DQ_DOMAIN_CONCURRENCY"), (1, "CONCURRENT_REQUESTS_PER_DOMAIN")]
+)
+def test_a_domain_never_sees_more_requests_at_once(
     redis_server: RedisServer,
     make_project: MakeProject,
     start_domains: StartDomains,
+    workers: int,
+    limit: str,
 ) -> None:
-    """One worker sees Retry-After: 5, all are notified and wait until the time is over."""
-    site = start_domains(count=2, pages=500)
-    asking, other = site.domains.quick_hosts
-    project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK)
-    project.start_workers(2)
-    site.wait_for(100, asking, timeout_s=30)
-    site.throttle(asking, 5, **how)
-    assert project.wait(90) == ["finished"] * 2
+    """Of four workers with 16 slots each; nor where Scrapy's downloader lets a burst through."""
+    site = start_domains(count=5, pages=40, latency_s=0.1)
+    project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK | {limit: 2})
 
-    hosts = by_host(site.log())
-    (refused,) = [asked for asked in hosts[asking] if asked.status != 200]
-    later = [asked.at_s - refused.at_s for asked in hosts[asking] if asked.at_s > refused.at_s]
-    # What was under way, or leased before the notice, still comes; then nothing. A date has whole seconds.
-    away_s = 4.9 if not how else 3.9
-    assert sum(gap < away_s for gap in later) < 100
-    assert not [gap for gap in later if 3 < gap < away_s]
-    assert len({asked.target for asked in hosts[asking] if asked.status == 200}) == 500
-    assert any(0.2 < asked.at_s - refused.at_s < 4 for asked in hosts[other]), "the other goes on"
-    assert sum(worker.stats.get("dq/retry_after", 0) for worker in project.workers) == 1
+    crawl(project, workers)
+
+    log = site.log()
+    assert_each_once(site, log)
+    assert max(asked.at_once for asked in log) == 2
 
 
 def test_a_site_that_was_fast_and_is_silent_delays_no_other(

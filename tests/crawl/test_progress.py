@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 from support.given import MakeProject, StartRedis, StartSite
-from support.tree_spider import spider_of
-from support.waiting import wait_until
 
 
 def test_the_progress_of_all_workers_is_logged(
@@ -35,33 +33,3 @@ def test_the_progress_of_all_workers_is_logged(
         last.append(done[-1])
     # The count is the crawl's, not the worker's own.
     assert max(last) > min(worker.stats["dq/acked"] for worker in (first, second))
-
-
-WAITING = spider_of("""
-    async def start(self):
-        yield scrapy.Request(self.start_urls[0], self.leaf, dont_filter=True)
-        while not Path("go").exists():
-            await asyncio.sleep(0.02)
-
-    def leaf(self, response):
-        pass
-""")
-
-
-def test_a_start_that_continues_is_named(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
-    """With nothing left to do, it is what the crawl waits for."""
-    project = make_project(
-        [start_site(pages=1).start_url],
-        redis_url=start_redis(appendonly=True).url,
-        spider=WAITING,
-        settings={"LOGSTATS_INTERVAL": 0.2},
-    )
-    worker = project.start_worker()
-    line = "1 done, 0 waiting, 0 in flight, 1 worker; start() still runs here"
-    wait_until(lambda: line in worker.text, "it is logged", 30)
-    (project.folder / "go").touch()
-    assert project.wait() == ["finished"]

@@ -19,7 +19,7 @@ from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.embedded.directory import PID, RedisDirectory
 from scrapy_dq.frontier import peek
 from support import stored
-from support.given import MakeProject, StartRedis, StartSite
+from support.given import MakeProject, StartSite
 from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
@@ -31,15 +31,6 @@ NEW_LINK = spider_of("""
         yield from super().parse(response)
         if self.new:
             yield response.follow(self.new)
-""")
-
-RENAMED = spider_of("""
-    def parse(self, response):
-        for request in super().parse(response):
-            yield request.replace(callback=self.parse_it) if isinstance(request, scrapy.Request) else request
-
-    def parse_it(self, response):
-        yield from super().parse(response)
 """)
 
 
@@ -132,46 +123,6 @@ def test_a_named_run_is_crawled_once(plant: Plant) -> None:
     assert "new run 1" in next_day.text
     assert project.count("done") == dict.fromkeys(site.paths, 2)
     assert key_names(redis, project.name) == {"meta"}
-
-
-def test_dead_letters_outlive_their_run(plant: Plant) -> None:
-    """Entries whose callback was renamed while they waited are set aside; the run ends, and they stay."""
-    redis, _, project = plant(spider=RENAMED, pages=5, fan_out=4, latency_s=0.3)
-    project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": 1, "CONCURRENT_REQUESTS": 1})
-    module = project.folder / "tree_project" / "spiders" / "spider.py"
-    done = project.count("done")
-    module.write_text(RENAMED.replace("parse_it", "parse_this"))
-
-    last = project.run_worker()
-    assert last.close_reason == "unserved", last.text
-    assert "Traceback" not in last.text
-    assert project.count("done") == done
-    assert key_names(redis, project.name) == {"meta", "dead", "decliners", "seen", "seeds"}
-    with connect_url(redis.url) as client:
-        assert peek(client, project.name).census.dead == 5 - len(done)
-
-
-def test_crawls_of_different_names_do_not_touch_each_other(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
-    """One spider crawls twice at once under two DQ_CRAWL names, one the start of the other: both complete."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=20)
-    short, long = f"{site.port}", f"{site.port}:*"
-    project = make_project([site.start_url, site.url("/slow?s=3")], redis_url=redis.url)
-    slow = project.start_worker(settings={"DQ_CRAWL": long})
-    slow.wait_for_log(f"Crawl '{long}'")
-    quick = project.run_to_end(settings={"DQ_CRAWL": short, "START_URLS": site.start_url})
-    assert set(project.count("done", pids=[quick.pid])) == site.paths
-    assert key_names(redis, short) == {"meta"}
-    assert "meta" in key_names(redis, long)
-
-    slow.wait()
-
-    assert slow.close_reason == "finished"
-    assert project.count("done", pids=[slow.pid]) == dict.fromkeys(site.paths | {"/slow?s=3"}, 1)
 
 
 @pytest.fixture

@@ -50,39 +50,6 @@ LINK_BACK = spider_of(
     bases="GatheredSpider",
 )
 
-VALUES = spider_of(
-    """
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        pages = Pages()
-        pages.spider = self
-        self.page = pages.parse
-
-    async def seeds(self):
-        async for request in super().seeds():
-            values = {"seen": defaultdict(list, a=[1]), "counts": Counter("ab"), "last": deque([1], 5)}
-            values |= {"sku": Sku("x"), "status": HTTPStatus.OK}
-            yield request.replace(callback=self.page, meta={**request.meta, **values})
-
-
-class Sku(str):
-    pass
-
-
-class Pages:
-    def parse(self, response):
-        meta = response.meta
-        kinds = [type(meta["sku"]), meta["seen"].default_factory, type(meta["counts"]), type(meta["last"])]
-        assert kinds == [Sku, list, Counter, deque], kinds
-        self.spider.record("done", f"{meta['sku']} {meta['status'].name} {meta['last'].maxlen}")
-""",
-    bases="GatheredSpider",
-    before="""
-from collections import Counter, defaultdict, deque
-from http import HTTPStatus
-""",
-)
-
 INTERRUPTED = spider_of("""
     async def start(self):
         number = 0
@@ -150,22 +117,6 @@ def test_start_requests_are_run_once_per_run(
     assert site.hits() == expected
     known = sum(worker.stats.get("dq/seeds/known", 0) for worker in started)
     assert known == (workers - times) * 50
-
-
-def test_start_requests_with_values_of_the_standard_library_are_run_once(
-    start_redis: StartRedis,
-    start_site: StartSite,
-    make_project: MakeProject,
-) -> None:
-    """So are requests with a callback of another object, and with the project's own subclass of str."""
-    redis = start_redis(appendonly=True)
-    site = start_site(pages=1)
-    urls = [site.url(f"/seed?s=0&n={number}") for number in range(4)]
-    project = make_project(urls, redis_url=redis.url, spider=VALUES)
-    for worker in crawl(project, 2):
-        assert worker.stats.get("dq/unencodable", 0) == 0
-    assert project.count("done") == {"x OK 5": 4}
-    assert sum(site.hits().values()) == 4
 
 
 def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(

@@ -89,19 +89,6 @@ def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(p
     assert project.count("done") == {"/work?s=0": 2, "/late?s=3": 1, "/down?s=3&status=503": 1}
 
 
-def test_a_worker_that_closes_by_itself_leaves_all_to_the_others(plant: Plant) -> None:
-    """CLOSESPIDER_PAGECOUNT closes one of two workers; the other continues as if nothing had happened."""
-    _, site, project = plant(spider=GATHERED, pages=150, latency_s=0.1)
-    other = project.start_worker()
-    limited = project.start_worker(settings={"CLOSESPIDER_PAGECOUNT": 10})
-    let_go(project)
-
-    assert wait_all([limited, other]) == ["closespider_pagecount", "finished"]
-
-    assert len(project.count("done", pids=[limited.pid])) >= 10
-    assert project.count("done") == dict.fromkeys(site.paths, 1)
-
-
 def test_a_close_without_redis_ends_and_loses_nothing(plant: Plant) -> None:
     """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR.
 

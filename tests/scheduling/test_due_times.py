@@ -147,20 +147,6 @@ def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree
     assert project.count() == {"/later?s=0": 1}
 
 
-def test_a_delayed_local_request_dies_with_its_worker_and_its_parent_brings_it_back(
-    begin: Tree, look: Look
-) -> None:
-    """Its parent is in flight as long as it waits."""
-    site, project = begin(spider('request("/later?s=0", dq_delay=1, dq_local=True)'))
-    first = project.start_worker()
-    wait_until(lambda: site.hits()["/root?s=0"], "the parent is crawled", 20)
-    assert look(project).census.done == 0
-    first.kill()
-    assert not site.hits()["/later?s=0"]
-    project.run_to_end(timeout_s=20)
-    assert site.hits() == {"/root?s=0": 2, "/later?s=0": 1}
-
-
 @pytest.mark.parametrize("through", ["command line", "settings"])
 def test_a_backoff_delays_retries_and_not_redirects(begin: Tree, through: str, prompt_s: Prompt) -> None:
     """Twice as long each time, up to its cap, of which a half is jitter; off by default."""

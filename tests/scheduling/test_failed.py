@@ -358,9 +358,7 @@ NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
     [
         ({}, {"/error": "HTTP 500"}),
         ({"HTTPERROR_ALLOW_ALL": True}, {}),
-        ({"HTTPERROR_ALLOWED_CODES": [500]}, {}),
         ({"SPIDER_MIDDLEWARES": NO_HTTPERROR}, {}),
-        ({"RETRY_HTTP_CODES": [404]}, {"/not-found": "HTTP 404"}),
         ({"RETRY_HTTP_CODES": []}, {}),
         ({"RETRY_HTTP_CODES": ["404", 500]}, {"/error": "HTTP 500", "/not-found": "HTTP 404"}),
     ],

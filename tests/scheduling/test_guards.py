@@ -64,10 +64,10 @@ def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
     """A page that two workers download, one of them declared dead, becomes one redirect: it has one id."""
     ids = []
     for latency in (b"0.1", b"0.2"):
-        admissions = Admissions(RequestFingerprinter().fingerprint, lambda request: False, True)
+        admissions = Admissions(RequestFingerprinter().fingerprint, True)
         redirect = scrapy.Request("http://localhost/target", dont_filter=True)
         payload = b"payload with a latency of " + latency
-        ids.append(admissions.of(redirect, None, b"p" * 12, payload, followed=True))
+        ids.append(admissions.of(redirect, None, b"p" * 12, payload, seed=False, followed=True))
     assert ids[0] == ids[1]
 
 
@@ -76,10 +76,10 @@ def test_a_request_is_the_same_whenever_it_is_due(start: bool) -> None:
     """A page that polls itself after a delay with jitter, and is killed at it, must not do so twice then."""
 
     def token(delay: float) -> bytes:
-        admissions = Admissions(RequestFingerprinter().fingerprint, lambda request: start, True)
+        admissions = Admissions(RequestFingerprinter().fingerprint, True)
         meta = {"dq_delay": delay, "dq_not_before": 1e9 + delay}
         request = scrapy.Request("http://localhost/", dont_filter=True, meta=meta)
-        return admissions.of(request, None, b"p" * 12, b"payload", followed=False).token
+        return admissions.of(request, None, b"p" * 12, b"payload", seed=start, followed=False)[2]
 
     assert token(60) == token(61.5)
 
@@ -112,13 +112,13 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
-    admissions = Admissions(lambda request: b"", lambda request: False, True)
+    admissions = Admissions(lambda request: b"", True)
     admissions.remember(b"fingerprint", 0)
     scheduler._storing = Mock(admissions=admissions)
     session = Session.__new__(Session)
     session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen
     session.outbox_lost(parentless)
-    assert not admissions.known(b"fingerprint")
+    assert admissions.sent_as(b"fingerprint") is None
     assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 
@@ -142,7 +142,7 @@ def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Tre
     _, project = begin(TOO_LATE)
     worker = project.run_to_end(timeout_s=20)
     assert project.count("accepted") == {"False": 2}
-    assert worker.text.count("and all later requests are dropped: this worker has left the crawl") == 1
+    assert worker.text.count("is dropped: this worker has left the crawl") == 1
 
 
 # The child is not yielded: nothing tells who its parent is.

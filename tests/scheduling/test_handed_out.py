@@ -16,7 +16,6 @@ SPIDER = spider_of(
 
     def first(self, response):
         self.record("done", response.url[-len("n=0"):] if "&replaced" not in response.url else "replaced")
-        assert "dq_handed_out" not in response.meta
         yield response.follow(response.url + "&child=1", self.second, dont_filter=True, meta=response.meta)
 
     def second(self, response):

@@ -58,32 +58,23 @@ def test_a_dq_local_request_stays_in_its_worker(tree: Tree) -> None:
     assert "dq/unencodable" not in workers[0].stats
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_a_login_that_only_one_worker_has_is_reported_once(tree: Tree, local: bool) -> None:
-    """An ordinary login is sent once per run: the other worker fetches its pages without the cookie."""
-    login = """\
-import asyncio
-from pathlib import Path
-import scrapy
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(TreeSpider):
-    name = SPIDER_NAME
-
+ENTER = spider_of("""
     async def start(self):
         self.record("began", "/")
         while Path(self.settings["RECORD_PATH"]).read_text().count("began ") < 2:
             await asyncio.sleep(0.02)
-        url = self.start_urls[0].replace("/p/0", "/enter?s=0&cookie=id=1")
-        yield scrapy.FormRequest(
-            url, self.signed_in, formdata={"user": "me"}, meta={"dq_local": LOCAL} if LOCAL else {}
-        )
+        url, local = self.start_urls[0].replace("/p/0", "/enter?s=0&cookie=id=1"), self.settings["LOCAL"]
+        yield scrapy.FormRequest(url, self.signed_in, formdata={"user": "me"}, meta={"dq_local": local})
 
     def signed_in(self, response):
         yield scrapy.Request(self.start_urls[0], self.parse)
-"""
-    _, project = tree(spider=login.replace("LOCAL", str(local)), pages=30)
+""")
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_login_that_only_one_worker_has_is_reported_once(tree: Tree, local: bool) -> None:
+    """An ordinary login is sent once per run: the other worker fetches its pages without the cookie."""
+    _, project = tree(spider=ENTER, settings={"LOCAL": local}, pages=30)
     workers = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
     said = [line for worker in workers for line in worker.text.splitlines() if "docs/logins.md" in line]
@@ -128,44 +119,6 @@ def test_a_chain_of_local_requests_does_not_stay_in_memory(tree: Tree) -> None:
     _, project = tree(spider=CHAIN, pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("alive") == {"few": 1}
-
-
-PICKY = spider_of("""
-    at_work = yielded = False
-
-    async def start(self):
-        for callback in (self.with_child, self.without):
-            yield scrapy.Request(self.start_urls[0] + f"/{callback.__name__}?s=0", callback)
-
-    async def with_child(self, response):
-        while not self.at_work:
-            await asyncio.sleep(0.02)
-        yield response.follow("/bad?s=60", self.parse)
-        self.yielded = True
-
-    async def without(self, response):
-        self.at_work = True
-        while not self.yielded:
-            await asyncio.sleep(0.02)
-
-
-class Picky:
-    def fingerprint(self, request):
-        if "bad" in request.url:
-            raise ValueError("on purpose")
-        return request.url.encode()
-""")
-
-
-def test_only_its_own_page_waits_for_a_request_that_cannot_be_classified(begin: Tree, look: Look) -> None:
-    """A page of such links, each of which takes its time, must not hold all others that are at work."""
-    settings = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Picky"}
-    site, project = begin(PICKY, settings=settings)
-    worker = project.start_worker()
-    wait_until(lambda: site.hits()["/bad?s=60"], "the child is under way", 20)
-    wait_until(lambda: look(project).census.done == 1, "the other page is settled", 20)
-    assert look(project).census.in_flight == 1
-    worker.kill()
 
 
 AGAIN = spider_of("""

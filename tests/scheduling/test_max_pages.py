@@ -66,11 +66,3 @@ def test_workers_of_several_shards_crawl_little_more(crawl: tuple[TreeSite, Proj
     project.wait()
     assert {worker.close_reason for worker in workers} == {"max_pages"}
     assert 25 <= sum(site.hits().values()) <= len(workers) * 25
-
-
-def test_what_cannot_be_kept_is_refused(crawl: tuple[TreeSite, Project]) -> None:
-    site, project = crawl
-    worker = project.start_worker(settings={"DQ_MAX_PAGES": -1})
-    worker.wait()
-    assert "DQ_MAX_PAGES = '-1': expected 0 to" in worker.text
-    assert not site.hits()

@@ -37,60 +37,6 @@ POLLING = spider_of("""
             yield response.request
 """)
 
-SIGNED = spider_of("""
-    class Signed(scrapy.Request):
-        def __init__(self, url, headers=None, priority=0, **more):
-            headers = {} if headers is None else headers
-            headers["X-Signature"] = "text"
-            super().__init__(url, headers=headers, priority=priority + 10, **more)
-
-    def parse(self, response):
-        yield self.Signed(response.urljoin("/signed?s=0"), callback=self.signed)
-
-    def signed(self, response):
-        self.record("done", f"{response.request.priority} {response.request.headers['X-Signature'].decode()}")
-""")
-
-JARS = spider_of("""
-    async def start(self):
-        yield scrapy.Request(self.start_urls[0], dont_filter=True)
-
-    def parse(self, response):
-        for jar in range(3):
-            yield scrapy.Request(
-                response.urljoin("/same?s=0"), self.same, dont_filter=True, cb_kwargs={"jar": jar}
-            )
-
-    def same(self, response, jar):
-        self.record("done", f"jar-{jar}")
-""")
-
-
-LONG_HOST = spider_of("""
-    def parse(self, response):
-        letters = "".join(map(chr, range(0x4E00, 0x4E00 + 1_100)))
-        yield scrapy.Request(f"http://{letters}/", self.leaf)
-        yield scrapy.Request(response.urljoin("/plain?s=0"), self.leaf)
-""")
-
-
-def test_a_constructor_that_modifies_its_headers_runs_again_in_the_worker(tree: Tree) -> None:
-    """The request is stored and sent as the callback yielded it."""
-    _, project = tree(spider=SIGNED, pages=1)
-    worker = project.run_to_end(timeout_s=30)
-    assert project.count("done") == {"10 text": 1}
-    assert worker.stats.get("dq/unencodable", 0) == 0
-
-
-def test_a_host_that_is_longer_than_any_is_dropped(tree: Tree) -> None:
-    """Before its fingerprint, which would take seconds of the worker; nobody could send it."""
-    _, project = tree(spider=LONG_HOST, pages=1)
-    worker = project.run_to_end(timeout_s=30)
-    assert project.count() == {"/plain?s=0": 1}
-    assert "is dropped: its host has more than 1,000 characters" in worker.text
-    assert worker.stats.get("dq/failed", 0) == 0
-
-
 TIMELESS = spider_of("""
     def parse(self, response):
         letters = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
@@ -146,33 +92,6 @@ def test_a_local_request_may_yield_itself_again(tree: Tree) -> None:
     assert worker.stats["dq/acked"] == 1
 
 
-def test_unfiltered_children_that_differ_in_more_than_the_page_stay_separate(tree: Tree) -> None:
-    """Three requests for one URL, distinguished by their arguments: all three are crawled."""
-    _, project = tree(spider=JARS, pages=1)
-    assert project.run_worker(timeout_s=30).close_reason == "finished"
-    assert project.count() == dict.fromkeys(["jar-0", "jar-1", "jar-2"], 1)
-
-
-REFERERS = spider_of("""
-    def parse(self, response):
-        for path in ("/p/0?s=0&x=" + "x" * 1000, "/p/0?s=0&x=" + "x" * 3000):
-            yield response.follow(path, self.page)
-
-    def page(self, response):
-        yield response.follow(f"/leaf?s=0&{len(response.url)}", self.leaf)
-
-    def leaf(self, response):
-        self.record("referer", response.request.headers["Referer"].decode())
-""")
-
-
-def test_a_long_referer_is_stored_as_its_origin(tree: Tree) -> None:
-    """As browsers send it: else each of 20,000 links of a page would carry the 16 kB of its URL."""
-    site, project = tree(spider=REFERERS, settings={"URLLENGTH_LIMIT": 5000}, pages=1)
-    project.run_to_end(timeout_s=20)
-    assert set(project.count("referer")) == {site.url("/p/0?s=0&x=" + "x" * 1000), site.url("/")}
-
-
 COOKIES = spider_of("""
     custom_settings = {"RETRY_TIMES": 1, "DOWNLOADER_MIDDLEWARES": {"tree_project.spiders.spider.Baker": 750}}
 
@@ -202,33 +121,6 @@ def test_the_cookies_of_a_site_are_not_stored_with_each_retry(redis_url: str, tr
     records = client.lrange(keys.prefix(project.name) + "failed", 0, -1)
     client.close()
     assert [(len(record) < 2_000, b"retry_times" in record) for record in records] == [(True, True)]
-
-
-LINK_TEXTS = spider_of(
-    """
-    rules = [Rule(LinkExtractor(), "leaf", process_links="lengthen")]
-
-    def lengthen(self, links):
-        for n, link in enumerate(links):
-            link.text = f"{n}" * (998 + n)
-        return links
-
-    def leaf(self, response):
-        self.record("done", response.meta["link_text"])
-""",
-    bases="CrawlSpider, TreeSpider",
-    before="""
-from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule
-""",
-)
-
-
-def test_a_long_text_of_a_link_is_cut(tree: Tree) -> None:
-    """Links within each other would store the same text once for each, as long as a page may be."""
-    _, project = tree(spider=LINK_TEXTS, pages=5, fan_out=4)
-    project.run_to_end(timeout_s=20)
-    assert project.count() == dict.fromkeys(["0" * 998, "1" * 999, "2" * 1000, "3" * 1000], 1)
 
 
 SCHEMES = spider_of("""
@@ -307,25 +199,3 @@ def test_a_scheme_that_is_listed_is_stored(tree: Tree) -> None:
     assert worker.stats["dq/scheme_dropped"] == 1
     assert "ftp" in worker.text.lower()
     assert "s3cret" not in worker.text
-
-
-REDIRECTED = spider_of("""
-    def parse(self, response):
-        yield response.follow("/from?to=/p/3", self.redirected)
-
-    def redirected(self, response):
-        self.record("page", str(len(response.meta["redirect_urls"])))
-        yield response.follow("/leaf?flaky=1", self.leaf, meta=response.meta)
-        yield response.follow("/leaf?to=/p/4", self.leaf, meta=response.meta)
-
-    def leaf(self, response):
-        self.record("leaf", str(len(response.meta.get("redirect_urls", ()))))
-""")
-
-
-def test_the_redirects_to_a_page_are_not_stored_with_each_of_its_links(tree: Tree) -> None:
-    """Though its spider passes on `response.meta`; their own are."""
-    _, project = tree(spider=REDIRECTED, pages=5)
-    project.run_to_end(timeout_s=30)
-    assert project.count("page") == {"1": 1}
-    assert project.count("leaf") == {"0": 1, "1": 1}

@@ -190,36 +190,6 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
     assert errors(worker) == []
 
 
-def test_without_partitions_any_slot_will_do(begin: Tree) -> None:
-    _, project = begin(
-        spider(
-            'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
-            'yield request("127.0.0.1", "/good?s=0")',
-        ),
-        settings={"DQ_PARTITION_BY": "none"},
-    )
-    project.run_to_end(timeout_s=20)
-    assert project.count() == dict.fromkeys(["/long?s=0", "/good?s=0"], 1)
-
-
-def test_a_worker_with_other_partitions_is_refused(tree: Tree, errors: Errors) -> None:
-    """One line that says what differs; the crawl of the others goes on untouched."""
-    site, project = tree(settings={"CONCURRENT_REQUESTS": 2}, pages=80, fan_out=79, latency_s=0.1)
-    first = project.start_worker()
-    wait_until(lambda: project.count().total() > 2, "the first one is under way", 20)
-    other = project.run_worker(settings={"DQ_PARTITION_BY": "none"}, timeout_s=20)
-    assert first.running
-    refusal = errors(other)[0]
-    for words in ("DQ_PARTITION_BY 'slot', this worker has 'none'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START"):
-        assert words in refusal
-    assert project.count(pids=[other.pid]) == {}
-    assert first.wait(30) == 0
-    assert first.close_reason == "finished"
-    assert project.count() == dict.fromkeys(site.paths, 1)
-    # The next run may have others.
-    assert project.run_worker(settings={"DQ_PARTITION_BY": "none"}, timeout_s=20).close_reason == "finished"
-
-
 # Retry-After
 
 
@@ -340,22 +310,3 @@ def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_t
     assert crawled(DQ_SEEN_TTL=0.5) == once | again
     assert crawled() == {"/p/0": 1}
     assert project.count("again") == {"-": 2}
-
-
-@pytest.mark.parametrize("kept", ["without", "with"])
-def test_seen_that_was_kept_otherwise_is_refused(tree: Tree, errors: Errors, kept: str) -> None:
-    """It holds no times, or holds some that this worker cannot read: the message says what it is about."""
-    site, project = tree(settings={"SCHEDULER_PERSIST": True}, pages=3)
-    ttl = {"DQ_SEEN_TTL": 60}
-    first, second, kinds = (ttl, {}, "'expiring', this worker has 'exact'")
-    if kept == "without":
-        first, second, kinds = ({}, ttl, "'exact', this worker has 'expiring'")
-    assert project.run_worker(settings=first, timeout_s=20).close_reason == "finished"
-    hits = site.hits()
-    refused = project.run_worker(settings=second, timeout_s=20)
-    refusal = errors(refused)[0]
-    for words in (kinds, "DQ_SEEN_TTL", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START"):
-        assert words in refusal
-    assert site.hits() == hits
-    project.run_to_end(settings=second | {"SCHEDULER_FLUSH_ON_START": True}, timeout_s=20)
-    assert site.hits() - hits == dict.fromkeys(site.paths, 1)

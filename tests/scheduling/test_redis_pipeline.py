@@ -161,12 +161,6 @@ OWN_ITEMS = spider_of(
 class OwnPipeline(RedisPipeline):
     def item_key(self, item, spider):
         return f"{spider.name}:items:{item['kind']}"
-
-def tagged(item):
-    return b'{"path": "' + item["path"].encode() + b'"}'
-
-def number(item):
-    return 5
 """,
     before="from scrapy_dq import RedisPipeline\n",
 )
@@ -221,21 +215,6 @@ def test_an_item_that_redis_never_takes_fails_alone(tree: Tree, client: redis.Re
         client.config_set("proto-max-bulk-len", before["proto-max-bulk-len"])
     assert stored(client, project.name + ":items").keys() == {*site.paths} - {"/p/3"}
     assert (worker.stats["dq/items/failed"], worker.stats["dq/failed"]) == (1, 1)
-
-
-@pytest.mark.parametrize(("name", "fails"), [("tagged", 0), ("number", 5)])
-def test_a_serializer_of_ones_own_makes_text_or_bytes(
-    tree: Tree, client: redis.Redis, name: str, fails: int
-) -> None:
-    """By its dotted path; anything else that it makes is refused, item by item."""
-    path = f"tree_project.spiders.spider.{name}"
-    _, project = tree(
-        spider=OWN_ITEMS, settings={"ITEM_PIPELINES": PIPELINES, "REDIS_ITEMS_SERIALIZER": path}, pages=5
-    )
-    worker = project.run_to_end(timeout_s=20)
-    assert len(stored(client, project.name + ":items")) == 5 - fails
-    assert worker.text.count("REDIS_ITEMS_SERIALIZER returned a int") == fails
-    client.delete(project.name + ":items")
 
 
 def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(

@@ -6,16 +6,17 @@ import json
 import re
 import signal
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq import RedisSpider
 from scrapy_dq.frontier import keys
 from scrapy_dq.scheduling.intake import MOST_REASONS
+from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.start_urls.keys import patience_s, start_keys_of
 from support.given import Errors, Look, MakeProject, Reasons, StartSite, Tree
 from support.project import Project
 from support.tree_site import TreeSite
@@ -27,12 +28,6 @@ QUICK = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}
 
 def spider(*lines: str) -> str:
     return FED + "".join(f"    {line}\n" for line in lines)
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with connect_url(redis_url, 5.0) as client:
-        yield client
 
 
 @pytest.fixture
@@ -358,26 +353,21 @@ def test_a_plain_spider_waits_for_the_idle_time(tree: Tree, look: Look) -> None:
     assert look(project).phase == "finished"
 
 
-WRONG = {
-    "redis_key = ''": "redis_key (REDIS_START_URLS_KEY) = '': expected a name that is not empty",
-    "redis_key = []": "redis_key (REDIS_START_URLS_KEY) = []: expected a name that is not empty",
-    "redis_key = '%(nmae)s'": "expected a key's name, or several",
-    "redis_start_meta = ['depth']": "redis_start_meta was removed: a start payload may have any meta",
-    "max_idle_time = 'soon'": "max_idle_time of ProjectSpider = 'soon': expected seconds",
-    "max_idle_time = -1": "max_idle_time of ProjectSpider = -1: expected seconds",
-}
-
-
-@pytest.mark.parametrize("line", WRONG)
-def test_an_attribute_that_cannot_be_used_is_reported_before_anything_is_taken(
-    fed: Tree, client: redis.Redis, line: str, look: Look
-) -> None:
-    """One ERROR line, and no crawl."""
-    _, project = fed(line)
-    worker = project.run_worker()
-    assert f"scrapy_dq cannot start: {WRONG[line]}".split("expected")[-1] in worker.text
-    assert "ERROR: scrapy_dq cannot start: " in worker.text
-    assert look(project).phase == "absent"
+@pytest.mark.parametrize(
+    ("attribute", "value", "says"),
+    [
+        ("redis_key", "", "redis_key (REDIS_START_URLS_KEY) = '': expected a name that is not empty"),
+        ("redis_key", [], "redis_key (REDIS_START_URLS_KEY) = []: expected a name that is not empty"),
+        ("redis_key", "%(nmae)s", "expected a key's name, or several"),
+        ("max_idle_time", "soon", "max_idle_time of Fed = 'soon': expected seconds"),
+        ("max_idle_time", -1, "max_idle_time of Fed = -1: expected seconds"),
+    ],
+)
+def test_an_attribute_that_cannot_be_used_is_refused(attribute: str, value: Any, says: str) -> None:
+    spider = type("Fed", (RedisSpider,), {attribute: value})(name="fed")
+    check = patience_s if attribute == "max_idle_time" else start_keys_of
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        check(spider, Config("crawl"))
 
 
 def test_the_server_of_scrapy_redis_is_there(fed: Tree, client: redis.Redis) -> None:
@@ -388,14 +378,6 @@ def test_the_server_of_scrapy_redis_is_there(fed: Tree, client: redis.Redis) -> 
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
     assert client.getdel(key(project) + ":seen") == site.url("/p/8").encode()
-
-
-def test_a_spider_whose_start_raises_closes_all_the_same(fed: Tree, look: Look) -> None:
-    """The run is not finished: the next start() brings the rest."""
-    _, project = fed("async def start(self):", "    raise RuntimeError('no')", "    yield")
-    worker = project.run_worker(timeout_s=40)
-    assert worker.close_reason == "start_error"
-    assert look(project).phase == "open"
 
 
 def test_one_that_takes_no_part_in_its_run_does_not_listen(fed: Tree, client: redis.Redis) -> None:

@@ -244,17 +244,6 @@ def test_a_part_of_a_page_is_fetched_with_it(crawl: Crawl, look: Look, redis_url
     assert look(project).census.delayed <= 2
 
 
-def test_a_part_with_a_policy_of_its_own_does_not_multiply(crawl: Crawl, look: Look) -> None:
-    """Each visit of its page puts one more: were these visited again by themselves, too, all would stay."""
-    site, project = crawl(a=Answer("<a href='/part?unfiltered=1s'>"))
-    site.pages["/part?unfiltered=1s"] = Answer()
-    worker = project.start_worker()
-    visited(site, 5, "/a", "/part?unfiltered=1s")
-    end(worker)
-    assert look(project).census.delayed + look(project).census.waiting <= 3  # and a part that waits
-    assert site.count("/part?unfiltered=1s") <= site.count("/a") + 1
-
-
 @pytest.mark.parametrize("policy", ["fixed:1s", "meta"])
 def test_what_is_fed_is_a_page(crawl: Crawl, look: Look, redis_url: str, policy: str) -> None:
     """Although it is not filtered; with "meta", if it says so."""

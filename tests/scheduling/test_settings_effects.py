@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from support.given import Errors, Look, StartProxy, StartScript, Tree
+from support.given import Look, StartProxy, StartScript, Tree
 from support.project import PLAIN, Project
 from support.tree_spider import spider_of
 from support.waiting import wait_until
@@ -152,17 +152,6 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(tree: Tree
     assert "is appended to" not in worker.text
 
 
-def test_the_http_cache_works(tree: Tree) -> None:
-    """HTTPCACHE_ENABLED: the second run is served from the first one's cache."""
-    site, project = tree(settings={"HTTPCACHE_ENABLED": True}, pages=20)
-    for run in (0, 1):
-        worker = project.run_worker(timeout_s=20)
-        assert f"new run {run}" in worker.text
-    assert worker.stats["httpcache/hit"] == 20
-    assert project.count() == dict.fromkeys(site.paths, 2)
-    assert site.hits() == dict.fromkeys(site.paths, 1)
-
-
 def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(tree: Tree) -> None:
     """DEPTH_PRIORITY = 1 with FIFO queues crawls level by level; other settings without effect are named."""
     _, project = tree(
@@ -240,19 +229,11 @@ reactor.run()
 def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
     begin: Tree, start_script: StartScript
 ) -> None:
-    """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler.
-
-    So it is with the other queues that its start requests may have.
-    """
+    """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler."""
     orders = ("priority-lifo", "priority-fifo", "fifo", "lifo")
     changed = [{"ORDER_NAME": "plain", **PLAIN}]
     for order in orders:
         changed.append({"ORDER_NAME": order, "DQ_ORDER": order, "DQ_CRAWL": f"%(spider)s-{order}"})
-    start_queues = {"start-lifo": "scrapy.squeues.LifoMemoryQueue", "start-shared": None}
-    for name, queue in start_queues.items():
-        start = {"SCHEDULER_START_MEMORY_QUEUE": queue}
-        changed.append({"ORDER_NAME": f"plain-{name}", **PLAIN, **start})
-        changed.append({"ORDER_NAME": name, "DQ_CRAWL": f"%(spider)s-{name}", **start})
     _, project = begin(ORDERED, settings={"CONCURRENT_REQUESTS": 1})
     script = start_script(project, CRAWLERS.format(changed=changed))
     assert script.wait(30) == 0
@@ -271,8 +252,6 @@ def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
     assert paths["priority-fifo"] == by_priority[5] + odd + by_priority[0] + even + by_priority[-1]
     assert paths["fifo"] == starts + yielded
     assert paths["lifo"] == (starts + yielded)[::-1]
-    for name in start_queues:
-        assert paths[name] == paths[f"plain-{name}"] != paths["plain"]
 
 
 TWICE = spider_of(
@@ -301,7 +280,7 @@ def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
     """Two workers each: ours and the default share `seen`; BaseDupeFilter filters nothing, and it is said.
 
     One that cannot log a duplicate filters as well.
-    Ours alone, under Scrapy's scheduler, filters in its process and says so.
+    Ours alone, under Scrapy's scheduler, filters in its process.
     """
     ours = "scrapy_dq.Scheduler"
     cases = {
@@ -327,28 +306,3 @@ def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
     assert project.count("none") == unfiltered | {"/linked-by-all": 2 * sum(unfiltered.values())}
     said = "DUPEFILTER_CLASS = scrapy.dupefilters.BaseDupeFilter: duplicates are not shared between workers"
     assert script.text.count(said) == 2
-    assert script.text.count("scrapy_dq.DupeFilter without scrapy_dq.Scheduler") == 1
-
-
-WRONG = {
-    "an unknown name": (
-        {"DQ_ODER": "fifo"},
-        ("DQ_ODER is not a setting of scrapy_dq", "did you mean DQ_ORDER?"),
-    ),
-    "a number out of its range": ({"DQ_WORKER_TTL": 0.5}, ("DQ_WORKER_TTL = '0.5'", "1 to 3600 s")),
-}
-
-
-def test_a_wrong_setting_fails_at_start_with_one_clear_line(tree: Tree, errors: Errors, look: Look) -> None:
-    """The first ERROR line names the setting, its value and what is allowed; nothing is stored or crawled."""
-    _, project = tree(pages=1)
-    workers = {case: project.start_worker(settings=settings) for case, (settings, _) in WRONG.items()}
-    for case, worker in workers.items():
-        worker.wait(20)
-        ours = [line for line in errors(worker) if line.startswith("scrapy_dq")]
-        assert ours == errors(worker)[:1], case
-        assert ours[0].startswith("scrapy_dq.scheduling.session: scrapy_dq cannot start: ")
-        for part in WRONG[case][1]:
-            assert part in ours[0]
-    assert look(project).phase == "absent"
-    assert not project.events()

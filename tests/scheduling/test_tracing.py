@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from support.given import Errors, Look, MakeProject, Tree
+from support.post_server import PostServer
 from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
 
@@ -47,35 +46,17 @@ class Span(NamedTuple):
     service: str
 
 
-class Receiver:
-    """Takes spans below /take; below /drip it never ends its answer."""
+class Receiver(PostServer):
+    """Of spans, below /take."""
 
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.ended = threading.Event()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.path == "/drip/v1/traces":
-                    with suppress(OSError):  # until its client has gone
-                        while not receiver.ended.wait(0.2):
-                            self.wfile.write(b"H")
-                    return
-                assert self.path == "/take/v1/traces"
-                receiver.spans += spans_of(body)
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    @property
+    def spans(self) -> list[Span]:
+        """All that have arrived."""
+        assert {path for path, _ in self.posted} <= {"/take/v1/traces"}
+        return [span for _, body in list(self.posted) for span in spans_of(body)]
 
     def named(self, name: str) -> list[Span]:
-        return [span for span in list(self.spans) if span.name == name]
+        return [span for span in self.spans if span.name == name]
 
 
 def spans_of(body: bytes) -> Iterator[Span]:
@@ -90,13 +71,10 @@ def spans_of(body: bytes) -> Iterator[Span]:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    made = Receiver()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{made.server.server_port}/take")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    yield made
-    made.ended.set()
-    made.server.shutdown()
-    made.server.server_close()
+    with closing(Receiver()) as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{made.url}/take")
+        yield made
 
 
 def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
@@ -192,8 +170,8 @@ def test_a_receiver_that_takes_nothing_delays_nothing_but_the_end(
     tree: Tree, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Not even the end of the process, if it answers for ever. The log has one line on it."""
-    port = receiver.server.server_port if path else free_port()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}{path}")
+    url = receiver.url + path if path else f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
     _, project = tree(spider=SHORTER, settings={"DQ_TRACE": 1}, pages=20)
     worker = project.run_to_end()
     assert len(project.count()) == 20

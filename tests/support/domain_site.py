@@ -4,10 +4,7 @@ The domain of a request is its Host header without the port. The root of a domai
 other pages (`/p/1`, …), which link to nothing: its backlog is there as soon as the root is read. Slow domains
 answer their pages late, but for the root.
 
-Any path takes a query: `?retry_after=5` answers 429 with `Retry-After: 5` to the first request, `&times=2` to
-the first two, `&status=503` with that status, `&date=1` with the date in place of the seconds.
-`/__throttle/127.0.1.1/5/2` does so with the next two requests at that domain, whatever their path, and takes
-`?status=503&date=1`, too. `/__log` and `/__counts` tell what was asked for, `/__reset` forgets it.
+`/__log` and `/__counts` tell what was asked for, `/__reset` forgets it.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from support.site_process import SiteProcess
 from support.waiting import wait_until
@@ -97,10 +93,6 @@ class DomainSite(SiteProcess):
         """Return how many requests each host has had; smaller than the log."""
         counts: dict[str, int] = json.loads(self.get("/__counts"))
         return counts
-
-    def throttle(self, host: str, seconds: int, times: int = 1, **how: Any) -> None:
-        """Answer the next *times* requests at *host* with Retry-After; *how*: `status=503`, `date=1`."""
-        self.get(f"/__throttle/{host}/{seconds}/{times}?{urlencode(how)}")
 
     def wait_for(self, requests: int, host: str = "", timeout_s: float = 10.0) -> None:
         """Wait until *host*, or all hosts together, had this many requests."""

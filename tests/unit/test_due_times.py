@@ -114,9 +114,3 @@ def test_a_request_is_stored_without_its_time() -> None:
     assert stored.meta == {"kept": 7}
     assert original.meta == {"dq_delay": 5, "dq_not_before": 6, "download_latency": 0.1, "kept": 7}
     assert (type(stored), stored.body, stored.headers) == (JsonRequest, original.body, original.headers)
-
-
-def test_a_request_without_a_time_is_stored_as_it_is() -> None:
-    """No copy is made of it."""
-    plain = request(kept=7)
-    assert as_stored(plain) is plain

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from pkgutil import resolve_name
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -80,29 +77,3 @@ def test_a_scrapy_with_other_fingerprints_is_called(monkeypatch: pytest.MonkeyPa
     newer.__module__ = "scrapy.utils.request"
     monkeypatch.setattr(scrapys, "_fingerprint", newer)
     assert quick_fingerprint(scrapys)(Request("http://a.example/")) == b"newhttp://a.example/"
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "scrapy.utils.request.canonicalize_url",
-        "scrapy.utils.request.fingerprint",
-        "scrapy.utils.request.RequestFingerprinter.fingerprint",
-    ],
-)
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_what_a_project_has_patched_is_called(
-    place: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as to leave out a parameter, of which no probe tells."""
-    original = resolve_name(place)
-
-    def patched(*args: Any, **options: Any) -> Any:
-        *before, last = args
-        if isinstance(last, str):
-            return original(*before, last.partition("?utm=")[0], **options)
-        return original(*before, last.replace(url=last.url.partition("?utm=")[0]), **options)
-
-    monkeypatch.setattr(place, wraps(original)(patched) if wrapped else patched)
-    quick = quick_fingerprint(RequestFingerprinter())
-    assert quick(Request("http://a.example/?utm=1")) == quick(Request("http://a.example/"))

@@ -20,12 +20,8 @@ def warnings(config: Config, settings: dict[str, Any], **spider: Any) -> list[st
 @pytest.mark.parametrize(
     ("setting", "names", "instead"),
     [
-        ("DOWNLOAD_DELAY", "DOWNLOAD_DELAY = 1 applies to each worker", "DQ_DOMAIN_DELAY = 1"),
-        (
-            "AUTOTHROTTLE_ENABLED",
-            "AUTOTHROTTLE_TARGET_CONCURRENCY = 1 applies to each",
-            "DQ_DOMAIN_CONCURRENCY",
-        ),
+        ("DOWNLOAD_DELAY", "DOWNLOAD_DELAY = 1: each worker", "DQ_DOMAIN_DELAY"),
+        ("AUTOTHROTTLE_ENABLED", "AUTOTHROTTLE_ENABLED = True: each worker", "DQ_DOMAIN_CONCURRENCY"),
         *((name, f"{name} = 1", "DQ_MAX_PAGES") for name in CLOSING_COUNTS),
     ],
 )
@@ -65,4 +61,4 @@ def test_all_closing_counts_share_one_warning_that_names_dq_max_pages() -> None:
 def test_a_spider_may_have_a_delay_of_its_own() -> None:
     """As Scrapy's downloader does: it goes before the setting."""
     (warning,) = warnings(Config("c"), {}, download_delay=0.5)
-    assert "DQ_DOMAIN_DELAY = 0.5" in warning
+    assert "DOWNLOAD_DELAY = 0.5" in warning

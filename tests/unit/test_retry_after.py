@@ -82,7 +82,10 @@ def blocked(request: Request, served_from: bytes | None, partition_of: Callable[
     blocks: list[bytes] = []
     slots: Any = SimpleNamespace(partition_of=partition_of)
     counts: Any = SimpleNamespace(inc_value=lambda name: None)
-    watch = RetryAfter(slots, lambda _: served_from, lambda name, seconds: blocks.append(name), 60.0, counts)
+    downloads: Any = SimpleNamespace(
+        partition_of=lambda _: served_from, block=lambda name, _: blocks.append(name)
+    )
+    watch = RetryAfter(slots, downloads, 60.0, counts)
     watch.downloaded(BUSY, request)
     return blocks
 

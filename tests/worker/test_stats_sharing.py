@@ -80,7 +80,7 @@ async def test_an_outage_costs_nothing_but_time(
             await asyncio.sleep(0.03)
         proxy.pass_through()
         await until(lambda: read().get("a") == 11, "it is told")
-    assert not [record for record in caplog.records if record.name == "scrapy_dq.stats.collector"]
+    assert not [record for record in caplog.records if record.name == "scrapy_dq.repeated"]
 
 
 async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read) -> None:

@@ -1,0 +1,66 @@
+"""Work beside a crawl that is repeated at intervals, and never disturbs the crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+class Repeated:
+    """Calls a coroutine function at intervals, until `stop`; logs what it raises."""
+
+    def __init__(
+        self,
+        trouble: str,
+        call: Callable[[], Awaitable[None]],
+        every_s: float,
+        *,
+        first_s: float | None = None,
+    ) -> None:
+        """
+        Args:
+            trouble: what an error means, for the log.
+            first_s: the pause before the first call; None: *every_s*.
+        """
+        self._trouble = trouble
+        self._call = call
+        self._every_s = every_s
+        self._first_s = every_s if first_s is None else first_s
+        self._stopped = False
+        self._task = asyncio.get_running_loop().create_task(self._repeat())
+
+    async def _repeat(self) -> None:
+        pause_s, said = self._first_s, ""
+        while not self._stopped:  # before Python 3.12, wait_for forgets a cancel that comes with an answer
+            await asyncio.sleep(pause_s)
+            pause_s = self._every_s
+            try:
+                await self._call()
+            except FrontierUnavailable:
+                pass  # the worker reports outages
+            except FrontierError as error:
+                if str(error) != said:
+                    said = str(error)
+                    logger.error("%s: %s", self._trouble, error)
+            except Exception:
+                logger.exception("Unexpected error, trying again. %s", self._trouble)
+
+    async def once_more(self, timeout_s: float) -> None:
+        """Make a last call, which takes no longer than *timeout_s*, and stop."""
+        try:
+            await asyncio.wait_for(self._call(), timeout_s)
+        except (FrontierError, asyncio.TimeoutError) as error:
+            logger.debug("The last call was not answered: %r. %s", error, self._trouble)
+        except Exception:  # the worker leaves in any case
+            logger.exception("Unexpected error in the last call. %s", self._trouble)
+        self.stop()
+
+    def stop(self) -> None:
+        """Make no more calls."""
+        self._stopped = True
+        self._task.cancel()
