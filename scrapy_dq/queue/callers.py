@@ -157,7 +157,6 @@ class Callers:
     def no_answer(self) -> None:
         """Note that an exchange has failed: some calls do not wait for that shard any longer."""
         self.puts.look_for_room(self.worker)
-        self._answer_looks()
         self.fail_expired()
 
     def fail_expired(self) -> None:
@@ -206,12 +205,9 @@ class Callers:
         return [call for call in chain(self._gets, self._looks) if not call.patient]
 
     def _answer_looks(self) -> None:
-        worker = self.worker
         for look in self._looks:
-            shards = self.puts.unflushed(worker) if look.flush else range(len(self._needed))
-            if all(look.after < worker.dialogues[shard].protocol.applied for shard in shards):
-                look.answer(worker.census)
-        self._forget_answered()
+            if look.after < self.worker.applied:
+                look.answer(self.worker.census)
 
     def _answer_joins(self) -> None:
         worker = self.worker
@@ -219,7 +215,6 @@ class Callers:
             for join in self._joins:
                 if join.after < worker.applied:
                     join.answer()
-        self._forget_answered()
 
     def _answer_shut(self) -> None:
         for waiting in chain(self._gets, self._looks):

@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 from scrapy_dq.frontier.moves import Put
 
-if TYPE_CHECKING:
-
-    class ShutDown(Exception):
-        """The queue was shut down or closed."""
-
-elif hasattr(queue, "ShutDown"):
-    ShutDown = queue.ShutDown
-else:
+if TYPE_CHECKING or not hasattr(queue, "ShutDown"):
 
     class ShutDown(Exception):
         """The queue was shut down or closed. Since Python 3.13 this is `queue.ShutDown`."""
+
+else:
+    ShutDown = queue.ShutDown
 
 
 @dataclass(eq=False)
@@ -49,12 +45,8 @@ class Get(Call):
     """Waits for one item; the answer is (entry id, item)."""
 
 
-@dataclass(eq=False)
 class Look(Call):
     """Waits for a census taken after the call."""
-
-    flush: bool = False
-    """Only those shards have to answer that a flush waits for."""
 
 
 class Join(Call):

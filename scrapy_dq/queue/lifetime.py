@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from multiprocessing import util
-from typing import Any, Protocol
+from typing import Any
 
 from scrapy_dq.queue.calls import ShutDown
 
@@ -21,38 +21,26 @@ CLOSING_S = 10.0
 """How long the end of a process waits for its queues beyond the time limit of each."""
 
 
-class Closes(Protocol):
-    """An object with a thread that has to end before the process does."""
-
-    def begin_close(self) -> None: ...
-    def await_closed(self) -> None: ...
-
-
-class Forgets(Protocol):
-    """An object to reset in a child process, which has none of its threads and connections."""
-
-    def forget(self) -> None: ...
-
-
-_open: set[Closes] = set()
+# Members, whose threads have to end before the process does; and queues.
+_open: set[Any] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: Any = None
-_inherited: list[Closes] = []
+_inherited: list[Any] = []
 """The parent's objects, in a child. Kept for ever: collecting one would remove its event loop from the epoll
 that both processes share."""
 
 
-def opened(what: Closes) -> None:
-    """Close *what* at the end of this process."""
+def opened(what: Any) -> None:
+    """Close a member at the end of this process."""
     _open.add(what)
 
 
-def closed(what: Closes) -> None:
-    """Do not close *what* at the end of this process."""
+def closed(what: Any) -> None:
+    """Do not close a member at the end of this process: it is closed."""
     _open.discard(what)
 
 
-def watch(what: Forgets) -> None:
+def watch(what: Any) -> None:
     """Call *what*.forget() in each child process forked from this one, and close open queues at its end."""
     _forkable.add(what)
     # In a child that was started with it, the main thread may end before anything is opened.
@@ -61,7 +49,7 @@ def watch(what: Forgets) -> None:
         _close_at_end_of_child(what)
 
 
-def _close_at_end_of_child(_: Forgets) -> None:
+def _close_at_end_of_child(_: Any) -> None:
     # A child of multiprocessing ends without atexit.
     global _in_child
     if _in_child is None or not _in_child.still_active():

@@ -36,10 +36,6 @@ AGAIN_S = 1.0
 """Between two tries to join the next run."""
 
 
-class _NoAnswer(Exception):
-    """A shard gives no answer any more, and a flush that has begun to wait for it does not have to."""
-
-
 class Member(Listener):
     """Joins a crawl, listens to its worker, and leaves."""
 
@@ -202,14 +198,14 @@ class Member(Listener):
             self._callers.add(call)
 
     async def _flush(self, call: Flush) -> None:
-        puts, versions = self._callers.puts, dict[int, int]()
+        puts = self._callers.puts
 
         async def verify() -> None:
             again = True
             while again:
                 if self._broken:
                     raise FrontierLost(self._broken)  # there would be no answer
-                look = Look(flush=True)
+                look = Look()
                 self._callers.add(look)
                 try:
                     left = call.deadline - time.monotonic()
@@ -217,29 +213,21 @@ class Member(Listener):
                 except asyncio.TimeoutError:
                     raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
                 again = puts.replayed(self.worker)
-            if versions.keys() - puts.unflushed(self.worker).keys():
-                raise _NoAnswer
 
         try:
             worker, doubt = None, ""
             while worker is not self.worker:
-                versions = {}
                 if puts.replayed(self.worker):
                     await verify()  # before waiting for the disk
-                worker, versions = self.worker, puts.unflushed(self.worker)
-                with suppress(_NoAnswer):
-                    doubt = await worker.wait_until_durable(versions, verify, call.deadline)
-                    if self._starting_over is not None:
-                        await verify()  # the run is over; a new worker answers, in the next run
-                    continue
-                worker = None
+                worker = self.worker
+                doubt = await worker.wait_until_durable(verify, call.deadline)
+                if self._starting_over is not None:
+                    await verify()  # the run is over; a new worker answers, in the next run
             if self._forgotten:
                 self._forgotten = False
                 call.fail(FrontierUnavailable(FORGOTTEN))
             if doubt:
                 call.fail(FrontierUnavailable(doubt))
-            else:
-                puts.flushed(versions)
             call.answer()
         except Exception as error:
             call.fail(error)
@@ -354,7 +342,6 @@ class Member(Listener):
                 self._callers.disturbed(is_older=False)
             self._exchanged()
         elif what is Count.REJOIN:
-            self._callers.puts.doubt()
             self._callers.disturbed(is_older=True)
         elif what is Count.ERROR:
             self._away = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from math import ceil
 
@@ -52,7 +53,7 @@ class OnDemand(Pace):
         pause = IDLE_LONGEST_S
         if self._waits():
             pause = min(IDLE_FIRST_S * 2 ** min(self._vain, 10), IDLE_LONGEST_S)
-        due = self._answered_at + pause * self._uniform(0.8, 1.0)
+        due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))
         return min(due, self._oldest_move_at + LINGER_S) if moves else due

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, FrontierUnavailable
 from scrapy_dq.frontier.moves import Put
@@ -25,10 +25,6 @@ class Lane:
         self.waiting: deque[tuple[Putting, Put]] = deque()
         self.sent: deque[tuple[Putting, Put]] = deque()
         """In the worker's outbox, and not confirmed."""
-        self.version = 0
-        """Grows with each confirmed put, and whenever these may not be on Redis's disk any more."""
-        self.flushed = 0
-        """Its version when the last flush began that has succeeded."""
 
     def hand_over(self, worker: Worker, most: int, room: int) -> bool:
         """Put into the outbox what one exchange carries; return whether that is anything.
@@ -48,11 +44,6 @@ class Lane:
             self.sent.append(self.waiting.popleft())
             worker.put(put)
         return len(self.sent) > before
-
-    def start_over(self) -> None:
-        """Let all wait: nothing that was sent is confirmed."""
-        self.waiting.extendleft(reversed(self.sent))
-        self.sent.clear()
 
 
 class Puts:
@@ -117,7 +108,7 @@ class Puts:
 
     def without_sent(self, puts: Iterable[Put]) -> list[Put]:
         """Return those of *puts* that no caller waits for."""
-        sent = {put.entry_id for _, put in self._sent()}
+        sent = {put.entry_id for lane in self._lanes for _, put in lane.sent}
         return [put for put in puts if put.entry_id not in sent]
 
     def refuse(self, put: Put) -> None:
@@ -131,7 +122,6 @@ class Puts:
             # A rejoin sends puts of the log again, before these.
             while lane.sent and worker.confirmed(shard, lane.sent[0][1]):
                 call, put = lane.sent.popleft()
-                lane.version += 1
                 if put.entry_id in self._refused:
                     refused.append((call, put))
                 else:
@@ -176,49 +166,23 @@ class Puts:
     def start_over(self) -> None:
         """Restart all calls with a new worker: nothing that was sent is confirmed."""
         for lane in self._lanes:
-            lane.start_over()
+            lane.waiting.extendleft(reversed(lane.sent))
+            lane.sent.clear()
             for call, _ in lane.waiting:
                 call.after = 0
         self._refused.clear()
         self._full = False
-        self.doubt()
 
     def fail_all(self, waiting: Callable[[], Exception], sent: Callable[[], Exception]) -> None:
         """Fail the waiting calls with one error, those that were sent with another."""
-        for call, _ in self._sent():
-            call.fail(sent())
+        for lane in self._lanes:
+            for call, _ in lane.sent:
+                call.fail(sent())
         for lane in self._lanes:
             for call, _ in lane.waiting:
                 call.fail(waiting())
             lane.waiting.clear()
             lane.sent.clear()
-
-    # What a flush has to wait for.
-
-    def unflushed(self, worker: Worker) -> dict[int, int]:
-        """Return the shards that a flush waits for, each with its version.
-
-        That is where anything was put; without an answer from there, only if that was since the last flush.
-        """
-        return {
-            shard: lane.version
-            for shard, lane in enumerate(self._lanes)
-            if lane.version > (lane.flushed if worker.dialogues[shard].outage.reason else 0)
-        }
-
-    def flushed(self, versions: dict[int, int]) -> None:
-        """Note that what `unflushed` has returned is on Redis's disk."""
-        for shard, version in versions.items():
-            self._lanes[shard].flushed = max(self._lanes[shard].flushed, version)
-
-    def doubt(self) -> None:
-        """Note that Redis may have lost what was flushed; it is, or was, stored again."""
-        for lane in self._lanes:
-            lane.version += bool(lane.version)
-
-    def _sent(self) -> Iterator[tuple[Putting, Put]]:
-        for lane in self._lanes:
-            yield from lane.sent
 
     def _forget_answered(self, lane: Lane) -> None:
         if any(call.future.done() for call, _ in lane.waiting):

@@ -7,12 +7,11 @@ import queue
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from itertools import count
+from functools import partial
 from types import GenericAlias
 from typing import Any
 
@@ -30,32 +29,22 @@ class HeldItems:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._numbers = count()
-        # Not by thread id: the id of a thread that has ended may be used again.
-        self._local = threading.local()
-        self._held: dict[int, deque[tuple[int, bytes]]] = {}
+        self._held: list[tuple[threading.Thread, bytes]] = []
 
     def take(self, entry_id: bytes) -> None:
         """Note that this thread got an item."""
         with self._lock:
-            mine: deque[tuple[int, bytes]] | None = getattr(self._local, "held", None)
-            if mine is None:
-                mine = self._local.held = deque()
-            self._held[id(mine)] = mine
-            mine.append((next(self._numbers), entry_id))
+            self._held.append((threading.current_thread(), entry_id))
 
     def remove_oldest(self) -> bytes | None:
         """Remove and return the oldest item of this thread; if it has none, the oldest of all threads."""
+        current = threading.current_thread()
         with self._lock:
-            held: deque[tuple[int, bytes]] | None = getattr(self._local, "held", None)
-            if not held:
-                held = min(self._held.values(), key=lambda each: each[0], default=None)
-            if not held:
+            if not self._held:
                 return None
-            _, entry_id = held.popleft()
-            if not held:
-                del self._held[id(held)]
-            return entry_id
+            found = next((each for each in self._held if each[0] is current), self._held[0])
+            self._held.remove(found)
+            return found[1]
 
 
 class Queue:
@@ -100,10 +89,12 @@ class Queue:
         Raises:
             ConfigError: a setting cannot be used. Nothing is connected yet.
         """
-        self._arguments = (crawl, maxsize, url, order, dict(settings or {}), durable)
+        given = dict(settings or {})
+        self._remake = partial(
+            type(self), crawl, maxsize, url=url, order=order, settings=dict(given), durable=durable
+        )
         self.maxsize = maxsize
         self._durable = durable
-        given = dict(self._arguments[4])
         given |= {"REDIS_URL": url} if url else {}
         given |= {"DQ_ORDER": order} if order else {}
         self._config = Config.read({**given, "DQ_CRAWL": crawl.replace("%", "%%")}, {})
@@ -115,13 +106,9 @@ class Queue:
 
     __class_getitem__: Any = classmethod(GenericAlias)
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Allow pickling: another process gets the same queue, as a worker of its own."""
-        return self._arguments
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        crawl, maxsize, url, order, settings, durable = state
-        self.__init__(crawl, maxsize, url=url, order=order, settings=settings, durable=durable)  # type: ignore[misc]
+        return self._remake, ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._config.crawl!r}>"

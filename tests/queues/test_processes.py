@@ -19,12 +19,12 @@ import redis
 from queues.conftest import Background, Program, join_crawl
 from scrapy_dq import Queue, ShutDown
 from scrapy_dq.frontier import keys, peek
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, FrontierRefused
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES
 from scrapy_dq.queue.member import Member
 from support.proxy import RedisProxy
 from support.queue_work import double_until_none
 from support.redis_server import RedisServer
-from support.waiting import free_port, wait_until
+from support.waiting import wait_until
 
 Make = Callable[..., Queue]
 StartProgram = Callable[..., Program]
@@ -379,21 +379,6 @@ def test_shutdown_while_the_first_call_joins(
     for other in others:
         other.wait()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-def test_a_queue_that_is_shut_says_why_it_cannot_join(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread may have ended before it learns of the shutdown."""
-    start = Member.start
-
-    def start_and_end(member: Member) -> None:
-        start(member)
-        assert member._thread.ended.wait(60)
-
-    q = make(url=f"redis://127.0.0.1:{free_port()}", settings={"REDIS_PARAMS": {"socket_timeout": 0.2}})
-    q.shutdown()
-    monkeypatch.setattr(Member, "start", start_and_end)
-    with pytest.raises(FrontierRefused, match="cannot be reached"):
-        q.get()
 
 
 def test_a_handler_of_a_signal_may_close_a_queue_that_joins(

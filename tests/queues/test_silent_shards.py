@@ -21,7 +21,7 @@ from scrapy_dq.queue.calls import Get
 from scrapy_dq.queue.member import Member
 from support.clusters import Cluster
 from support.redis_server import RedisServer
-from support.waiting import patience, wait_until
+from support.waiting import wait_until
 
 SHARDS = 3
 HOME, SILENT, OTHER = range(SHARDS)
@@ -143,21 +143,6 @@ def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
     assert [q.get(timeout=60) for _ in range(3)] == ["1a", "1c", "1d"]
 
 
-def test_a_bound_counts_what_was_last_seen_in_the_silent_shard(spread: Spread) -> None:
-    """There is room as long as that leaves some; then nobody knows."""
-    spread.queue = q = spread.another(maxsize=3)
-    q.put("1a")
-    with spread.away(SILENT):
-        q.put("2b")
-        q.put("0c")
-        with pytest.raises(FrontierUnavailable, match="was not stored"):
-            q.put_nowait("2d")
-        waiting = Background(lambda: q.put("2e"))
-        assert waiting.blocked
-        assert spread.obtained() in ("2b", "0c")
-        waiting.wait(60)
-
-
 def test_an_item_of_another_shard_is_found(spread: Spread) -> None:
     """Also while home is away. What is not found may be where no answer comes from."""
     q = spread.queue
@@ -182,40 +167,6 @@ def test_nothing_new_is_put_while_home_is_away(spread: Spread) -> None:
         q.put_nowait("2a")
     q.put("2b")
     assert {q.get(timeout=60), q.get(timeout=60)} == {"0first", "2b"}
-
-
-def test_a_flush_waits_for_what_was_put_since_the_last_one(spread: Spread) -> None:
-    """Not for the disk of a silent shard that has none of it; also if the silence is noticed meanwhile."""
-    q = spread.queue
-    q.put_all(["0a", "1b", "2c"])
-    q.flush(patience(60))
-    with spread.suspended(SILENT):
-        q.put("2d")
-        q.flush(patience(60))
-    wait_until(lambda: not spread.worker.outage, "no outage", 60)
-    q.put("1e")
-    with spread.away(SILENT), pytest.raises(FrontierUnavailable):
-        q.flush(timeout=0.5)
-    q.flush(patience(60))
-
-
-@pytest.mark.parametrize("anew", ["declared dead", "next run"])
-def test_a_flush_waits_for_what_was_stored_again(spread: Spread, anew: str) -> None:
-    """Redis may have it in memory only, though it was on the disk."""
-    q = spread.queue
-    q.put_all(["0a", "1b", "2c"])
-    q.flush(patience(60))
-    member, before = spread.member, {spread.worker.dialogues[SILENT].id}
-    if anew == "next run":
-        member._thread.submit(member._start_over)
-    else:
-        spread.forget_member(SILENT)
-    wait_until(lambda: spread.worker.dialogues[SILENT].id not in before, "it registers again", 30)
-    wait_until(lambda: member._starting_over is None, "it has joined", 30)
-    wait_until(lambda: not spread.worker.unconfirmed_puts, "all is stored", 30)
-    with spread.away(SILENT), pytest.raises(FrontierUnavailable):
-        q.flush(timeout=0.5)
-    q.flush(patience(60))
 
 
 def test_callers_share_what_one_shard_has(spread: Spread) -> None:

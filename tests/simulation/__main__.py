@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from typing import Any
 
 from simulation import virtual
@@ -19,17 +18,13 @@ virtual.install()  # before scrapy_dq is imported
 
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: E402
-from rich.table import Table  # noqa: E402
 
-from simulation import faults, plan  # noqa: E402
-from simulation.network import Rates  # noqa: E402
+from simulation import plan  # noqa: E402
 from simulation.runner import Totals, runner  # noqa: E402
-from simulation.shrink import shrink  # noqa: E402
 from support.redis_server import KINDS  # noqa: E402
 
 SHOWN = 10
 """Most failures that are shown."""
-TRANSITIONS = ("join", "rejoin", "exchange", "fence", "drain", "leave", "overview", "beat")
 
 
 def main() -> int:
@@ -46,19 +41,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the figures of each batch as JSON")
     parser.add_argument("--these", type=_numbers, help="only these seeds, with --json, in this process: 3,17")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one schedule, and print what happens")
-    parser.add_argument("--shrink", type=int, metavar="SEED", help="find the fewest faults that break it")
-    smaller = parser.add_argument_group("with --replay: a smaller schedule, as --shrink prints it")
-    smaller.add_argument("--keep", type=_numbers, help="only these of the seed's faults: 0,2; none: -")
-    smaller.add_argument("--workers", type=int, help="how many workers")
-    smaller.add_argument("--pages", type=int, help="only the first pages of the site")
-    smaller.add_argument("--quiet", action="store_true", help="no calls are lost or delayed")
-    smaller.add_argument("--uncommanded", action="store_true", help="no commands are given")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that its redis-server ends
     if options.replay is not None:
         return _replay(options)
-    if options.shrink is not None:
-        return _shrink(options)
     if options.these:
         return _batches([range(seed, seed + 1) for seed in options.these], options.redis)
     seeds = range(options.first, options.first + options.seeds)
@@ -71,35 +57,16 @@ def main() -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    return [] if text == "-" else [int(number) for number in text.split(",")]
+    return [int(number) for number in text.split(",")]
 
 
 def _replay(options: argparse.Namespace) -> int:
-    of = plan.altered(plan.drawn(options.replay), vars(options))
+    of = plan.drawn(options.replay)
     with runner(options.redis, log=True) as run:
         report, failure = run.run(of, trace=True)
     print(of.setup, of.rates, *of.strikes, *of.commands, *report.trace, sep="\n")
     print(failure or f"No promise is broken; digest {report.digest}")
     return int(bool(failure))
-
-
-def _shrink(options: argparse.Namespace) -> int:
-    of = plan.drawn(options.shrink)
-    with runner(options.redis) as run:
-        fails = lambda each: run.run(each)[1]  # noqa: E731
-        failure = fails(of)
-        print(failure or "No promise is broken")
-        if failure:
-            print("Smallest: " + _command(options.shrink, shrink(of, fails)))
-    return int(bool(failure))
-
-
-def _command(seed: int, options: dict[str, Any] | None = None) -> str:
-    words = [f"make simulate ARGS='--replay {seed}"]
-    for name, value in (options or {}).items():
-        text = ",".join(map(str, value)) or "-" if isinstance(value, list) else str(value)
-        words.append(f"--{name}" if value is True else f"--{name} {text}")
-    return " ".join(words) + "'"
 
 
 def _batches(batches: list[range], kind: Any) -> int:
@@ -168,25 +135,13 @@ def _report(totals: Totals, took_s: float, jobs: int, console: Console) -> None:
         f"calls, {totals.simulated_s / number:.1f} s of virtual time. {totals.repeats:,} pages were "
         "processed again."
     )
-    table = Table("fault", "struck", *TRANSITIONS, "others", title="Faults, and what was under way")
-    never = []
-    for fault in (*sorted(faults.BY_NAME), *Rates.__dataclass_fields__):
-        met = Counter({name: totals.met[f"{fault}/{name}"] for name in TRANSITIONS})
-        everything = sum(n for name, n in totals.met.items() if name.startswith(fault + "/"))
-        struck = totals.faults[fault] or everything
-        never += [f"{fault} during {name}" for name in TRANSITIONS if not met[name]]
-        cells = (struck, *(met[name] for name in TRANSITIONS), everything - met.total())
-        table.add_row(fault, *(f"{cell:,}" for cell in cells))
-    console.print(table)
-    console.print(f"Never met: {', '.join(never) or 'none'}", highlight=False)
+    struck = ", ".join(f"{fault} {count:,}" for fault, count in sorted(totals.faults.items()))
+    console.print(f"Faults: {struck}", highlight=False)
     for seed, failure in sorted(totals.failures.items())[:SHOWN]:
-        console.print(f"Seed {seed}: {failure}\n  {_command(seed)}", markup=False, highlight=False)
-    if totals.failures:
-        console.print(
-            f"{len(totals.failures):,} schedules failed; --shrink SEED finds the fewest faults that do it"
-        )
-    else:
-        console.print("No promise was broken.")
+        text = f"Seed {seed}: {failure}\n  make simulate ARGS='--replay {seed}'"
+        console.print(text, markup=False, highlight=False)
+    failed = f"{len(totals.failures):,} schedules failed"
+    console.print(failed if totals.failures else "No promise was broken.")
 
 
 if __name__ == "__main__":

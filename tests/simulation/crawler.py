@@ -464,7 +464,7 @@ class Crawler(Listener):
         protocol = next((of for of in self._protocols if _rejoins(of, new_id)), None)
         if protocol is None:
             return  # it is a late copy
-        log = protocol._log
+        log = protocol.log
         if not finished:
             lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
             self.unnoticed = self.unnoticed or lost
@@ -555,9 +555,9 @@ def install() -> None:
                     with suppress(StopIteration):  # it has ended: nothing of it waits
                         pulse.beat().send(None)
                         raise AssertionError("a beat waits")
-                process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
+                process.world.at(process.world.now + self.interval_s, beat, process.heartbeat)
 
-        process.world.at(process.world.now + self._interval_s, beat, process.heartbeat)
+        process.world.at(process.world.now + self.interval_s, beat, process.heartbeat)
 
     Heartbeat._start_thread = start  # type: ignore[method-assign]
     worker_module.own_identity = lambda: {

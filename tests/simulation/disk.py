@@ -5,19 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from simulation.virtual import World
 
 PLENTY = 1 << 40
-
-
-class Usage(NamedTuple):
-    """What `shutil.disk_usage` returns."""
-
-    total: int
-    used: int
-    free: int
 
 
 class Disk:
@@ -39,6 +31,5 @@ class Disk:
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _usage(self, path: object) -> Usage:
-        full = self._world.now < self.full_until
-        return Usage(PLENTY, PLENTY if full else 0, 0 if full else PLENTY)
+    def _usage(self, path: object) -> SimpleNamespace:
+        return SimpleNamespace(free=0 if self._world.now < self.full_until else PLENTY)

@@ -189,7 +189,7 @@ MUTATIONS = (
     )),
     Mutation(SHARDS, "an ack waits until its puts are confirmed", (
         (WORKER + "protocol.py",
-         "return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put",
+         "return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put",
          "return self.outbox.last_put - self.outbox.puts"),
     )),
     # Not here: an ack that waits for no put that was made before. The model finds it (`defer_for_known` of
@@ -244,8 +244,8 @@ MUTATIONS = (
          "no_suspects = False"),
     )),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
-        (WORKER + "worker.py", "                each.forfeit()\n", "                pass\n"),
-        (WORKER + "worker.py", "        self._deferred.give_up()\n        if len", "        if len"),
+        (WORKER + "protocol.py", "            other.forfeit()\n", "            pass\n"),
+        (WORKER + "protocol.py", "        self.together.give_up_deferred()\n", ""),
     )),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (WORKER + "worker.py",
@@ -270,21 +270,19 @@ def main() -> int:
             if options.rule and mutation.rule not in options.rule:
                 continue
             if mutation.test:
-                fails_without = fails(mutation)
-                found = found and fails_without
-                row = (mutation.rule, mutation.what, "test", "", "fails" if fails_without else "passes")
-                console.print(*row, sep=" | ", markup=False, highlight=False)
-                table.add_row(*row)
-                continue
-            least = SHARDED if mutation.rule == SHARDS else 0
-            firsts = [least + number * APART for number in range(options.tries)]
-            tries = list(pool.map(lambda first, m=mutation: _try(m, first, options.most), firsts))
-            counts = [count for count, _ in tries]
-            middle = median(counts)
-            found = found and middle <= options.most
-            shown = ", ".join(str(count) if count <= options.most else "-" for count in counts)
-            said = next((text for _, text in tries if text), "nothing")
-            row = (mutation.rule, mutation.what, shown, f"{middle:.0f}", said[:60])
+                is_found = fails(mutation)
+                of_tries = "test", "", "fails" if is_found else "passes"
+            else:
+                least = SHARDED if mutation.rule == SHARDS else 0
+                firsts = [least + number * APART for number in range(options.tries)]
+                tries = list(pool.map(lambda first, m=mutation: _try(m, first, options.most), firsts))
+                counts = [count for count, _ in tries]
+                is_found = (middle := median(counts)) <= options.most
+                shown = ", ".join(str(count) if count <= options.most else "-" for count in counts)
+                said = next((text for _, text in tries if text), "nothing")
+                of_tries = shown, f"{middle:.0f}", said[:60]
+            found = found and is_found
+            row = (mutation.rule, mutation.what, *of_tries)
             console.print(*row, sep=" | ", markup=False, highlight=False)
             table.add_row(*row)
     console.print(table)
@@ -310,17 +308,8 @@ def fails(mutation: Mutation) -> bool:
             TESTS, Path(folder, "tests"), dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
         )
         shutil.copy(ROOT / "pyproject.toml", folder)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "not soak",
-            "-p",
-            "no:cacheprovider",
-            f"tests/{mutation.test}",
-        ]
+        options = ("-q", "-m", "not soak", "-p", "no:cacheprovider")
+        command = [sys.executable, "-m", "pytest", *options, f"tests/{mutation.test}"]
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, check=False)
         assert done.returncode in (0, 1), done.stdout + done.stderr  # else the test could not run
         return done.returncode == 1

@@ -55,13 +55,9 @@ class Network:
         self.calls = 0
         self.generations: Counter[int] = Counter()
         """The number of times that all connections to a shard were cut."""
-        self.under_way: Counter[str] = Counter()
-        """Calls that are sent and not answered, by transition."""
         self.strikes: dict[tuple[str, int, str], Callable[[Process], None]] = {}
         """What happens to the sender of a call, by its transition, number among these, and stage."""
         self._numbers: Counter[str] = Counter()
-        self.met: Counter[tuple[str, str]] = Counter()
-        """How often each fault met each transition."""
         self.watch: Watch = lambda process, transition, args, outcome: None
         """Called with each call that was run, and its outcome."""
         self.after: dict[Process, Callable[[Callable[[], None]], None]] = {}
@@ -85,8 +81,6 @@ class Network:
         self._numbers[transition] += 1
         away = self.world.now < max(self.away_until[shard], self._apart_until[process, shard])
         fault = "lost" if away else self.rates.drawn(self.world.random.random())
-        if fault:
-            self.met[fault, transition] += 1
         return self._numbers[transition], fault
 
     def strike(self, transition: str, number: int, stage: str, process: Process) -> None:
@@ -129,7 +123,6 @@ class Client:
         number, fault = network.begins(process, transition, shard)
         generation = network.generations[shard]
         answer: asyncio.Future[Any] = process.loop.create_future()
-        network.under_way[transition] += 1
 
         def run() -> None:
             if world.now < network.store.frozen[shard]:
@@ -161,7 +154,6 @@ class Client:
 
         def settle(outcome: Any) -> None:
             if not answer.done():
-                network.under_way[transition] -= 1
                 if isinstance(outcome, Exception):
                     answer.set_exception(outcome)
                 else:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from scrapy_dq.frontier.model import Order, Seen
 from simulation import faults, site
@@ -147,13 +146,6 @@ class Plan:
     rates: Rates
     strikes: tuple[Strike, ...]
     commands: tuple[tuple[float, str], ...] = ()
-    altered: tuple[str, ...] = field(default=())
-    """The options that make this plan of that of the seed."""
-
-    def without(self, strike: int) -> Plan:
-        """Return the plan without one of its faults."""
-        kept = tuple(each for i, each in enumerate(self.strikes) if i != strike)
-        return replace(self, strikes=kept)
 
 
 def drawn(seed: int) -> Plan:
@@ -281,23 +273,3 @@ def _strikes(random: Random, kind: str) -> list[Strike]:
 
 def _at_a_time(random: Random, kind: str) -> Strike:
     return Strike(kind, random.random(), random.uniform(0.0, random.choice((0.2, 0.5, FAULTS_END_S / 2))))
-
-
-def altered(plan: Plan, options: dict[str, Any]) -> Plan:
-    """Return a smaller plan: `keep` (faults by their numbers), `pages`, `workers`, `quiet` (no rates)."""
-    if (keep := options.get("keep")) is not None:
-        plan = replace(plan, strikes=tuple(plan.strikes[i] for i in keep))
-    if options.get("quiet"):
-        plan = replace(plan, rates=NONE)
-    if options.get("uncommanded"):
-        plan = replace(plan, commands=())
-    if (workers := options.get("workers")) is not None:
-        plan = replace(plan, setup=replace(plan.setup, workers=workers))
-    if (count := options.get("pages")) is not None:
-        pages = [
-            replace(page, links=[link for link in page.links if link.page < count])
-            for page in plan.pages[:count]
-        ]
-        starts = tuple(page for page in plan.setup.starts if page < count)
-        plan = replace(plan, pages=pages, setup=replace(plan.setup, starts=starts))
-    return plan

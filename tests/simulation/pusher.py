@@ -21,18 +21,33 @@ from simulation.store import CRAWL
 from simulation.virtual import Process
 
 
-class Pusher:
-    """One process that pushes a few pages; it may be killed while it does so."""
+class Program:
+    """A process that is a member without a spider."""
 
-    def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
+    def __init__(self, network: Network, name: str) -> None:
         self.process = Process(network.world, name)
         self.ids: set[str] = set()
         self.ending = ""
+        self.stored: set[tuple[int, str]] = set()
+        """The pages of which Redis has confirmed the put, and their origins."""
+
+    @property
+    def there(self) -> bool:
+        """It has been started, and has neither ended nor been killed."""
+        return self.process.alive and not self.ending
+
+    def has_joined(self, worker_id: str) -> bool:
+        return False  # a late copy of its join matters to none
+
+
+class Pusher(Program):
+    """One process that pushes a few pages; it may be killed while it does so."""
+
+    def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
+        super().__init__(network, name)
         self.gave_up = False
         """It has not left, or without an answer."""
         self._left = False
-        self.stored: set[tuple[int, str]] = set()
-        """The pages of which Redis has confirmed the put, and their origins."""
         self._setup, self._site = setup, site
         self._pages = [random.randrange(len(site)) for _ in range(random.choice((1, 3)))]
         frontiers = [
@@ -54,14 +69,6 @@ class Pusher:
         )
         if random.random() < 0.3:
             network.world.at(network.world.now + random.uniform(0.0, 0.1), self.process.kill)
-
-    @property
-    def there(self) -> bool:
-        """It has been started, and has neither ended nor been killed."""
-        return self.process.alive and not self.ending
-
-    def has_joined(self, worker_id: str) -> bool:
-        return False  # it never takes part in a second run
 
     @property
     def worker_ids(self) -> set[str]:

@@ -22,6 +22,7 @@ from scrapy_dq.settings import Config
 from simulation.crawler import FED_MARK, GRACE_S, Visit, parts
 from simulation.network import Client, HeartbeatClient, Network
 from simulation.plan import Setup
+from simulation.pusher import Program
 from simulation.site import Page
 from simulation.store import CRAWL
 from simulation.virtual import Process
@@ -100,18 +101,14 @@ class _Member(Member):
         await super()._join()
 
 
-class QueueUser:
+class QueueUser(Program):
     """One process that puts pages into the crawl, takes some out, and processes those without links."""
 
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
-        self.process = Process(network.world, name)
+        super().__init__(network, name)
         self.name = name
-        self.ids: set[str] = set()
-        self.ending = ""
         self.gave_up = True
         """It has not left in time, or not yet: after an error it may be frozen as it closes."""
-        self.stored: set[tuple[int, str]] = set()
-        """The pages of which Redis has confirmed the put, and their origins."""
         self.visits: list[Visit] = []
         self.unconfirmed: list[Visit] = []
         self._world, self._setup, self._site, self._random = network.world, setup, site, random
@@ -129,14 +126,6 @@ class QueueUser:
         elif random.random() < 0.3:
             seconds = random.uniform(0.1, 2.5 * setup.ttl_s)
             self._world.at(self._world.now + random.uniform(0.0, 0.6), lambda: self.process.freeze(seconds))
-
-    @property
-    def there(self) -> bool:
-        """It has been started, and has neither ended nor been killed."""
-        return self.process.alive and not self.ending
-
-    def has_joined(self, worker_id: str) -> bool:
-        return False  # it takes part in any run
 
     @property
     def worker_ids(self) -> set[str]:

@@ -28,8 +28,6 @@ class Totals:
     simulated_s: float = 0.0
     repeats: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    met: Counter[str] = field(default_factory=Counter)
-    """"fault/transition": how often they met."""
     failures: dict[int, str] = field(default_factory=dict)
     """By seed."""
 
@@ -41,7 +39,6 @@ class Totals:
         self.simulated_s += report.simulated_s
         self.repeats += report.repeats
         self.faults += report.faults
-        self.met += Counter({f"{fault}/{name}": n for (fault, name), n in report.met.items()})
 
     def add(self, other: dict[str, Any]) -> None:
         """Add the `as_dict` of another one, which may come from JSON."""

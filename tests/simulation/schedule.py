@@ -50,8 +50,6 @@ class Report:
     simulated_s: float = 0.0
     repeats: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    met: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often each fault met each transition under way."""
     trace: list[str] = field(default_factory=list)
     digest: str = ""
     """Equal, if a seed is run again."""
@@ -162,7 +160,7 @@ class Schedule:
                 each.close()
             self.disk.close()
             virtual.end()
-        report.calls, report.met = self.network.calls, self.network.met
+        report.calls = self.network.calls
         report.simulated_s = self.world.now - BEGIN_S
         seen = Counter(visit.entry_id for visit in self.visits())
         report.repeats = sum(seen.values()) - len(seen)
@@ -231,9 +229,6 @@ class Schedule:
     def struck(self, fault: str, details: str = "") -> None:
         """Note that a fault strikes now."""
         self.report.faults[fault] += 1
-        for transition, count in self.network.under_way.items():
-            if count > 0:
-                self.network.met[fault, transition] += 1
         self._note(f"{fault} {details}")
 
     def set_back(self, snapshot: Any, taken_at: float, shard: int | None = None) -> None:

@@ -114,7 +114,7 @@ def test_a_guard_that_is_taken_out_is_found(mutation: Mutation) -> None:
     assert fails(mutation)
 
 
-def test_a_failing_seed_is_shrunk_to_the_command_that_repeats_it(tmp_path: Path) -> None:
+def test_a_failing_seed_is_printed_with_the_command_that_repeats_it(tmp_path: Path) -> None:
     """A worker in which every id is used again."""
     rule = next(each for each in MUTATIONS if each.rule == "13")
     env = mutated(rule, tmp_path)
@@ -122,7 +122,4 @@ def test_a_failing_seed_is_shrunk_to_the_command_that_repeats_it(tmp_path: Path)
     assert run.returncode == 1
     seed = run.stdout.partition("Seed ")[2].partition(":")[0]
     assert f"make simulate ARGS='--replay {seed}'" in run.stdout
-    shrunk = simulate("--shrink", seed, env=env, cwd=tmp_path)
-    smallest = shrunk.stdout.partition("ARGS='")[2].partition("'")[0].split()
-    assert smallest[:2] == ["--replay", seed]
-    assert simulate(*smallest, env=env, cwd=tmp_path).returncode == 1
+    assert simulate("--replay", seed, env=env, cwd=tmp_path).returncode == 1

@@ -24,7 +24,7 @@ class Spoken:
         self.protocol = WorkerProtocol(
             frontier.name, self.listener, Outbox(), horizon_s,
             new_id=lambda: new_worker_id(self.identity), random_bytes=os.urandom,
-            start_keys=frontier.start_keys, has_start=bool(crawl.starts),
+            start_keys=frontier.start_keys,
         )  # fmt: skip
 
     async def join(self, new_epoch: str) -> Joined:

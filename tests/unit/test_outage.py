@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from itertools import count
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,11 +31,14 @@ def test_a_refusal_after_an_outage_is_reported_too(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_it_goes_by_the_clock_and_the_jitter_that_it_is_given(caplog: pytest.LogCaptureFixture) -> None:
-    """A simulator has its own; the pauses double up to 2 s."""
+def test_its_pauses_double_up_to_2_s_and_its_end_is_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
     clock = count(100.0, 2.5)
-    outage = Outage(clock=lambda: next(clock), uniform=lambda least, most: most)
+    monkeypatch.setattr("scrapy_dq.frontier.worker.outage.time", Mock(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("random.uniform", lambda least, most: most)
+    outage = Outage()
     outage.began(FrontierUnavailable("Redis does not answer"))
     assert [outage.delay_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
     outage.ended(5)

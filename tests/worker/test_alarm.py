@@ -9,20 +9,6 @@ from scrapy_dq.frontier.worker.pace import Alarm
 LONG_S = 3600.0
 
 
-async def test_a_wait_ends_when_the_alarm_rings() -> None:
-    alarm = Alarm()
-    waits = asyncio.create_task(alarm.wait(LONG_S))
-    await asyncio.sleep(0)
-    assert not waits.done()
-    alarm.ring()
-    alarm.ring()  # the second one before the waiting coroutine has run
-    await waits
-
-
-async def test_a_wait_ends_after_its_time() -> None:
-    await Alarm().wait(0.01)
-
-
 async def test_what_rang_before_a_wait_does_not_end_it() -> None:
     """Its caller has looked at everything since."""
     alarm = Alarm()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.model import Figures, FrontierUnavailable, Member
+from scrapy_dq.frontier.model import Figures, Member
 from scrapy_dq.frontier.worker.counting import NOTED_S, REPORT_EVERY_S, Counting
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.outage import Wait
 from scrapy_dq.inspection.history import read_events
 from support.redis_server import Kind, RedisServer
@@ -119,47 +116,3 @@ async def test_a_waiting_worker_reports_since_when_and_why(
             await until(lambda: not member().waits_for, "it has an answer")
             await until(lambda: "outage" in kinds(), "its end is noted")
             assert kinds().count("waits") == 1
-
-
-class Reported:
-    """A frontier that notes what a heartbeat calls; its first report fails."""
-
-    def __init__(self) -> None:
-        self.client = AsyncMock()
-        self.beats = 0
-        self.reports: list[tuple[Figures, float]] = []
-
-    def on(self, client: Any) -> Reported:
-        return self
-
-    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
-        self.beats += 1
-        return {}, 0
-
-    async def report(
-        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float, waited_s: float,
-        why: str,
-    ) -> tuple[dict[str, int], int]:  # fmt: skip
-        self.reports.append((counted, ended_s))
-        if len(self.reports) == 1:
-            raise FrontierUnavailable("no answer")
-        return {}, 0
-
-
-async def test_a_heartbeat_reports_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report that failed is made again with the next beat; all others are beats alone."""
-    frontier, counting = Reported(), Counting()
-    counting.failed()
-    heartbeat = Heartbeat(ttl_s=0.06)
-    heartbeat.pulse(
-        frontier,  # type: ignore[arg-type]
-        Mock(), observed=lambda silent, dead: None, counting=counting,
-    ).start("own", "epoch")  # fmt: skip
-    try:
-        await until(lambda: frontier.beats >= 5, "it beats")
-        assert frontier.reports == [(Figures(0, 0, 1, 0), 0.0)] * 2
-        counting.answered(0.5, 5.0)
-        await until(lambda: len(frontier.reports) == 3, "an outage has ended")
-        assert frontier.reports[2] == (Figures(1, 0.5, 0, 5.0), 5.0)
-    finally:
-        heartbeat.stop()

@@ -13,15 +13,14 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Lease
-from scrapy_dq.frontier.moves import Ack, Move, Put
-from scrapy_dq.frontier.worker import outbox as module
+from scrapy_dq.frontier.moves import Ack, Put
 from scrapy_dq.frontier.worker import spill
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count
-from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.spill import Spill
 from worker.engine import IDENTITY, Crawl, Engine, until
 
@@ -32,20 +31,6 @@ def entry_id(number: int) -> bytes:
 
 def put(number: int) -> Put:
     return Put(entry_id(number), Admission.ID, entry_id(number), 0, False, b"", b"p" * 12)
-
-
-def test_a_replay_reaches_what_has_not_gone_to_disk_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest moves, which do not make a chunk: those that settle lost leases are gone, too."""
-    monkeypatch.setattr(module, "MEMORY_MOVES", 2)
-    outbox = Outbox()
-    kept, gone = entry_id(1), entry_id(2)
-    for move in (put(10), put(11), Ack(gone), Ack(kept)):
-        outbox.append(move)
-    outbox.replay([], {kept})
-    expected: list[Move] = [put(10), put(11), Ack(kept)]
-    assert outbox.prefix() == expected
-    outbox.confirm(expected)
-    assert (len(outbox), outbox._queue.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("whose", ["one that is being made", "another user's"])
@@ -66,34 +51,6 @@ def test_a_folder_that_may_be_in_use_stays(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("what", ["the folder", "its lock"])
-def test_a_folder_that_is_exchanged_removes_nothing_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """Where others can write, somebody may put another in its place, or a link, between look and removal."""
-    ours = tmp_path / "ours"
-    ours.mkdir()
-    for name in (spill.LOCK, "precious"):
-        (ours / name).touch()
-    folder = tmp_path / (spill.PREFIX + "other")
-    folder.mkdir()
-    (folder / spill.LOCK).touch()
-    if what == "its lock":
-        (folder / spill.LOCK).unlink()
-        (folder / spill.LOCK).symlink_to(ours / spill.LOCK)
-    real = spill.fcntl.flock
-
-    def exchanged(*args: int) -> None:
-        real(*args)
-        folder.rename(tmp_path / "moved away")
-        ours.rename(folder)
-
-    monkeypatch.setattr(spill.fcntl, "flock", exchanged)
-    spill._sweep(tmp_path)
-    kept = folder if what == "the folder" else ours
-    assert sorted(os.listdir(kept)) == [spill.LOCK, "precious"]
-
-
 def test_a_grant_of_what_is_settled_already_is_not_started() -> None:
     """Its work is done, and the ack is queued."""
     leases = Leases(lambda partition: 1)
@@ -109,6 +66,7 @@ class Beating:
 
     def __init__(self) -> None:
         self.client = AsyncMock()
+        self.name = Shard("crawl", HOME)
         self.looks = 0
         self.fails_at = 0
 
@@ -127,7 +85,8 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
     frontier = Beating()
     observed: list[tuple[list[str], list[str]]] = []
     heartbeat = Heartbeat(ttl_s=0.06)
-    heartbeat.pulse(
+    Pulse(
+        heartbeat,
         frontier,  # type: ignore[arg-type]
         Mock(side_effect=[ValueError("a client that cannot be made"), Mock()]),
         observed=lambda silent, dead: observed.append((silent, dead)),

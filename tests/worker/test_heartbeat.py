@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 import redis
 
 from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Observer
+from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Observer, Pulse
 from support.proxy import RedisProxy
 from support.waiting import wait_until
 from worker.engine import IDENTITY, Crawl, Engine, until
@@ -106,8 +109,8 @@ class Beats:
         self.threads: set[int] = set()
         self.told: list[int] = []
         self.heartbeat = Heartbeat(ttl_s=ttl_s)
-        self.pulse = self.heartbeat.pulse(
-            engine.frontier, self.connect, observed=self.note, told=self.told.append
+        self.pulse = Pulse(
+            self.heartbeat, engine.frontier, self.connect, observed=self.note, told=self.told.append
         )
 
     def connect(self) -> object:
@@ -226,26 +229,6 @@ async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Ca
             assert beats_of("b") > 0
 
 
-async def test_an_outage_of_redis_gives_grace_and_the_beat_continues_after_it(
-    crawl: Crawl, proxy: RedisProxy, beats_of: Callable[[str], int]
-) -> None:
-    """A missed look clears what was seen; the thread outlives the outage."""
-    async with Engine(crawl, url=proxy.url, join=False, timeout_s=0.1) as engine:
-        joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
-        await engine.frontier.join("silent", {}, "epoch", IDENTITY)
-        with Beats(engine) as beats:
-            beats.pulse.start("a", joined.epoch)
-            await until(lambda: beats.observed and beats.observed[-1][1], "the silent one is dead")
-            proxy.refuse()
-            await asyncio.sleep(0.05)
-            proxy.pass_through()
-            beats.observed.clear()
-            counted = beats_of("a")
-            await until(lambda: len(beats.observed) >= 2, "it looks again")
-            assert beats.observed[0] == (["silent"], [])
-            assert beats_of("a") > counted
-
-
 async def test_it_ends_when_its_loop_was_closed(crawl: Crawl) -> None:
     """A process that forgot to stop it does not keep beating for a dead loop."""
     async with Engine(crawl, join=False) as engine:
@@ -267,6 +250,7 @@ class Hangs:
 
     def __init__(self) -> None:
         self.client = AsyncMock()
+        self.name = Shard("crawl", HOME)
         self.beats = 0
 
     def on(self, client: object) -> Hangs:
@@ -289,7 +273,7 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
     heartbeat = Heartbeat(ttl_s=0.06)
     frontiers = [Hangs(), Answers(), Hangs(), Answers()]
     for each in frontiers:
-        heartbeat.pulse(each, Mock(), observed=lambda *_: None).start("own", "epoch")  # type: ignore[arg-type]
+        Pulse(heartbeat, cast("Any", each), Mock(), observed=lambda *_: None).start("own", "epoch")
     await until(lambda: frontiers[1].beats > 5 and frontiers[3].beats > 5, "they beat")
     assert [frontiers[0].beats, frontiers[2].beats] == [1, 1]
     assert threading.active_count() == before + 1
@@ -298,10 +282,15 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
     assert all(each.client.aclose.await_count == 1 for each in frontiers)
 
 
+def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
+    frontier: Any = SimpleNamespace(name=Shard("crawl", shard))
+    return Pulse(heartbeat, frontier, Mock(), observed=Mock())
+
+
 def test_other_shards_than_home_are_told_rarely() -> None:
     """Six times in the TTL, or each 5 s; not all of them at once. Home, which has the words, as always."""
     heartbeat = Heartbeat(ttl_s=30)
-    pulses = [heartbeat.pulse(Mock(), Mock(), observed=Mock(), home=not shard) for shard in range(12)]
+    pulses = [pulse_of(heartbeat, shard) for shard in range(12)]
     heartbeat._pulses = pulses
     rounds = []
     for _ in range(20):
@@ -309,9 +298,9 @@ def test_other_shards_than_home_are_told_rarely() -> None:
         rounds.append(heartbeat.due())
     assert [sum(pulse in beats for beats in rounds) for pulse in pulses] == [20] + [4] * 11
     assert max(map(len, rounds)) <= 4
-    assert pulses[1]._observer.longest_gap_s == 10
+    assert pulses[1].observer.longest_gap_s == 10
     quick = Heartbeat(ttl_s=3)
-    assert quick.pulse(Mock(), Mock(), observed=Mock(), home=False).every == 1
+    assert pulse_of(quick, 1).every == 1
 
 
 def test_with_many_members_not_each_beat_looks_at_all_of_them() -> None:

@@ -103,17 +103,6 @@ async def test_items_are_stored_in_their_order_in_few_trips(
     assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3 + marks
 
 
-async def test_items_that_come_one_by_one_wait_a_moment_for_each_other(proxy: RedisProxy, key: str) -> None:
-    """A response's items are not all found in the same turn of the loop."""
-    async with writing(proxy.url) as writer:
-        waiting = []
-        for n in range(10):
-            waiting += write(writer, key, f"{n}")
-            await asyncio.sleep(0)
-        await asyncio.gather(*waiting)
-    assert proxy.commands["RPUSH"] == 1
-
-
 async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: Stored) -> None:
     """Large items go one by one: a command holds Redis while it runs. One larger than a batch goes alone."""
     items = ["x" * (MAX_BYTES // 2 + 1)] * 3 + ["y" * (MAX_BYTES + 1)]
@@ -266,19 +255,6 @@ async def test_after_the_grace_an_item_has_the_time_of_a_trip(
     assert stored() == ["a", "b"]
 
 
-async def test_nothing_waits_for_redis_but_the_item(proxy: RedisProxy, key: str) -> None:
-    """While Redis is 100 ms away each way, the event loop turns as ever."""
-    proxy.set_delay(0.1)
-    async with writing(proxy.url, timeout_s=2) as writer:
-        waiting = write(writer, key, *names(100))
-        longest, turn = 0.0, Stopwatch()
-        while not all(one.done() for one in waiting):
-            await asyncio.sleep(0.001)
-            longest, turn = max(longest, turn.seconds), Stopwatch()
-        await asyncio.gather(*waiting)
-    assert longest < 0.09
-
-
 async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
     proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,26 +299,6 @@ async def test_what_redis_has_forgotten_is_written_again(
     assert messages(caplog) == ["Redis was rolled back: 2 items that it had are written again"]
     assert writer.counts["stored"] == len(stored())
     assert not client.exists(mark), "nothing is left behind"
-
-
-async def test_closing_waits_for_what_is_written_again(
-    client: redis.Redis, proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody else waits for these items: their pages are done."""
-    known = asyncio.Event()
-    async with writing(proxy.url) as writer:
-        await asyncio.gather(*write(writer, key, "a", "b"))
-        client.delete(key, mark_of(client))
-        found = writer._log.found
-
-        def noted(mark: int) -> Any:
-            if forgotten := found(mark):
-                known.set()
-            return forgotten
-
-        monkeypatch.setattr(writer._log, "found", noted)
-        await known.wait()
-    assert stored() == ["a", "b"]
 
 
 async def test_a_lost_reply_does_not_hide_what_redis_has_forgotten(

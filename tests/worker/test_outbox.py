@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, PRIORITY_LIMIT, Admission
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Admission
 from scrapy_dq.frontier.moves import Ack, Bury, Fail, Move, Put, Release
 from scrapy_dq.frontier.worker import outbox as module
 from scrapy_dq.frontier.worker import spill
@@ -93,7 +93,7 @@ def test_a_replay_puts_the_log_first_and_drops_what_settles_others_leases() -> N
     ]  # fmt: skip
     assert outbox.prefix() == expected
     outbox.confirm(expected)
-    assert (len(outbox), outbox.parentless, outbox._queue.bytes) == (0, 0, 0)
+    assert (len(outbox), outbox.parentless, outbox._bytes) == (0, 0, 0)
 
 
 # Beyond memory.
@@ -143,8 +143,7 @@ def test_what_went_to_disk_comes_back_in_order(tight: Outbox, tmp_path: Path, at
         tight.append(move)
     assert len(tight) == 100 - len(taken)
     assert taken + drain(tight, at_once) == moves
-    queue = tight._queue
-    assert (len(tight), tight.puts, tight.parentless, queue.bytes, queue._head_bytes) == (0, 0, 0, 0, 0)
+    assert (len(tight), tight.puts, tight.parentless, tight._bytes, tight._head_bytes) == (0, 0, 0, 0, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,7 +161,7 @@ def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
     for move in new:
         tight.append(move)
     assert drain(tight, 4) == [put(5), *(move for move in old if move != Ack(gone)), *new]
-    assert (len(tight), tight._queue.bytes, tight._queue._tail_bytes) == (0, 0, 0)
+    assert (len(tight), tight._bytes, tight._tail_bytes) == (0, 0, 0)
 
 
 def test_a_long_outbox_lets_go_of_its_sources() -> None:
@@ -189,7 +188,7 @@ def test_a_full_disk_leaves_the_moves_in_memory(
     monkeypatch.setattr(spill, "FREE_BYTES", 0)
     for move in moves[60:]:
         tight.append(move)
-    assert len(tight._queue._tail) < 5
+    assert len(tight._tail) < 5
     assert drain(tight, 1000) == moves
     assert ["DQ_DATA_DIR" in record.getMessage() for record in caplog.records] == [True]
 
@@ -210,32 +209,6 @@ def test_a_failing_disk_is_not_tried_with_every_move(
         tight.append(put(number, payload=b"x" * 100))
     assert len(asked) <= 25
     assert os.listdir(tmp_path) == []
-
-
-def test_a_priority_beyond_64_bits_goes_to_disk_clamped(tight: Outbox) -> None:
-    """Scrapy takes any int; what Redis is given is within ±2⁴⁹ in any case."""
-    for number in range(30):
-        move = put(number)
-        move.priority = 2**70
-        tight.append(move)
-    assert len(tight._queue._tail) < 5
-    assert [move.priority for move in drain(tight, 7)[-15:]] == [PRIORITY_LIMIT] * 15
-
-
-def test_a_folder_that_cannot_be_locked_is_not_left_behind(
-    tight: Outbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A file system without locks: the moves stay in memory."""
-
-    def no_lock(*_: object, **__: object) -> None:
-        raise NotImplementedError("no flock here")
-
-    monkeypatch.setattr(spill.fcntl, "flock", no_lock)
-    moves = every_kind(60)
-    for move in moves:
-        tight.append(move)
-    assert os.listdir(tmp_path) == []
-    assert drain(tight, 7) == moves
 
 
 def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -31,14 +31,16 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("scrapy_dq.frontier.worker.pace.time", clock)
+    return clock
 
 
 @pytest.fixture
 def pace(clock: Clock) -> Pace:
     """A pace whose engine has been fed, and whose last exchange has just been answered."""
-    pace = Pace(clock.monotonic)
+    pace = Pace()
     pace.granted(wanted=1, leases=1)
     pace.answered(clock.now - 0.001, clock.now)
     return pace
@@ -155,7 +157,7 @@ def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
 
 def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
     """At 100 leases a second and 0.1 s to Redis and back, 2 x 0.115 s x 100/s are consumed meanwhile."""
-    pace = Pace(clock.monotonic)
+    pace = Pace()
     for _ in range(50):
         for _ in range(10):
             pace.taken()

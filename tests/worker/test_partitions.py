@@ -13,7 +13,7 @@ import redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Lease, Limits
-from scrapy_dq.frontier.worker import outage, pace
+from scrapy_dq.frontier.worker import pace
 from support.proxy import RedisProxy
 from support.waiting import Stopwatch
 from worker.engine import IDENTITY, Crawl, Engine, call_of, until
@@ -105,24 +105,6 @@ async def test_a_sending_is_reported_at_once(crawl: Crawl, client: redis.Redis) 
         await until(lambda: not unsent("unsent"), "it is told")
         engine.may_end.set()
         await running
-
-
-@pytest.mark.usefixtures("far_ahead")
-async def test_a_lost_reply_shortens_no_delay(
-    crawl: Crawl, proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes after the times of the first leases of its stint: still they do not go out together."""
-    monkeypatch.setattr(outage, "FIRST_S", 0.5)
-    crawl.size = 0
-    async with Engine(crawl, url=proxy.url, **limited(0.1)) as engine:
-        await until(lambda: engine.counts["exchange"], "it speaks")
-        fault = proxy.cut_next_reply(containing=call_of("exchange"))
-        for number in range(4):
-            engine.put(number, partition=A)
-        engine.seed(())
-        await engine.run()
-        assert fault.fired
-        assert min(crawl.gaps(A)) >= 0.1 - EARLY_S
 
 
 # Room

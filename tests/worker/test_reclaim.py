@@ -84,14 +84,6 @@ async def test_a_worker_that_died_on_this_machine_is_reclaimed_at_once(crawl: Cr
         assert scene.reclaimed == [3]
 
 
-async def test_a_local_reclaim_may_be_limited_to_those_that_were_silent(crawl: Crawl, state: State) -> None:
-    async with scene_of(crawl) as scene:
-        await scene.add("gone", GONE, 1)
-        await scene.add("gone too", GONE, 2)
-        await scene.reclaimer.reclaim_local("epoch", 0, among={"gone too", "unknown"})
-        assert set(state()["members"]) == {"own", "gone"}
-
-
 async def test_a_worker_that_is_silent_on_this_machine_is_looked_at_at_once(
     crawl: Crawl, state: State
 ) -> None:

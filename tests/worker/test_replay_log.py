@@ -6,11 +6,14 @@ import logging
 
 import pytest
 
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Admission
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker import replay_log as module
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
+
+HOME_SHARD = Shard("crawl", HOME)
 
 
 def entry_id(number: int) -> bytes:
@@ -23,7 +26,7 @@ def put(number: int, *, payload: bytes = b"") -> Put:
 
 def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
     """Not by the clock: only an accepted exchange that was sent a whole horizon after the confirmation."""
-    log = ReplayLog(horizon_s=10)
+    log = ReplayLog(10, HOME_SHARD)
     log.add(put(1), confirmed_at=100.0, seq=1)
     log.add(put(2), confirmed_at=105.0, seq=2)
     log.retire(sent_at=109.9)
@@ -35,7 +38,7 @@ def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
 
 def test_a_logged_put_lets_go_of_its_source() -> None:
     """The request itself is not kept in memory for the horizon."""
-    log = ReplayLog(10)
+    log = ReplayLog(10, HOME_SHARD)
     logged = put(1)
     logged.source = object()
     log.add(logged, 0.0, 1)
@@ -48,7 +51,7 @@ def test_the_log_is_bounded_and_says_so_once(
 ) -> None:
     """Past the bound the oldest go, with one warning that names DQ_ROLLBACK_HORIZON."""
     monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
-    log = ReplayLog(10)
+    log = ReplayLog(10, HOME_SHARD)
     for number in range(30):
         log.add(put(number, payload=b"x" * 100), 0.0, 1)
     kept = log.take()
@@ -61,32 +64,9 @@ def test_the_log_is_bounded_and_says_so_once(
     assert len(log.take()) == 1
 
 
-def test_what_the_log_had_no_room_for_is_certain_no_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that wait for it in other shards are the only ones that can bring it again."""
-    monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
-    log = ReplayLog(10)
-    for number in range(1, 31):
-        each = put(number, payload=b"x" * 100)
-        each.number = number
-        log.add(each, 100.0 + number // 10, number)
-    assert log.retired == 0
-    log.retire(109.9)
-    assert log.retired == 0
-    log.retire(110.0)
-    assert log.retired == 9
-    log.retire(111.0)
-    assert log.retired == 19
-    log.take()
-    assert log  # the first ones of the exchange whose others were taken
-    assert log.certain_at == 112.0
-    log.retire(112.0)
-    assert not log
-    assert 20 <= log.retired < 30
-
-
 def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() -> None:
     """It was confirmed, its parent is done: nobody else brings it if Redis has forgotten it, even twice."""
-    log, outbox = ReplayLog(10), Outbox()
+    log, outbox = ReplayLog(10, HOME_SHARD), Outbox()
     fed = put(1)
     fed.once, fed.parent = True, b"lease of it."
     log.add(fed, 0.0, 1)
@@ -108,7 +88,7 @@ def test_a_put_that_ends_with_its_parents_lease_is_dropped_with_it() -> None:
 
 def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
     """What retired under a later exchange than Redis knows is neither stored nor in the log."""
-    log = ReplayLog(10)
+    log = ReplayLog(10, HOME_SHARD)
     child = put(2)
     child.parent = entry_id(9)
     for seq, (each, confirmed_at) in enumerate(((put(1), 0.0), (child, 0.0), (put(3), 9.0)), 1):

@@ -44,7 +44,6 @@ from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue.pace import OnDemand
 from support.waiting import patience
@@ -232,7 +231,7 @@ async def test_the_disks_of_all_shards_are_waited_for_at_once(
 
     monkeypatch.setattr(durability, "wait_until_durable", wait_for_all)
     async with spread.engine() as worker:
-        await worker.worker.wait_until_durable(range(SHARDS), AsyncMock(), time.monotonic() + 5)
+        await worker.worker.wait_until_durable(AsyncMock(), time.monotonic() + 5)
     waiting = 0
     async with producing(spread.crawl, durable=True):
         pass
@@ -354,44 +353,35 @@ async def test_a_pause_releases_the_buffers_of_all_shards(spread: Spread) -> Non
     async with spread.engine(concurrency=12) as worker:
         worker.seed(range(100))
         dialogues = worker.dialogues
-        await until(lambda: all(each.leases.has_buffered for each in dialogues), "leases")
+        await until(lambda: all(each.leases.buffered for each in dialogues), "leases")
         steer(spread.redis, spread.crawl.name, Word.PAUSE)
         await until(lambda: worker.worker.on_hold, "the pause")
-        assert not any(each.leases.has_buffered for each in dialogues)
+        assert not any(each.leases.buffered for each in dialogues)
         await until(lambda: not any(each.leases for each in dialogues), "releases")
         assert spread.peek().census.waiting == 100
 
 
-@pytest.mark.parametrize("count", [1, SHARDS])
-async def test_a_line_about_a_shard_names_it(
-    spread: Spread, caplog: pytest.LogCaptureFixture, count: int
+async def test_a_line_about_another_shard_than_home_names_it(
+    spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also that of home; nothing is added in a crawl with one shard."""
     caplog.set_level("INFO", "scrapy_dq")
-    async with Engine(spread.crawl, identity=replace(IDENTITY, shards=count)) as worker:
+    async with Engine(spread.crawl, identity=SPREAD) as worker:
         for shard, each in enumerate(worker.dialogues):
             spread.fence(shard, each.id)
             each.outage.began(FrontierUnavailable("no answer"))
-        worker.seed(map(of, range(count)))
+        worker.seed(map(of, range(SHARDS)))
         for each in worker.dialogues:
             await until(lambda: not each.protocol.outbox, "it has registered again")  # noqa: B023
     lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
-    for number in range(count):
-        label = f"Shard {number} of crawl {spread.crawl.name!r}: " if count > 1 else ""
+    for number in range(SHARDS):
+        label = f"Shard {number} of crawl {spread.crawl.name!r}: " if number else ""
         for text in ("no answer. The crawl continues", "Redis is back after", "Worker "):
             assert any(line.startswith(label + text) for line in lines), (label, text)
 
 
-async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(
-    spread: Spread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(spread: Spread) -> None:
     """Not before: until a horizon after the end of its lease, the next worker must find the token."""
     admitted = spread.key(1, "admitted")
-    forgotten: list[bytes] = []
-    forget = WorkerProtocol.forget
-    monkeypatch.setattr(
-        WorkerProtocol, "forget", lambda protocol, each: (forgotten.append(each), forget(protocol, each))
-    )
     async with spread.engine() as worker:
         spread.crawl.size = 0
         worker.seed([of(0)])
@@ -414,17 +404,16 @@ async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back
         worker.worker.listen(True)
         await until(lambda: not spread.redis.sismember(admitted, put.token), "its token has gone")
         assert time.monotonic() - ended > 0.8 * HORIZON_S
-        assert forgotten.count(put.token) == 1
 
 
 @pytest.mark.parametrize("lost", ["never", "before its end is confirmed", "after"])
 def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> None:
     home = SimpleNamespace(
-        id="a", outbox=SimpleNamespace(appended=5, confirmed=4), certain_until=0.0,
-        leases=SimpleNamespace(owned={b"x", b"y"}),
+        id="a", outbox=SimpleNamespace(appended=5, confirmed=4),
+        leases=SimpleNamespace(owned={b"x", b"y"}), log=SimpleNamespace(certain_until=0.0),
     )  # fmt: skip
     forgotten: list[bytes] = []
-    fed = ChildTokens(cast("Any", [home, SimpleNamespace(forget=forgotten.append)]), 0)
+    fed = ChildTokens(cast("Any", [home, SimpleNamespace(log=SimpleNamespace(forgettable=forgotten))]), 0)
     fed.exchanged(0.0)
     for lease in (b"x", b"y"):
         fed.put(lease, 1, b"of " + lease)
@@ -436,10 +425,10 @@ def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> 
     home.outbox.confirmed = 5
     fed.exchanged(2.0)
     home.id = "a" if lost == "never" else "b"
-    home.certain_until = 1.9
+    home.log.certain_until = 1.9
     fed.exchanged(3.0)
     assert not forgotten
-    home.certain_until = 2.0
+    home.log.certain_until = 2.0
     fed.exchanged(4.0)
     assert forgotten == ([b"of x"] if lost == "never" else [])
 
@@ -507,9 +496,7 @@ async def test_shards_are_worked_at_in_proportion_to_what_waits_in_them(spread: 
 
 
 class Answered:
-    """What the detector of the end uses of a protocol; it counts the looks at it."""
-
-    looks = 0
+    """What the detector of the end uses of a protocol."""
 
     def __init__(self, number: int) -> None:
         self.id = str(number)
@@ -518,30 +505,7 @@ class Answered:
 
     @property
     def census(self) -> Census:
-        Answered.looks += 1
         return Census(waiting=self.left, version=self.version)
-
-
-def test_an_exchange_with_one_of_many_shards_costs_a_look_at_that_one() -> None:
-    """All are looked at only when all have answered: else n exchanges with n shards would look n² times."""
-    shards = [Answered(number) for number in range(1000)]
-    asked: list[int] = []
-    detector = TerminationDetector(cast("Any", shards), asked.append)
-
-    def round_of(left: int) -> None:
-        for number, each in enumerate(shards):
-            each.left, each.applied, each.composed = left, each.applied + 1, each.applied + 1
-            detector.step(number, quiet=True)
-
-    Answered.looks = 0
-    round_of(1)
-    assert Answered.looks < 3 * len(shards)
-    round_of(0)
-    assert asked == [0]
-    round_of(0)
-    assert asked == [0, *range(1, 1000), 0]
-    assert shards[0].finish_at == 0
-    assert Answered.looks < 10 * len(shards)
 
 
 def test_the_questions_are_asked_anew_when_the_worker_has_registered_again() -> None:
@@ -600,7 +564,7 @@ async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(
         assert worker.worker.elsewhere == (0, 0.0)
         for each in worker.dialogues:
             each.protocol.census = Census(dead=2)
-            each._counting.answered(0.0, 70.0)
+            each.counting.answered(0.0, 70.0)
         assert worker.worker.elsewhere == (2 * (SHARDS - 1), 70.0)
 
 
@@ -805,7 +769,7 @@ async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spre
         worker.seed([of(0)])
         lease = await leased(worker)
         shard = worker.dialogues[2]
-        await until(lambda: not worker.home.protocol.vouches, "the seed is certain")
+        await until(lambda: not worker.home.protocol.log.parentless, "the seed is certain")
         spread.forget(2, worker, phase="finished")
         worker.put(of(2), lease.entry_id)
         await until(lambda: stored(shard.protocol.census) == 1, "it is stored")

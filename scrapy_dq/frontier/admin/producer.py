@@ -97,8 +97,8 @@ class Producer(Listener):
                 logger.warning("%s", joined.loss)
             yield joined
             if self._durable:
-                shards, deadline = range(len(self._frontiers)), time.monotonic() + PATIENCE_S
-                self.doubt = await self._worker.wait_until_durable(shards, self.hand_in, deadline)
+                deadline = time.monotonic() + PATIENCE_S
+                self.doubt = await self._worker.wait_until_durable(self.hand_in, deadline)
             await self.hand_in()
         finally:
             await self._worker.stop(LEAVING_S, durable=False)

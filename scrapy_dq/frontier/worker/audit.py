@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 
 from scrapy_dq.frontier.frontier import Frontier
@@ -21,6 +20,13 @@ NEXT_S = 1.0
 """Pause between two audits."""
 _TORN = "torn"
 """The damage after a script that was stopped by an error (lua/lib/stopped.lua)."""
+_FINDINGS = {
+    "gone": "{} requests are gone",
+    "seen_gone": "the seen set is gone: pages are crawled again",
+    "lists": "{} lists of requests were in no index",
+    "partitions": "{} partitions would not have been served",
+    "members": "{} workers were missing among the members",
+}
 
 
 async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
@@ -46,28 +52,16 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
 
 def told(found: Audited) -> str:
     """Return the findings of an audit, in a sentence without a full stop."""
-    return ", ".join(_parts(found)) or "nothing is missing"
-
-
-def _parts(found: Audited) -> Iterable[str]:
-    if found.gone:
-        yield f"{found.gone} requests are gone"
-    if found.seen_gone:
-        yield "the seen set is gone: pages are crawled again"
-    if found.lists:
-        yield f"{found.lists} lists of requests were in no index"
-    if found.partitions:
-        yield f"{found.partitions} partitions would not have been served"
-    if found.members:
-        yield f"{found.members} workers were missing among the members"
+    counts = {name: getattr(found, name) for name in _FINDINGS}
+    return ", ".join(_FINDINGS[name].format(n) for name, n in counts.items() if n) or "nothing is missing"
 
 
 class Auditor:
-    """Runs the audits that exchanges request, in the background, one at a time; *label*: see `ShardLog`."""
+    """Runs the audits that exchanges request, in the background, one at a time."""
 
-    def __init__(self, frontier: Frontier, label: str = "") -> None:
+    def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
-        self._logger = ShardLog(logger, label)
+        self._logger = ShardLog(logger, frontier.name)
         self._task: asyncio.Task[None] | None = None
         self._warned = self._failed = False
 

@@ -66,6 +66,6 @@ class ChildTokens:
             self._of = {lease: of for lease, of in self._of.items() if lease in self._own.leases.owned}
         while self._ending and self._ending[0][0] <= self._own.outbox.confirmed:
             self._ended.append((now, self._ending.popleft()[1]))
-        while self._ended and self._ended[0][0] <= self._own.certain_until:
+        while self._ended and self._ended[0][0] <= self._own.log.certain_until:
             for shard, entry_id in self._ended.popleft()[1]:
-                self._protocols[shard].forget(entry_id)
+                self._protocols[shard].log.forgettable.append(entry_id)

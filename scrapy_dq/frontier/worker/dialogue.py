@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 
 from scrapy_dq.frontier.calls import Asks, Rejoin
 from scrapy_dq.frontier.frontier import Frontier, Home, Identity
-from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import (
-    Block,
     FrontierError,
     FrontierRefused,
     FrontierUnavailable,
@@ -28,7 +26,7 @@ from scrapy_dq.frontier.moves import Bury, Ending, Move, Release, Return
 from scrapy_dq.frontier.worker import durability
 from scrapy_dq.frontier.worker.audit import Auditor
 from scrapy_dq.frontier.worker.counting import Counting
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
 from scrapy_dq.frontier.worker.identity import new_worker_id
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.log import ShardLog, label_of
@@ -86,7 +84,6 @@ class Dialogue:
         capacity: Callable[[], int],
         limit: Callable[[bytes], int],
         pace: Pace,
-        on_hold: Callable[[], bool],
         exchanged: Callable[[], None],
     ) -> None:
         """
@@ -95,7 +92,6 @@ class Dialogue:
             heartbeat: of this worker, in all shards.
             capacity: how many leases of this shard can run here at once; 0 (paused, closing) releases the
                 buffer.
-            on_hold: whether no worker of the crawl gets a lease.
             exchanged: called after each exchange, or rejoin, that was answered.
 
         The others are those of `Worker`.
@@ -103,46 +99,42 @@ class Dialogue:
         self._frontier = frontier
         self._listener = listener
         self._capacity = capacity
-        self._on_hold = on_hold
         self._exchanged = exchanged
-        label = label_of(frontier.name, crawl.shards)
         self.protocol = WorkerProtocol(
             frontier.name, listener, Outbox(options.spill_dir), options.rollback_horizon_s,
             new_id=lambda: new_worker_id(identity), random_bytes=os.urandom, limit=limit,
-            start_keys=frontier.start_keys, has_start=bool(crawl.starts), label=label,
+            start_keys=frontier.start_keys,
         )  # fmt: skip
         self.protocol.max_pages = options.max_pages
         self._crawl, self._identity = crawl, identity
         self.leases = self.protocol.leases
         self.pace = pace
-        self._logger = ShardLog(logger, label)
-        self.outage = Outage(options.meanwhile, label=label)
-        self._counting = Counting()
+        self._logger = ShardLog(logger, frontier.name)
+        self.outage = Outage(options.meanwhile, label=label_of(frontier.name))
+        heartbeat.outages.append(self.outage)
+        self.counting = Counting()
         self._most = options.most_of_a_partition
         self._alarm = Alarm()
         self._closing = asyncio.Event()
         self.handed_in = False
         """It is leaving, and has stored what it had: what is put from now on would be lost."""
         self._gave_up = False
-        self._ceased_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reclaimer = Reclaimer(
-            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n), label
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
         )
-        self._auditor = Auditor(frontier, label)
+        self._auditor = Auditor(frontier)
         self._heartbeat = heartbeat
-        self._pulse = heartbeat.pulse(
+        self._pulse = Pulse(
+            heartbeat,
             frontier,
             connect,
             observed=lambda silent, dead: self._reclaimer.observed(
                 self.id, self.protocol.epoch, self.protocol.run, silent, dead
             ),
             told=self._told,
-            counting=self._counting,
-            outage=self.outage,
-            label=label,
-            home=frontier.name.number == HOME,
+            counting=self.counting,
         )
 
     @property
@@ -154,11 +146,6 @@ class Dialogue:
     def done(self) -> bool:
         """No more exchanges are made: the run is finished for good, or the frontier is gone."""
         return self.protocol.over or self.protocol.lost
-
-    @property
-    def longest_outage_s(self) -> float:
-        """The longest outage of this shard that was worth noting, in seconds; 0: none."""
-        return self._counting.longest_outage_s
 
     # Moves and leases; none of these waits.
 
@@ -174,21 +161,23 @@ class Dialogue:
 
     def settled(self, move: Ending | Return) -> Ending | Return | None:
         """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
-        never_sent = self.leases.take_never_sent(move.entry_id)
-        if self.leases.take_spoiled(move.entry_id) or self.protocol.together.over:
-            move = Release(move.entry_id)
-        elif never_sent and not isinstance(move, Bury | Return):
+        leases, entry_id = self.leases, move.entry_id
+        if entry_id in leases.spoiled or self.protocol.together.over:
+            move = Release(entry_id)
+        elif entry_id in leases.never_sent and not isinstance(move, Bury | Return):
             move.never_sent = True
+        leases.spoiled.discard(entry_id)
+        leases.never_sent.discard(entry_id)
         return move if self.leases.settle(move) else None
 
     def take(self) -> Lease | None:
         """Return the next lease of this shard to run; None if there is none at the moment."""
-        if self.leases.has_buffered:  # of many shards, most have nothing
+        if self.leases.buffered:  # of many shards, most have nothing
             now = time.monotonic()
             lease = self.leases.take(now)
             if lease is not None:
                 self.pace.taken()
-                if not self.leases.has_buffered:
+                if not self.leases.buffered:
                     self.kick()
                 return lease
             send_at = self.leases.next_send_at(now)
@@ -201,28 +190,19 @@ class Dialogue:
         if self.pace.asked(self.protocol.outbox.appended):
             self.kick()
 
-    def sent(self, entry_id: bytes) -> None:
-        """Note that the request of a lease was sent; leases without a time for sending are ignored.
-
-        The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
-        site sees a shorter delay.
-        """
-        if self.leases.has_unsent:
-            self._note_sent(entry_id, time.monotonic())
-
-    def never_sent(self, entry_id: bytes) -> None:
-        """Note that the request of a lease was not sent, and will not be."""
-        self.leases.never_sent(entry_id)
-        self._note_sent(entry_id, None)
-
-    def _note_sent(self, entry_id: bytes, at: float | None) -> None:
-        now = time.monotonic()
+    def sent(self, entry_id: bytes, at: float | None) -> None:
+        """Note when the request of a lease with a time for sending was sent; None: it will never be."""
         partition = self.leases.sent(entry_id, at)
         if partition is not None:
             self.note(Sent(partition, entry_id, at))
             send_at = self.leases.send_at_of(partition)
             if send_at is not None:
-                self._wake_at(max(0.0, send_at - now))
+                self._wake_at(max(0.0, send_at - time.monotonic()))
+
+    def never_sent(self, entry_id: bytes) -> None:
+        """Note that the request of a lease was not sent, and will not be."""
+        self.leases.never_sent.add(entry_id)
+        self.sent(entry_id, None)
 
     def downloaded(self, entry_id: bytes) -> None:
         """Note that a lease no longer counts against its partition's limit; settling it implies this."""
@@ -240,11 +220,6 @@ class Dialogue:
         if not self.leases.is_unsent(entry_id):
             self.downloaded(entry_id)
 
-    def block(self, block: Block) -> None:
-        """Send a block of a partition."""
-        self.note(block)
-        self.protocol.withdraw(block.partition)
-
     def note(self, note: Note) -> None:
         """Send a note soon: other workers wait for it (sent), or must stop (block)."""
         self.protocol.notes.append(note)
@@ -253,7 +228,7 @@ class Dialogue:
 
     def release_buffer(self) -> None:
         """Give back, soon, what is not taken."""
-        if self.leases.has_buffered:
+        if self.leases.buffered:
             self.protocol.empty_buffer()
             self.pace.first_move()
             self.kick()
@@ -326,7 +301,6 @@ class Dialogue:
         if self._timer is not None:
             self._timer.cancel()
         self._closing.set()
-        self._ceased_at = time.monotonic()
         self.kick()
         if self._task is not None:
             await self._task
@@ -341,15 +315,11 @@ class Dialogue:
             self._gave_up = True
             outbox = self.protocol.outbox
             self._logger.error(
-                "%s, for the %.0f s that closing may take: %d moves were not stored. Requests from pages are "
-                "not lost: the pages are in flight under worker %s and will be crawled again. %d requests "
-                "came from no page: start(), or whoever has put them, has to put them again",
-                error,
-                max(0.0, deadline - self._ceased_at),
-                len(outbox),
-                self.id,
-                outbox.parentless,
-            )
+                "%s, for as long as closing may take: %d moves were not stored. Requests from pages are not "
+                "lost: the pages are in flight under worker %s and will be crawled again. %d requests came "
+                "from no page: start(), or whoever has put them, has to put them again",
+                error, len(outbox), self.id, outbox.parentless,
+            )  # fmt: skip
 
     async def hand_in(self, deadline: float) -> None:
         """Release the buffer, and send the outbox."""
@@ -378,7 +348,7 @@ class Dialogue:
         if doubt:
             self._logger.warning("%s", doubt)
         else:
-            self.protocol.retire_log()
+            self.protocol.log.retire_all()
             self.protocol.raise_retired = self.protocol.raised_at is not None
 
     async def look(self, deadline: float) -> None:
@@ -390,9 +360,9 @@ class Dialogue:
         """Unregister; what is still leased goes back. *version*, *kept*, *why*: see Frontier.leave."""
         protocol = self.protocol
         if not self.done:
-            protocol.retire_log()
+            protocol.log.retire_all()
             applied = -1
-            while protocol.forgets and protocol.applied > applied and time.monotonic() < deadline:
+            while protocol.log.forgettable and protocol.applied > applied and time.monotonic() < deadline:
                 applied = protocol.applied
                 await self._until(deadline, self._exchange)
         if not protocol.lost:
@@ -426,7 +396,7 @@ class Dialogue:
     # Exchanges.
 
     def _count_error(self) -> None:
-        self._counting.failed()
+        self.counting.failed()
         self._listener.counted(Count.ERROR, 1)
 
     def _told(self, words: int) -> None:
@@ -485,7 +455,8 @@ class Dialogue:
             await self._alarm.wait(pause)
 
     def _wants(self) -> int:
-        capacity = 0 if self._closing.is_set() or self._on_hold() else self._capacity()
+        on_hold = self._closing.is_set() or self.protocol.home.on_hold
+        capacity = 0 if on_hold else self._capacity()
         leases, appended = self.leases, self.protocol.outbox.appended
         return self.pace.want(capacity, leases.running, leases.buffered, leases.usable, appended)
 
@@ -505,7 +476,7 @@ class Dialogue:
         pace.expect(protocol.next_due_s, quiet=quiet)
         pace.answered(began, now)
         pace.granted(wanted, granted, protocol.outbox.confirmed)
-        self._counting.answered(now - began, self.outage.ended(kept))
+        self.counting.answered(now - began, self.outage.ended(kept))
         if protocol.damage:
             self._auditor.observed(protocol.damage, protocol.epoch, protocol.run)
         if self.id != registered:

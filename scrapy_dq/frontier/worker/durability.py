@@ -22,13 +22,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 POLL_S = 0.02
 AGAIN_S = 0.2
@@ -38,20 +39,10 @@ GONE_S = 60.0
 """A replica that was not online for so long is not waited for any more: as Redis gives up a silent one."""
 
 
-class Member(Protocol):
-    """The worker that stays registered meanwhile (frontier.worker.protocol.WorkerProtocol)."""
-
-    id: str
-    epoch: str
-    lost: bool
-    over: bool
-    outbox: Any
-
-
 async def wait_until_durable(
-    frontier: Frontier, member: Member, verify: Callable[[], Awaitable[object]], deadline: float
+    frontier: Frontier, member: WorkerProtocol, verify: Callable[[], Awaitable[object]], deadline: float
 ) -> str:
-    """Wait until all confirmed moves of *member* are on Redis's disk and on its connected replicas.
+    """Wait until all confirmed moves of *member* are on the disk of Redis and on its connected replicas.
 
     Args:
         verify: makes at least one exchange, and more until nothing is left to send.

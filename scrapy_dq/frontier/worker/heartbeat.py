@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.counting import Counting
 from scrapy_dq.frontier.worker.log import ShardLog
@@ -75,9 +76,13 @@ class Observer:
 
 
 class Pulse:
-    """The heartbeat of one worker in one shard; `Heartbeat.pulse` makes it.
+    """The heartbeat of one worker in one shard.
 
-    `observed(silent, dead)` and, at each beat, `told(words)` with `Words.count` are called on the event loop.
+    Args:
+        connect: returns a client of `redis.asyncio`; called in the thread.
+        observed: called on the event loop with the ids of silent workers, and with those of dead ones.
+        told: called on the event loop at each beat, with `Words.count`.
+        counting: what to report from time to time; None: nothing.
     """
 
     def __init__(
@@ -85,22 +90,20 @@ class Pulse:
         heartbeat: Heartbeat,
         frontier: Frontier,
         connect: Callable[[], Any],
-        observer: Observer,
+        *,
         observed: Callable[[list[str], list[str]], None],
-        told: Callable[[int], None],
-        counting: Counting | None,
-        label: str,
-        every: int,
-        home: bool,
+        told: Callable[[int], None] = lambda words: None,
+        counting: Counting | None = None,
     ) -> None:
-        self.every = every
+        self._home = frontier.name.number == HOME
+        rarest_s = min(heartbeat.ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
+        self.every = 1 if self._home else max(1, int(rarest_s / heartbeat.interval_s))
         """It beats in each round, or in one of so many."""
-        self._home = home
-        self._logger = ShardLog(logger, label)
+        self._logger = ShardLog(logger, frontier.name)
         self._heartbeat = heartbeat
         self._frontier = frontier
         self._connect = connect
-        self._observer = observer
+        self.observer = Observer(heartbeat.ttl_s, heartbeat.interval_s * self.every)
         self._observed = observed
         self._told = told
         self._counting = counting
@@ -130,23 +133,17 @@ class Pulse:
         if self._alone is not None:
             await self._alone.client.aclose()
 
-    def missed(self) -> None:
-        """Note that nothing was observed."""
-        self._observer.missed()
-
     async def beat(self) -> None:
         """Beat once, and observe the others."""
         worker_id, epoch = self._worker
         looks = time.monotonic() >= self._look_at
         try:
             beats, words = await self._ask(worker_id, epoch, looks)
-        except FrontierError:
-            self.missed()
-            return
-        except Exception:
-            # Without its beats the worker would be fenced again and again.
-            self._logger.exception("Unexpected error in the heartbeat; trying again")
-            self.missed()
+        except Exception as error:
+            if not isinstance(error, FrontierError):
+                # Without its beats the worker would be fenced again and again.
+                self._logger.exception("Unexpected error in the heartbeat; trying again")
+            self.observer.missed()
             return
         # At each beat: an answer that was pending when the word was sent clears the call, but lacks the word.
         self._heartbeat.on_loop(self._told, words)
@@ -154,24 +151,24 @@ class Pulse:
             return
         interval_s = self._heartbeat.look_interval_s(len(beats), self.every)
         self._look_at = time.monotonic() + interval_s if len(beats) > MANY else 0.0
-        self._observer.longest_gap_s = 2 * interval_s
+        self.observer.longest_gap_s = 2 * interval_s
         beats.pop(worker_id, None)
-        silent, dead = self._observer.observe(beats, time.monotonic())
+        silent, dead = self.observer.observe(beats, time.monotonic())
         if silent:
             self._heartbeat.on_loop(self._observed, silent, dead)
 
     async def _ask(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
         if self._alone is None:
             self._alone = self._frontier.on(self._connect())
-        now = time.monotonic()
-        report = self._counting and self._counting.due(now, self._heartbeat.wait if self._home else None)
-        if not (self._counting and report):
+        counting, now = self._counting, time.monotonic()
+        report = counting and counting.due(now, self._heartbeat.wait if self._home else None)
+        if not (counting and report):
             return await self._alone.beat(worker_id, epoch, looks)
         waited_s, why = (now - report.wait.since, report.wait.why) if report.wait else (0.0, "")
         found = await self._alone.report(
             worker_id, epoch, looks, report.counted, report.ended_s, waited_s, why
         )
-        self._counting.reported(report, time.monotonic())
+        counting.reported(report, time.monotonic())
         return found
 
 
@@ -191,10 +188,11 @@ class Heartbeat:
     the end of the crawl, for this long."""
 
     def __init__(self, *, ttl_s: float) -> None:
-        self._ttl_s = ttl_s
-        self._interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
+        self.ttl_s = ttl_s
+        self.interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
+        self.outages: list[Outage] = []
+        """Those of all shards: the heartbeat at home reports the longest one."""
         self._pulses: list[Pulse] = []
-        self._outages: list[Outage] = []
         self._stalled = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -208,43 +206,15 @@ class Heartbeat:
         self._rounds_without = 0
         self._rounds_made = 0
 
-    def pulse(
-        self,
-        frontier: Frontier,
-        connect: Callable[[], Any],
-        *,
-        observed: Callable[[list[str], list[str]], None],
-        told: Callable[[int], None] = lambda words: None,
-        counting: Counting | None = None,
-        outage: Outage | None = None,
-        label: str = "",
-        home: bool = True,
-    ) -> Pulse:
-        """Return the heartbeat in one shard, which does not beat yet.
-
-        Args:
-            home: False: another one, where it may beat more rarely.
-            connect: returns a client of `redis.asyncio`; called in the thread.
-            counting: what to report from time to time; None: nothing.
-            outage: of this shard. The heartbeat at home reports the longest one of all shards.
-            label: see `ShardLog`.
-        """
-        rarest_s = min(self._ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
-        every = 1 if home else max(1, int(rarest_s / self._interval_s))
-        observer = Observer(self._ttl_s, self._interval_s * every)
-        if outage is not None:
-            self._outages.append(outage)
-        return Pulse(self, frontier, connect, observer, observed, told, counting, label, every, home)
-
     @property
     def wait(self) -> Wait | None:
         """The longest outage that is under way in any shard; None: no shard has one."""
-        return min(filter(None, [outage.wait for outage in self._outages]), default=None)
+        return min(filter(None, [outage.wait for outage in self.outages]), default=None)
 
     def look_interval_s(self, members: int, every: int = 1) -> float:
         """Return how many seconds pass between two looks at all members; *every*: see `Pulse`."""
-        longest_s = min(LOOK_PER_MEMBER_S * members, self._ttl_s / BEATS_PER_TTL)
-        return max(self._interval_s * every, longest_s)
+        longest_s = min(LOOK_PER_MEMBER_S * members, self.ttl_s / BEATS_PER_TTL)
+        return max(self.interval_s * every, longest_s)
 
     def add(self, pulse: Pulse) -> None:
         """Beat for *pulse*, too; the first one starts the thread."""
@@ -280,7 +250,7 @@ class Heartbeat:
         self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
         self._seen_ticks = ticks
         # By rounds, not by the clock: while the process is frozen, the loop does not count as blocked.
-        stalled_s = self._rounds_without * self._interval_s
+        stalled_s = self._rounds_without * self.interval_s
         if stalled_s <= self.stall_timeout_s:
             self._stalled = False
             self._rounds_made += 1
@@ -294,7 +264,7 @@ class Heartbeat:
             )
         self._stalled = True
         for pulse in list(self._pulses):
-            pulse.missed()
+            pulse.observer.missed()
         return []
 
     def _tick(self) -> None:
@@ -322,7 +292,7 @@ class Heartbeat:
         self._rounds_task = asyncio.get_running_loop(), task
         try:
             while not (self._stop.is_set() or self._loop.is_closed()):
-                await asyncio.sleep(self._interval_s)
+                await asyncio.sleep(self.interval_s)
                 for pulse in self.due():
                     pulse.begin()
         finally:

@@ -64,10 +64,8 @@ def certainly_dead(other: dict[str, Any], own: dict[str, Any]) -> bool:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from itertools import chain
 from math import ceil
 from operator import attrgetter
 
@@ -37,30 +38,23 @@ class Leases:
         # By partition, a running lease with a time for sending that was not sent yet: the next one of its
         # stint waits for it.
         self._unsent: dict[bytes, Lease] = {}
-        self._never_sent: set[bytes] = set()
-        # All leases that Redis should have under our id: buffered, running, or settled in the outbox.
-        self._owned: set[bytes] = set()
+        self.never_sent: set[bytes] = set()
+        """Running leases whose request was not sent, and will not be."""
+        self.owned: set[bytes] = set()
+        """The ids that Redis should have under our id: buffered, running, or settled in the outbox."""
         self._settling: dict[bytes, type[Move]] = {}
         self.suspect: bytes | None = None
         """The lease under which a worker died, and that is not done yet; there is one at most."""
-        # Running when the outbox was lost: their puts until then may be gone.
-        self._spoiled: set[bytes] = set()
+        self.spoiled: set[bytes] = set()
+        """Running when the outbox was lost: their puts until then may be gone, so they are only released."""
 
     def __len__(self) -> int:
         """How many leases Redis should hold for this worker."""
-        return len(self._owned)
+        return len(self.owned)
 
     @property
     def buffered(self) -> int:
         return len(self._buffered)
-
-    @property
-    def has_buffered(self) -> bool:
-        return bool(self._buffered)
-
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
 
     def is_unsent(self, entry_id: bytes) -> bool:
         """Tell whether a lease has a time for sending, is running, and was not sent yet."""
@@ -83,7 +77,7 @@ class Leases:
 
     def grant(self, lease: Lease) -> None:
         """Add a lease that an exchange has granted."""
-        self._owned.add(lease.entry_id)
+        self.owned.add(lease.entry_id)
         if lease.suspect:
             self.suspect = lease.entry_id
         # A lost lease may be granted to us again while its work is still running here: do not start it twice.
@@ -128,17 +122,6 @@ class Leases:
         self._load[best] = least + 1
         self._recent[best] += 1
         return lease
-
-    def never_sent(self, entry_id: bytes) -> None:
-        """Note that the request of a lease will not be sent."""
-        self._never_sent.add(entry_id)
-
-    def take_never_sent(self, entry_id: bytes) -> bool:
-        """Tell, once, whether the request of a lease was not sent."""
-        if entry_id not in self._never_sent:
-            return False
-        self._never_sent.remove(entry_id)
-        return True
 
     def sent(self, entry_id: bytes, at: float | None) -> bytes | None:
         """Return, once, the partition of a lease with a time for sending; None for any other lease.
@@ -194,7 +177,7 @@ class Leases:
         """
         self._running.discard(move.entry_id)
         self.downloaded(move.entry_id)
-        if move.entry_id not in self._owned or move.entry_id in self._settling:
+        if move.entry_id not in self.owned or move.entry_id in self._settling:
             return False
         self._settling[move.entry_id] = type(move)
         return True
@@ -217,15 +200,8 @@ class Leases:
 
     def forfeit(self) -> None:
         """Give up all leases; running ones have to run again, even if they are granted to us once more."""
-        self._spoiled |= self._running
+        self.spoiled |= self._running
         self.keep(())
-
-    def take_spoiled(self, entry_id: bytes) -> bool:
-        """Tell, once, whether children of this lease may be lost: then it can only be released."""
-        if entry_id not in self._spoiled:
-            return False
-        self._spoiled.remove(entry_id)
-        return True
 
     def ends(self, entry_id: bytes) -> bool:
         """Tell whether a lease was settled, and Redis has not confirmed that."""
@@ -244,7 +220,7 @@ class Leases:
     def confirmed(self, entry_id: bytes) -> None:
         """Note that Redis has settled a lease."""
         self.cleared(entry_id)
-        self._owned.discard(entry_id)
+        self.owned.discard(entry_id)
         self._settling.pop(entry_id, None)
 
     def cleared(self, entry_id: bytes) -> None:
@@ -252,27 +228,19 @@ class Leases:
         if self.suspect == entry_id:
             self.suspect = None
 
-    @property
-    def owned(self) -> Collection[bytes]:
-        """The ids of all."""
-        return self._owned
-
     def held(self) -> list[bytes]:
         """Return the ids that a rejoin asks to keep; it releases all others, as a queued release would."""
-        return [i for i in sorted(self._owned) if self._settling.get(i) is not Release]
+        return [i for i in sorted(self.owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:
         """Keep only *owned*; other running leases continue, but are not settled later."""
-        self._owned = set(owned)
-        if self.suspect not in self._owned:
+        self.owned = set(owned)
+        if self.suspect not in self.owned:
             self.suspect = None
-        kept = [lease for lease in self._in_buffer() if lease.entry_id in self._owned]
+        in_buffer = chain.from_iterable(self._buffer.values())
+        kept = [lease for lease in in_buffer if lease.entry_id in self.owned]
         self._buffer.clear()
         self._buffered = {lease.entry_id for lease in kept}
         for lease in kept:
             self._buffer.setdefault(lease.partition, deque()).append(lease)
-        self._settling = {i: kind for i, kind in self._settling.items() if i in self._owned}
-
-    def _in_buffer(self) -> Iterator[Lease]:
-        for queue in self._buffer.values():
-            yield from queue
+        self._settling = {i: kind for i, kind in self._settling.items() if i in self.owned}

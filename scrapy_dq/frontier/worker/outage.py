@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
 from typing import NamedTuple
-
-from scrapy_dq.frontier.worker.log import ShardLog
 
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
@@ -34,24 +31,13 @@ class Outage:
     Args:
         meanwhile: a sentence for the warning: what continues, and what is kept.
         kept: the noun for what is counted in the line at the end.
-        clock, uniform: see `Pace`.
-        label: see `ShardLog`.
+        label: what its lines begin with; see `label_of`.
     """
 
-    def __init__(
-        self,
-        meanwhile: str = MEANWHILE,
-        kept: str = "moves",
-        clock: Callable[[], float] = time.monotonic,
-        uniform: Callable[[float, float], float] = random.uniform,
-        label: str = "",
-    ) -> None:
-        self._logger = ShardLog(logger, label)
+    def __init__(self, meanwhile: str = MEANWHILE, kept: str = "moves", label: str = "") -> None:
         self.error: Exception | None = None
         """The last failure; None: there is no outage."""
         self._label = label
-        self._clock = clock
-        self._uniform = uniform
         self._meanwhile = meanwhile
         self._kept = kept
         self._since: float | None = None
@@ -73,7 +59,7 @@ class Outage:
         """Return the pause before the next try: 0.1 to 2 s, growing, with jitter."""
         self._tries += 1
         longest: float = min(FIRST_S * 2 ** min(self._tries - 1, 10), LONGEST_S)
-        return longest * self._uniform(0.7, 1.0)
+        return longest * random.uniform(0.7, 1.0)
 
     def noted(self, error: Exception | None) -> None:
         """Note the result of a try without logging it: the caller does. None: it succeeded."""
@@ -83,10 +69,10 @@ class Outage:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
         self.error = error
         if self._since is None:
-            self._since = self._clock()
+            self._since = time.monotonic()
         if type(error) not in self._warned:
             self._warned.add(type(error))
-            self._logger.warning("%s. %s", error, self._meanwhile)
+            logger.warning("%s%s. %s", self._label, error, self._meanwhile)
 
     def ended(self, kept: int) -> float:
         """Note an answer, and return how many seconds the outage lasted that it ends; 0: there was none.
@@ -97,8 +83,11 @@ class Outage:
         self._tries, self.error = 0, None
         if self._since is None:
             return 0.0
-        lasted_s = self._clock() - self._since
-        self._logger.info("Redis is back after %.1f s; %d %s were kept meanwhile", lasted_s, kept, self._kept)
+        lasted_s = time.monotonic() - self._since
+        logger.info(
+            "%sRedis is back after %.1f s; %d %s were kept meanwhile",
+            self._label, lasted_s, kept, self._kept,
+        )  # fmt: skip
         self._since = None
         self._warned.clear()
         return lasted_s

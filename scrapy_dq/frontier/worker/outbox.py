@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES
 from scrapy_dq.frontier.moves import Move, Put
@@ -17,8 +17,10 @@ CHUNK_MOVES = MAX_MOVES
 CHUNK_BYTES = MAX_EXCHANGE_BYTES
 
 
-class TieredQueue:
-    """A FIFO queue of moves, in memory up to a limit and then on disk.
+class Outbox:
+    """Moves in the order in which they were made; exchanges apply prefixes of it.
+
+    Children come before the ack of their parent, so a parent is never acked before its children are stored.
 
     The oldest moves are in memory (`_head`), the next ones on disk, in chunks (`_spill`), and the newest in
     memory again (`_tail`) until they fill a chunk. If writing to disk fails, they stay in memory.
@@ -29,6 +31,10 @@ class TieredQueue:
 
     def __init__(self, spill_dir: str = "") -> None:
         self._spill = Spill(spill_dir)
+        self.confirmed = 0
+        """Total number of moves that Redis has applied."""
+        self.last_put = 0
+        """Number of the last put (`Put.number`)."""
         self._reset()
 
     def _reset(self) -> None:
@@ -40,15 +46,33 @@ class TieredQueue:
         # For each rebuild: how many of the chunks that were on disk then are left, and which moves to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
         # Totals over memory and disk.
-        self.count = 0
-        self.bytes = 0
+        self._count = self._bytes = 0
         self.puts = 0
         self.parentless = 0
-        """Number of puts without a parent lease."""
+        """Number of puts without a parent lease: only this outbox has them."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def appended(self) -> int:
+        """Total number of moves, without dropped ones; moves that a rejoin repeats count again."""
+        return self.confirmed + self._count
+
+    @property
+    def full(self) -> bool:
+        """There is at least as much as one exchange can carry."""
+        return self._count >= MAX_MOVES or self._bytes >= MAX_EXCHANGE_BYTES
 
     def append(self, move: Move) -> None:
+        if isinstance(move, Put):
+            self.last_put += 1
+            move.number = self.last_put
+            if self._count >= MAX_MOVES:
+                move.source = None  # it is large, and can be decoded again
         size = self._account([move], 1)
-        if not self._tail and not self._spill and not self._memory_full:
+        full = len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
+        if not (self._tail or self._spill or full):
             self._head.append(move)
             self._head_bytes += size
             return
@@ -58,17 +82,16 @@ class TieredQueue:
         if len(self._tail) >= due_moves + CHUNK_MOVES or self._tail_bytes >= due_bytes + CHUNK_BYTES:
             self._spill_tail()
 
-    def prefix(self, most: int) -> list[Move]:
-        """Return the oldest moves: about MAX_EXCHANGE_BYTES, and at least one if there is any.
+    def prefix(self, until: int | None = None) -> list[Move]:
+        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
 
         Args:
-            most: how many, up to MAX_MOVES.
+            until: an earlier value of `appended`; later moves are excluded. None: no limit.
         Raises:
-            SpillLost: moves on disk are gone.
+            SpillLost: moves on disk are gone; those after them must not be sent.
         """
+        most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
         self._refill()
-        if len(self._head) <= most and self._head_bytes <= MAX_EXCHANGE_BYTES:
-            return list(self._head)
         total = 0
         taken: list[Move] = []
         for move in islice(self._head, most):
@@ -78,13 +101,34 @@ class TieredQueue:
             taken.append(move)
         return taken
 
-    def remove(self, prefix: Collection[Move]) -> None:
-        """Remove what `prefix` has returned."""
+    def confirm(self, prefix: Collection[Move]) -> None:
+        """Remove a prefix that Redis has applied."""
+        self.confirmed += len(prefix)
         for _ in prefix:
             self._head.popleft()
         self._head_bytes -= self._account(prefix, -1)
 
-    def rebuild(self, first: Sequence[Move], keep: Callable[[Move], bool]) -> None:
+    def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
+        """Rebuild after a rejoin: insert the log at the front, drop moves that settle leases not in *owned*.
+
+        This includes releases that were queued before the rejoin: the rejoin has released these leases.
+        """
+        self._rebuild(log, lambda move: _outlives(move, owned))
+
+    def drop_parentless(self) -> None:
+        """Drop the puts without a parent: no exchange that has some may be under way."""
+        self._rebuild((), lambda move: not (isinstance(move, Put) and move.parent is None))
+
+    def puts_in_memory(self) -> Iterator[Put]:
+        """Yield the puts in memory, in order."""
+        return (move for move in chain(self._head, self._tail) if isinstance(move, Put))
+
+    def clear(self) -> None:
+        """Drop everything, because the run is over or the worker leaves; remove the files."""
+        self._spill.close()
+        self._reset()
+
+    def _rebuild(self, first: Sequence[Move], keep: Callable[[Move], bool]) -> None:
         """Drop the moves for which *keep* is False, and insert *first* at the front.
 
         Moves on disk are dropped when they are read.
@@ -97,20 +141,6 @@ class TieredQueue:
         self._tail = self._kept(self._tail, keep)
         self._head_bytes, self._tail_bytes = _total(self._head), _total(self._tail)
         self._tail_due = (0, 0)
-
-    def in_memory(self) -> Iterator[Move]:
-        """Yield all moves in memory, in order."""
-        yield from self._head
-        yield from self._tail
-
-    def clear(self) -> None:
-        """Drop all moves, and remove the files."""
-        self._spill.close()
-        self._reset()
-
-    @property
-    def _memory_full(self) -> bool:
-        return len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
 
     def _spill_tail(self) -> None:
         while self._tail:
@@ -160,88 +190,9 @@ class TieredQueue:
             if isinstance(move, Put):
                 self.puts += sign
                 self.parentless += sign * (move.parent is None)
-        self.count += sign * len(moves)
-        self.bytes += sign * size
+        self._count += sign * len(moves)
+        self._bytes += sign * size
         return size
-
-
-class Outbox:
-    """Moves in the order in which they were made; exchanges apply prefixes of it.
-
-    Children come before the ack of their parent, so a parent is never acked before its children are stored.
-    """
-
-    def __init__(self, spill_dir: str = "") -> None:
-        self._queue = TieredQueue(spill_dir)
-        self.confirmed = 0
-        """Total number of moves that Redis has applied."""
-        self.last_put = 0
-        """Number of the last put (`Put.number`)."""
-
-    def __len__(self) -> int:
-        return self._queue.count
-
-    @property
-    def appended(self) -> int:
-        """Total number of moves, without dropped ones; moves that a rejoin repeats count again."""
-        return self.confirmed + self._queue.count
-
-    @property
-    def full(self) -> bool:
-        """There is at least as much as one exchange can carry."""
-        return self._queue.count >= MAX_MOVES or self._queue.bytes >= MAX_EXCHANGE_BYTES
-
-    @property
-    def puts(self) -> int:
-        return self._queue.puts
-
-    @property
-    def parentless(self) -> int:
-        """Puts without a parent lease: only this outbox has them."""
-        return self._queue.parentless
-
-    def append(self, move: Move) -> None:
-        if isinstance(move, Put):
-            self.last_put += 1
-            move.number = self.last_put
-            if self._queue.count >= MAX_MOVES:
-                move.source = None  # it is large, and can be decoded again
-        self._queue.append(move)
-
-    def prefix(self, until: int | None = None) -> list[Move]:
-        """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
-
-        Args:
-            until: an earlier value of `appended`; later moves are excluded. None: no limit.
-        Raises:
-            SpillLost: moves on disk are gone; those after them must not be sent.
-        """
-        most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
-        return self._queue.prefix(most)
-
-    def confirm(self, prefix: Collection[Move]) -> None:
-        """Remove a prefix that Redis has applied."""
-        self.confirmed += len(prefix)
-        self._queue.remove(prefix)
-
-    def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
-        """Rebuild after a rejoin: insert the log at the front, drop moves that settle leases not in *owned*.
-
-        This includes releases that were queued before the rejoin: the rejoin has released these leases.
-        """
-        self._queue.rebuild(log, lambda move: _outlives(move, owned))
-
-    def puts_in_memory(self) -> Iterator[Put]:
-        """Yield the puts in memory, in order."""
-        return (move for move in self._queue.in_memory() if isinstance(move, Put))
-
-    def drop_parentless(self) -> None:
-        """Drop the puts without a parent: no exchange that has some may be under way."""
-        self._queue.rebuild((), lambda move: not (isinstance(move, Put) and move.parent is None))
-
-    def clear(self) -> None:
-        """Drop everything, because the run is over or the worker leaves."""
-        self._queue.clear()
 
 
 def _total(moves: Collection[Move]) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 from math import ceil
 
 from scrapy_dq.frontier.model import MAX_LEASES
@@ -30,20 +29,9 @@ AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
 
 
 class Pace:
-    """Adapts batch sizes to the round trip time: while a reply is pending, the outbox grows.
+    """Adapts batch sizes to the round trip time: while a reply is pending, the outbox grows."""
 
-    Args:
-        clock: monotonic seconds.
-        uniform: returns a random number between two others, for jitter.
-    """
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        uniform: Callable[[float, float], float] = random.uniform,
-    ) -> None:
-        self._clock = clock
-        self._uniform = uniform
+    def __init__(self) -> None:
         self.hungry = True
         """The engine has asked for a lease and got none."""
         self._linger_s, self._idle_first_s = LINGER_S, IDLE_FIRST_S
@@ -51,7 +39,7 @@ class Pace:
         self._spread = False
         self._fruitless = 0
         self._oldest_move_at = 0.0
-        self._answered_at = clock()
+        self._answered_at = time.monotonic()
         self._round_trip_s = 0.0
         self._taken = 0
         self._rate = 0.0
@@ -104,7 +92,7 @@ class Pace:
 
     def first_move(self) -> None:
         """Note that the outbox was empty and is not any more."""
-        self._oldest_move_at = self._clock()
+        self._oldest_move_at = time.monotonic()
         self._fruitless = 0
 
     def room_appeared(self) -> None:
@@ -118,7 +106,7 @@ class Pace:
 
     def called(self) -> None:
         """Note that something waits in Redis: the next exchange that begins is due at once."""
-        self._called_at = self._clock()
+        self._called_at = time.monotonic()
 
     def answered(self, began: float, now: float) -> None:
         """Note a round trip, from *began* to *now*; the remaining moves linger from *now* on."""
@@ -140,7 +128,7 @@ class Pace:
 
     def expect(self, next_due_s: float | None, quiet: bool) -> None:
         """Note in how many seconds the next entry is due; *quiet*: nothing else can happen before."""
-        self._next_due_at = self._clock() + next_due_s if next_due_s else float("inf")
+        self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
     def share(self, capacity: int, taken: int, running: int, part: float) -> int:
@@ -183,7 +171,7 @@ class Pace:
             pause = min(first_s * 2 ** min(self._fruitless, 10), self._idle_longest_s)
         if self._quiet:
             pause = QUIET_LONGEST_S
-        due = self._answered_at + pause * self._uniform(0.8, 1.0)
+        due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
             # Never at once: the due entry may be unavailable to this worker, and would be due again.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + self._idle_first_s))
@@ -198,12 +186,8 @@ class Pace:
 class OneByOne(Pace):
     """Leases nothing ahead: the engine gets the best of all entries that were put before it asked."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        uniform: Callable[[float, float], float] = random.uniform,
-    ) -> None:
-        super().__init__(clock, uniform)
+    def __init__(self) -> None:
+        super().__init__()
         self._asked: deque[int] = deque()
         """`Outbox.appended` at each request of the engine that is not answered yet."""
         self._last = 0

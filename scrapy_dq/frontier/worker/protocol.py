@@ -53,7 +53,11 @@ _LOWERED = (Seeding.DONE, Seeding.LISTENING)
 """With these levels only, nothing of this worker's start() is incomplete if it dies."""
 _NO_RECORDS = 2**52
 """The answer to a rejoin whose run is an older one: its records are gone (rejoin.lua)."""
-_LEFT_BEHIND = "a crawl closes with reason run_over, a Queue puts its items into the next run"
+_ABSENT = "The run is over: other workers finished it while this worker was absent. "
+_START_AGAIN = (
+    ". What no page yields again is missing, and start() has to run again: a crawl closes with reason %s, "
+    "and the same command continues it; a program has to put its items again"
+)
 
 
 class _Sent(NamedTuple):
@@ -81,11 +85,6 @@ def _is_parentless(move: Move) -> bool:
     return isinstance(move, Put) and move.parent is None
 
 
-def _listened(sent: _Sent) -> bool:
-    """Tell whether the worker was listening: in a run that others have finished it would wait for nothing."""
-    return sent.call.seeding == Seeding.LISTENING
-
-
 class Together:
     """What the protocols of one worker, one for each shard, have in common."""
 
@@ -106,13 +105,10 @@ class Together:
         """The latest run in which any of them has registered."""
         self.run_at = 0
         """Number of exchanges that were composed by then."""
-        self._suspects: set[WorkerProtocol] = set()
+        self.give_up_deferred: Callable[[], object] = lambda: None
+        """Forgets the leases whose ends wait for puts in other shards."""
+        self.suspects: set[WorkerProtocol] = set()
         """Those that may have a suspect, or meet one."""
-
-    def compose(self) -> int:
-        """Count an exchange that is composed; return its number."""
-        self.composed += 1
-        return self.composed
 
     def registered_in(self, run: int) -> None:
         """Note that one of them has registered in a run."""
@@ -123,18 +119,6 @@ class Together:
         """Note that the run is finished for good."""
         if not self.over:
             self.over, self.over_at = True, self.composed
-
-    def may_meet_suspects(self, asks: WorkerProtocol) -> bool:
-        """Note that *asks* may meet a suspect from now on; return False, and do not, if another one may."""
-        self._suspects = {of for of in self._suspects if of.asks_for_suspects or of.leases.suspect}
-        if self._suspects - {asks}:
-            return False
-        self._suspects.add(asks)
-        return True
-
-    def has_suspect(self, of: WorkerProtocol) -> None:
-        """Note that one may have a suspect."""
-        self._suspects.add(of)
 
 
 class WorkerProtocol:
@@ -155,25 +139,20 @@ class WorkerProtocol:
         random_bytes: Callable[[int], bytes],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
         start_keys: StartKeys | None = None,
-        has_start: bool = False,
-        label: str = "",
     ) -> None:
         """
         Args:
             new_id: returns a worker id that was never used before.
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
-            has_start: a start() can repeat lost puts without a parent; only for an error message.
-            label: see `ShardLog`.
         """
         self._shard = shard
         self._listener = listener
         self._new_id = new_id
         self._random_bytes = random_bytes
         self._start_keys = start_keys
-        self._has_start = has_start
-        self._logger = ShardLog(logger, label)
-        self._log = ReplayLog(rollback_horizon_s, label, home=shard.number == HOME)
+        self.logger = ShardLog(logger, shard)
+        self.log = ReplayLog(rollback_horizon_s, shard)
         self._pending: _Sent | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
@@ -285,12 +264,7 @@ class WorkerProtocol:
     @property
     def retired(self) -> int:
         """Number of the last put up to which no roll-back within the horizon can lose any."""
-        return self._log.retired if self._log or self.outbox.puts else self.outbox.last_put
-
-    @property
-    def certain_until(self) -> float:
-        """No roll-back within the horizon takes back what was confirmed until this moment."""
-        return self._log.certain_until
+        return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put
 
     @property
     def certain_at(self) -> float:
@@ -298,12 +272,8 @@ class WorkerProtocol:
         if not self.others:
             return inf
         if self.raised_at is not None and not self.raise_retired and self.stays_raised():
-            return min(self._log.certain_at, self._log.certain_after(self.raised_at))
-        return self._log.certain_at
-
-    def forget(self, entry_id: bytes) -> None:
-        """Have Redis forget the token of a put that nobody will make again."""
-        self._log.forgettable.append(entry_id)
+            return min(self.log.certain_at, self.log.certain_after(self.raised_at))
+        return self.log.certain_at
 
     @property
     def _unfinished(self) -> bool:
@@ -322,20 +292,6 @@ class WorkerProtocol:
             self.together.end()
             self.census = Census()  # this worker does not take part
 
-    @property
-    def forgets(self) -> bool:
-        """Redis has tokens of puts that only this worker could repeat, and that it will not repeat."""
-        return bool(self._log.forgettable)
-
-    @property
-    def vouches(self) -> bool:
-        """Its log has puts without a parent lease: no other worker could repeat them."""
-        return self._log.parentless
-
-    def retire_log(self) -> None:
-        """Stop repeating logged puts, because this worker leaves."""
-        self._log.retire_all()
-
     def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
         """Return the unanswered call, else a new one; None if the outbox was lost: call again.
 
@@ -346,7 +302,7 @@ class WorkerProtocol:
             self._begin_rejoin()
         if self._pending is None:
             try:
-                forget = b"".join(islice(self._log.forgettable, MAX_MOVES))
+                forget = b"".join(islice(self.log.forgettable, MAX_MOVES))
                 here = self.leases.here(asks.ahead)
                 # One at a time, over all dialogues: else a death would charge several.
                 no_suspects = bool(self.others) and not self._may_meet_suspects(asks.want)
@@ -380,7 +336,7 @@ class WorkerProtocol:
             self._lose()
         elif receipt.status is Status.RESYNC:
             _may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
-            self._logger.warning(
+            self.logger.warning(
                 "Worker %s is out of sync with the frontier: it was declared dead, or Redis has lost its "
                 "newest data. It registers again, keeps the requests that it still owns, and stores its "
                 "newest requests again",
@@ -401,7 +357,7 @@ class WorkerProtocol:
             self._lower()
             if receipt.words is not None:
                 # The number fits, so nothing was rolled back. An ack in another shard may wait for this.
-                self._log.retire(sent.at)
+                self.log.retire(sent.at)
             self._learn_of_the_end(sent, receipt)
             return sent.call.want, 0
         return 0, 0
@@ -412,7 +368,7 @@ class WorkerProtocol:
         # Nor will home ever confirm the level that puts without a parent need, or this shard that no
         # roll-back takes back the puts in its log, for which leases in other shards wait.
         waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
-        waits = waits or bool(self.others and self._log)
+        waits = waits or bool(self.others and self.log)
         if sent.prefix or (receipt.words is None and (self._unfinished or waits)):
             self._begin_rejoin()
         elif not self.outbox:
@@ -432,7 +388,8 @@ class WorkerProtocol:
 
         RACE: it was declared dead, and a put for another shard came after *sent*, and waits for the level.
         """
-        return _listened(sent) and not self.stays_raised()
+        # In a run that others have finished it would wait for nothing.
+        return sent.call.seeding == Seeding.LISTENING and not self.stays_raised()
 
     def _follow_home(self) -> None:
         """Register in the run in which this worker is a member at home: nothing of the one before is left.
@@ -440,7 +397,7 @@ class WorkerProtocol:
         RACE: home was rolled back to before the end of that run, or has applied a late copy of a join, and
         was brought into the next one with this worker. While that is no member here, it cannot find the end.
         """
-        self._log.begin_run()
+        self.log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
         self.outrun_at = None
         self._begin_rejoin()
@@ -470,7 +427,7 @@ class WorkerProtocol:
                 seeding = Seeding.LISTENING
         if seeding in _LOWERED:
             self._lower()  # from now on it may arrive
-        self.composed = self.together.compose()
+        self.composed = self.together.composed = self.together.composed + 1
         call = Exchange(
             self.id, self.epoch, self.run, self.seq, asks.want, seeding, len(self.leases),
             pack_moves(prefix, now), pack_terms(terms, now), self._registered,
@@ -490,8 +447,11 @@ class WorkerProtocol:
         return self.max_pages - sum(other.pages for other in self.others)
 
     def _may_meet_suspects(self, want: int) -> bool:
+        """Note that this one may meet a suspect from now on; return False, and do not, if another one may."""
         self.asks_for_suspects = False
-        may = self.together.may_meet_suspects(self)
+        found = {of for of in self.together.suspects if of.asks_for_suspects or of.leases.suspect}
+        may = not found - {self}
+        self.together.suspects = {self} if may else found
         self.asks_for_suspects = want > 0 and may
         return may
 
@@ -503,7 +463,7 @@ class WorkerProtocol:
             return
         if self.raised_at is None:
             self.raised_at = now
-        elif self._log.covers(self.raised_at, sent.at):
+        elif self.log.covers(self.raised_at, sent.at):
             self.raise_retired = True
 
     def _claim(self, want: int) -> Claim | None:
@@ -522,10 +482,10 @@ class WorkerProtocol:
         self.outbox.confirm(sent.prefix)
         del self.notes[: sent.notes]
         for _ in range(sent.forgotten):
-            self._log.forgettable.popleft()
+            self.log.forgettable.popleft()
         seq = self.seq
         self.seq += 1
-        self._log.retire(sent.at)
+        self.log.retire(sent.at)
         for position in receipt.dropped:
             put = sent.prefix[position]
             if isinstance(put, Put) and put.fresh:
@@ -533,14 +493,11 @@ class WorkerProtocol:
         for kind, amount in Counter(map(type, sent.prefix)).items():
             self._listener.counted(kind, amount)
         refused = set(receipt.refused)
-        for position in receipt.refused:
-            put = sent.prefix[position]
-            if isinstance(put, Put):
-                self._listener.put_refused(put)
         for position, move in enumerate(sent.prefix):
-            if isinstance(move, Put):
-                if position not in refused:
-                    self._log.add(move, now, seq)
+            if isinstance(move, Put) and position in refused:
+                self._listener.put_refused(move)
+            elif isinstance(move, Put):
+                self.log.add(move, now, seq)
             elif isinstance(move, Defer):
                 self.leases.cleared(move.entry_id)
             else:
@@ -548,13 +505,13 @@ class WorkerProtocol:
         for lease in receipt.leases:
             self.leases.grant(lease)
         if self.leases.suspect:
-            self.together.has_suspect(self)
+            self.together.suspects.add(self)
         # Some leases were granted before these blocks were sent.
         unsent = (note.partition for note in self.notes if isinstance(note, Block))
         for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
             self.withdraw(partition)
         if receipt.wrong_key and receipt.wrong_key != self._wrong_key:
-            self._logger.error("A key cannot be used: %s", receipt.wrong_key)
+            self.logger.error("A key cannot be used: %s", receipt.wrong_key)
         self._wrong_key = receipt.wrong_key
         if receipt.leases:
             self._listener.leases_arrived()
@@ -577,7 +534,7 @@ class WorkerProtocol:
         A repeat of such a put is stored once more: under its old id it would be in two places.
         Source: lua/transitions/forget.lua, lua/transitions/rejoin.lua
         """
-        for put in (*self._log.puts(), *self.outbox.puts_in_memory()):
+        for put in (*self.log.puts(), *self.outbox.puts_in_memory()):
             if put.admission is not Admission.ID and not put.fresh:
                 put.entry_id = self._random_bytes(ENTRY_ID_BYTES)
 
@@ -597,34 +554,35 @@ class WorkerProtocol:
     def _finish(self, *, over: bool) -> None:
         """Note that the run is finished; *over*: for good, for this worker."""
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
-        before = self.finished, self.over
         self.finished, self.over = True, self.over or over
         if over:
             self.together.end()
-        if (self.finished, self.over) != before:
-            self._listener.run_finished()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
         """Release every lease: an ack of a parent whose children were lost would lose them for good."""
-        self._logger.error(
+        parentless = self.outbox.parentless > 0
+        self.logger.error(
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
             "they were found are released and crawled again%s",
             error,
-            "; start() has to run again, too: this worker closes with reason outbox_lost. What neither of "
-            "them yields, such as requests that an extension has added, is lost"
-            if self.outbox.parentless
-            else "",
+            _START_AGAIN % "outbox_lost" if parentless else "",
         )
-        parentless = self.outbox.parentless > 0
         if parentless:
-            self.seeding = Seeding.AGAIN  # the run must not finish
+            self.seeding = self.home.seeding = Seeding.AGAIN  # the run must not finish
         self.outbox.clear()
         self.leases.forfeit()
+        self._forfeit_elsewhere()
         self._listener.outbox_lost(parentless)
         self._begin_rejoin()
 
+    def _forfeit_elsewhere(self) -> None:
+        """Let no page be acked on which lost puts of this shard were found, wherever it lives."""
+        self.together.give_up_deferred()
+        for other in self.others:
+            other.forfeit()
+
     def forfeit(self) -> None:
-        """Give up all leases, as soon as the call that is under way is answered: see `Worker.spread_loss`."""
+        """Give up all leases, as soon as the call that is under way is answered."""
         self._forfeited = self._forfeited or bool(self.leases)
         self.leases.forfeit()
 
@@ -637,7 +595,7 @@ class WorkerProtocol:
         is_open = self is not self.home and not self.home.finished
         if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
             parentless = Parentless.WAITING
-        elif is_open or any(of.vouches for of in everywhere):
+        elif is_open or any(of.log.parentless for of in everywhere):
             parentless = Parentless.LOGGED
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._pending = Rejoin(
@@ -660,8 +618,8 @@ class WorkerProtocol:
         self.leases.keep(owned)
         if answer.status is Status.OK:
             self._hear(answer.words)
-            forgot, parentless = self._log.forgot(answer.last_seq)
-            self._log.begin_anew()
+            forgot, parentless = self.log.forgot(answer.last_seq)
+            self.log.begin_anew()
             if forgot:
                 self._continue_as(rejoin.new_id, answer)
                 self._give_up_leases(parentless)
@@ -673,13 +631,13 @@ class WorkerProtocol:
             else:
                 self._close_run(answer.last_seq, unfinished)
             return
-        self._logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(owned))
+        self.logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(owned))
         if answer.run != self.run:
             self.census, self.rolled_back = replace(self.census, gone=0), False
         self._continue_as(rejoin.new_id, answer)
         # A page of another shard may have the parent of a put.
         elsewhere = (of.leases.owned for of in self.others)
-        self.outbox.replay(self._log.take(), owned.union(*elsewhere))
+        self.outbox.replay(self.log.take(), owned.union(*elsewhere))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
@@ -697,29 +655,22 @@ class WorkerProtocol:
         Some of its earlier puts are lost, including puts of leases that are still running: an ack of these
         leases would lose them for good.
         """
-        then = "The pages that it holds are released, and what Redis has lost is crawled again"
-        if self.others and self._has_start:
-            then = (
-                "Pages that other shards count as done may have had links that are lost: this worker closes "
-                "with reason frontier_rolled_back, and the run ends as frontier_damaged"
-            )
-        elif parentless and self._has_start:
-            then += (
-                "; start() has to run again, too: this worker closes with reason frontier_rolled_back, and "
-                "the same command continues the crawl"
-            )
-        elif parentless:
-            then = "The requests that this program had put before that are lost: put them again"
-        self._logger.error(
-            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. %s",
+        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+        for_good = parentless or bool(self.others)
+        self.logger.error(
+            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. The "
+            "pages that it holds are released, and what Redis has lost is crawled again%s",
             self.id,
-            then,
+            _START_AGAIN % "frontier_rolled_back" if for_good else "",
         )
         if parentless:
-            self.seeding = Seeding.AGAIN  # the run must not finish
+            self.seeding = Seeding.AGAIN
+        if for_good:
+            self.home.seeding = Seeding.AGAIN  # the run must not finish
         self.rolled_back = True
         self.leases.forfeit()
-        self._listener.rolled_back(parentless)
+        self._forfeit_elsewhere()
+        self._listener.rolled_back(for_good)
         self._begin_rejoin()
 
     def _close_run(self, last_seq: int | None, unfinished: bool) -> None:
@@ -728,37 +679,28 @@ class WorkerProtocol:
         # If the next run has begun, nothing shows whether that was so, or how its run has ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None:
-            unknown = self.seeding == Seeding.ACTIVE or any(of.vouches for of in self._closes)
-        forgot, parentless = self._log.forgot(last_seq)
+            unknown = self.seeding == Seeding.ACTIVE or any(of.log.parentless for of in self._closes)
+        forgot, parentless = self.log.forgot(last_seq)
         # A put whose parent lived in another shard is lost with this one: the parent is done.
         forgotten = parentless or unknown or (forgot and bool(self.others))
         from_pages = self.outbox.puts - self.outbox.parentless
         if from_pages:
-            self._logger.info(
-                "The run is over: other workers finished it while this worker was absent. %d requests from "
-                "its pages are dropped; others have crawled these pages again and found them",
-                from_pages,
-            )
+            text = "%s%d requests from its pages are dropped; others have crawled these pages again"
+            self.logger.info(text, _ABSENT, from_pages)
         # Those for other shards wait for a level that home will not confirm any more.
         outboxes = [of.outbox for of in self._closes]
         dropped = sum(outbox.parentless for outbox in outboxes)
         if dropped:
-            self._logger.error(
-                "The run is over: other workers finished it while this worker was absent. %d requests of "
-                "start() or engine.crawl() that it could not store are dropped; %s",
-                dropped,
-                _LEFT_BEHIND,
-            )
-            self.left_behind = True
+            missing = f"{dropped} requests of start() or engine.crawl() that it could not store are dropped"
         elif forgotten:
-            self._logger.error(
-                "The run is over: other workers finished it while this worker was absent, and Redis has no "
-                "record of what this worker had stored (rolled back, or the next run has begun?). What it "
-                "had in progress, and requests of its start() or engine.crawl(), may be missing; %s",
-                _LEFT_BEHIND,
-            )
+            missing = "Redis has no record of what it had stored: some of that may be missing"
+        if dropped or forgotten:
             self.left_behind = True
-        logged = chain.from_iterable(of._log.take() for of in self._closes) if forgotten else ()
+            self.logger.error(
+                "%s%s; a crawl closes with reason run_over, a Queue puts its items into the next run",
+                _ABSENT, missing,
+            )  # fmt: skip
+        logged = chain.from_iterable(of.log.take() for of in self._closes) if forgotten else ()
         left = (*logged, *chain.from_iterable(outbox.puts_in_memory() for outbox in outboxes))
         self.left_over = [put for put in left if put.parent is None]
         self.outbox.clear()
@@ -769,10 +711,9 @@ class WorkerProtocol:
         logger.critical(
             "%s of crawl %r is gone, or was replaced by another one (`scrapy dq move`? FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost; %s",
+            "frontier_lost. Unless it was moved, the next crawl starts again from start(); if one of "
+            "several shards is gone, after `scrapy dq clear --all`",
             "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
             self._shard.crawl,
-            "unless it was moved, the next crawl starts again from start()" if self._shard.number == HOME
-            else "`scrapy dq clear --all` deletes the rest, so that the crawl starts again",
-        )  # fmt: skip
+        )
         self._listener.frontier_lost()

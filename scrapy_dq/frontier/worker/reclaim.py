@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -22,15 +21,6 @@ BELIEVED_S = 2 * LONGEST_INTERVAL_S
 """How long an observation counts: if this process was frozen, a worker that was dead then may be back."""
 
 
-def names_of_arguments(starts: str) -> str:
-    """Return, for a log, the names of the arguments that a start() was called with; see `Identity.starts`."""
-    try:
-        names = sorted(json.loads(starts.lstrip("*")))
-    except ValueError:  # the record of the worker is gone: "?"
-        names = []
-    return ascii(", ".join(f"-a {name}" for name in names))[1:-1][:500] or "none"
-
-
 class Reclaimer:
     """Reclaims the leases of dead workers. Any worker continues a reclaim that was interrupted."""
 
@@ -40,13 +30,8 @@ class Reclaimer:
         own_identity: dict[str, Any],
         max_attempts: int,
         reclaimed: Callable[[int], None],
-        label: str = "",
     ) -> None:
-        """
-        Args:
-            label: see `ShardLog`.
-        """
-        self._logger = ShardLog(logger, label)
+        self._logger = ShardLog(logger, frontier.name)
         self._frontier = frontier
         self._own = own_identity
         self._max_attempts = max_attempts
@@ -92,9 +77,8 @@ class Reclaimer:
         if broken_start:
             self._logger.info(
                 "Worker %s died before its start() was complete: the run finishes when a worker with the "
-                "same arguments (%s) has completed its own",
+                "same arguments has completed its own",
                 worker_id,
-                names_of_arguments(broken_start),
             )
         self._reclaimed(moved)
 

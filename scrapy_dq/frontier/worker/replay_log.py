@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.log import ShardLog
 
@@ -20,19 +21,17 @@ class ReplayLog:
     An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
     been accepted; if the clock alone counted, a freeze followed by a rollback of Redis would lose it.
 
+    Past its limit the oldest puts retire early, with a warning.
+
     Args:
-        label: see `ShardLog`.
-        home: leases of start payloads, the parents of puts with `once`, are in this shard.
+        shard: in which they are. Leases of start payloads, the parents of puts with `once`, are at home.
     """
 
-    def __init__(self, horizon_s: float, label: str = "", *, home: bool = True) -> None:
+    def __init__(self, horizon_s: float, shard: Shard) -> None:
         self._horizon_s = horizon_s
-        self._home = home
-        self._logger = ShardLog(logger, label)
+        self._home = shard.number == HOME
+        self._logger = ShardLog(logger, shard)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        self._dropped: deque[tuple[float, int]] = deque()
-        """When puts were confirmed that had no room, and the last one's number, by exchange: what waits for
-        them in other shards has to wait all the same."""
         # The newest exchange under the worker's present id with a retired put; with one without a parent.
         self._retired_seq = self._retired_parentless_seq = 0
         self._retired = self._retired_parentless = False
@@ -47,11 +46,11 @@ class ReplayLog:
 
     def __bool__(self) -> bool:
         """Tell whether a roll-back within the horizon could lose a confirmed put."""
-        return bool(self._puts or self._dropped)
+        return bool(self._puts)
 
     @property
     def parentless(self) -> bool:
-        """Tell whether any logged put has no parent lease."""
+        """Tell whether any logged put has no parent lease: no other worker could repeat it."""
         return any(put.parent is None for put in self.puts())
 
     def forgot(self, last_seq: int | None) -> tuple[bool, bool]:
@@ -85,18 +84,13 @@ class ReplayLog:
                     LOG_LIMIT_BYTES // 2**20,
                 )
                 self._warned = True
-            dropped_at, dropped = self._drop()
-            if self._dropped and self._dropped[-1][0] == dropped_at:
-                self._dropped.pop()
-            self._dropped.append((dropped_at, dropped.number))
+            self._drop()
 
     def retire(self, sent_at: float) -> None:
         """Note that an exchange sent at *sent_at* was accepted."""
         self.certain_until = sent_at - self._horizon_s
-        while self._dropped and self.covers(self._dropped[0][0], sent_at):
-            self.retired = self._dropped.popleft()[1]
         while self._puts and self.covers(self._puts[0][0], sent_at):
-            self.retired = self._drop()[1].number
+            self._drop()
 
     def covers(self, confirmed_at: float, sent_at: float) -> bool:
         """Tell whether an accepted exchange of *sent_at* makes what was confirmed before certain."""
@@ -105,8 +99,7 @@ class ReplayLog:
     @property
     def certain_at(self) -> float:
         """From when on an exchange makes all that is here certain; inf: there is nothing."""
-        newest = self._puts or self._dropped
-        return self.certain_after(newest[-1][0]) if newest else inf
+        return self.certain_after(self._puts[-1][0]) if self._puts else inf
 
     def certain_after(self, confirmed_at: float) -> float:
         """Return from when on an exchange makes certain what was confirmed then."""
@@ -114,10 +107,8 @@ class ReplayLog:
 
     def retire_all(self) -> None:
         """Retire all puts, because this worker leaves."""
-        while self._dropped:
-            self.retired = self._dropped.popleft()[1]
         while self._puts:
-            self.retired = self._drop()[1].number
+            self._drop()
 
     def begin_anew(self) -> None:
         """Note that the worker has a new id: its exchanges are counted from 1 again."""
@@ -139,12 +130,12 @@ class ReplayLog:
         self._bytes = 0
         return puts
 
-    def _drop(self) -> tuple[float, Put]:
-        confirmed_at, seq, put = self._puts.popleft()
+    def _drop(self) -> None:
+        _, seq, put = self._puts.popleft()
+        self.retired = put.number
         self._retired, self._retired_seq = True, seq
         if put.parent is None:
             self._retired_parentless, self._retired_parentless_seq = True, seq
         self._bytes -= put.size
         if put.once and not put.parent:  # else: see child_tokens.py
             self.forgettable.append(put.entry_id)
-        return confirmed_at, put

@@ -41,8 +41,8 @@ class Spill:
 
     def __init__(self, parent: str = "") -> None:
         self._parent = Path(parent)
-        self._folder: Path | None = None
-        self._lock: int | None = None
+        self._files = ExitStack()
+        """Removes what `_open` has made."""
         self._queue: FifoDiskQueue | None = None
         self._warned = False
 
@@ -95,44 +95,29 @@ class Spill:
 
     def close(self) -> None:
         """Remove the folder and its contents."""
-        if self._queue is not None:
-            with suppress(OSError):
-                self._queue.close()
-            self._queue = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._queue = None
+        with suppress(OSError):
+            self._files.close()
 
     def _open(self) -> None:
         _sweep(self._parent)
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
-        self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
+        self._files.callback(shutil.rmtree, folder, ignore_errors=True)
+        lock = self._files.enter_context((folder / LOCK).open("wb"))
         if fcntl is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._queue = FifoDiskQueue(self._folder / "moves")
-        logger.info("The moves that wait for Redis exceed the memory limit: storing them in %s", self._folder)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._queue = FifoDiskQueue(folder / "moves")
+        self._files.callback(self._queue.close)
+        logger.info("The moves that wait for Redis exceed the memory limit: storing them in %s", folder)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove this user's folders whose process is gone, so that their lock is free.
-
-    Each is accessed through descriptors, not twice by its path: in a folder that others can write to,
-    somebody may replace it by a symbolic link in between.
-    """
+    """Remove this user's folders whose process is gone, so that their lock is free."""
     if fcntl is None:
         return
     for path in parent.glob(PREFIX + "*"):
-        with suppress(OSError), ExitStack() as stack:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            stack.callback(os.close, folder)
-            if os.fstat(folder).st_uid != os.getuid():
-                continue
-            # Skip a folder without a lock file: its owner may be about to create one.
-            lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder)
-            stack.callback(os.close, lock)
+        # Skip a folder without a lock file: its owner may be about to create one.
+        with suppress(OSError), (path / LOCK).open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(folder), path.lstat()):
+            if path.lstat().st_uid == os.getuid():  # rmtree follows no symbolic link
                 shutil.rmtree(path, ignore_errors=True)

@@ -27,7 +27,6 @@ from scrapy_dq.frontier.model import (
     RunOver,
     Seeding,
     Status,
-    Words,
 )
 from scrapy_dq.frontier.moves import (
     Ack,
@@ -84,14 +83,14 @@ class Worker:
         self._capacity = capacity
         # Only home knows of start() methods, of runs with a name and of restarts.
         elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
-        identity, gathered = own_identity(), _Gathered(self, listener)
+        identity = own_identity()
         self._heartbeat = Heartbeat(ttl_s=options.ttl_s)
         self.dialogues = [
             Dialogue(
-                frontier, elsewhere if shard else crawl, identity, options, gathered,
+                frontier, elsewhere if shard else crawl, identity, options, listener,
                 heartbeat=self._heartbeat, connect=partial(connect, shard),
                 capacity=partial(self._share, shard), limit=limit, pace=pace(shard),
-                on_hold=lambda: self.on_hold, exchanged=partial(self._exchanged, shard),
+                exchanged=partial(self._exchanged, shard),
             )
             for shard, frontier in enumerate(frontiers)
         ]  # fmt: skip
@@ -121,13 +120,14 @@ class Worker:
         self._told_gone: dict[int, int] = {}
         """What home was told under its present id, by shard; see `Gone`."""
         self._told_as = ""
+        spread(protocols)
         self._deferred = DeferredEnds(protocols)
+        self.home.protocol.together.give_up_deferred = self._deferred.give_up
         self._tokens = [ChildTokens(protocols, shard) for shard in range(len(protocols))]
         self._level = Level(protocols, lambda: not self.home.outage.reason)
         self._was_needed = False
         """The level of seeding, after the last exchange."""
         self._termination = TerminationDetector(protocols, self.ask) if len(protocols) > 1 else None
-        spread(protocols)
 
     @property
     def id(self) -> str:
@@ -151,7 +151,7 @@ class Worker:
     def elsewhere(self) -> tuple[int, float]:
         """What home cannot know: the dead letters in other shards, and their longest outage in seconds."""
         dead = sum(each.protocol.census.dead for each in self.dialogues[1:])
-        return dead, max((each.longest_outage_s for each in self.dialogues[1:]), default=0.0)
+        return dead, max((each.counting.longest_outage_s for each in self.dialogues[1:]), default=0.0)
 
     @property
     def composed(self) -> int:
@@ -375,7 +375,7 @@ class Worker:
         site sees a shorter delay.
         """
         if (shard := self._leased.get(entry_id)) is not None:
-            self.dialogues[shard].sent(entry_id)
+            self.dialogues[shard].sent(entry_id, time.monotonic())
 
     def never_sent(self, entry_id: bytes) -> None:
         """Note that the request of a lease was not sent, and will not be, although its work is done as usual.
@@ -400,8 +400,9 @@ class Worker:
 
     def block(self, partition: bytes, seconds: float) -> None:
         """Block a partition for all workers for *seconds*, because its site asked for it."""
-        shard = self.shard_of(partition, b"")
-        self.dialogues[shard].block(Block(partition, time.monotonic() + seconds))
+        dialogue = self.dialogues[self.shard_of(partition, b"")]
+        dialogue.note(Block(partition, time.monotonic() + seconds))
+        dialogue.protocol.withdraw(partition)
 
     def ack(self, entry_id: bytes) -> None:
         """Settle a lease: its work is done, and all its children were put."""
@@ -524,15 +525,12 @@ class Worker:
     def _look_beyond(self, shard: int) -> None:
         """Pass on between the shards what concerns the whole crawl."""
         if self.home.protocol.words.hold is Hold.PAUSED:  # only home hears of it
-            self.dialogues[shard].release_buffer()
+            for dialogue in self.dialogues:
+                dialogue.release_buffer()
         if shard == HOME and self.home.id != self._told_as:
             # It may have been rolled back. A shard that is in another run by now tells of that one.
             self._told_as, self._told_gone = self.home.id, {}
-            shards: Iterable[int] = range(len(self._protocols))
-        else:
-            shards = (shard,)
-        for each in shards:
-            of = self._protocols[each]
+        for each, of in enumerate(self._protocols):
             gone = max(int(of.rolled_back), of.census.gone if each != HOME else 0)
             if gone > self._told_gone.get(each, 0) and of.run == self.run:
                 self._told_gone[each] = gone
@@ -550,21 +548,6 @@ class Worker:
             self._append(shard, ending)
             if not (self._leased or self._waits):
                 self.ask(shard)  # the run may end with it
-
-    # What a dialogue reports about all of them.
-
-    def spread_loss(self, parentless: bool) -> None:
-        """What one dialogue had put is gone: no page may be acked on which it was found, wherever that lives.
-
-        Args:
-            parentless: start() has to run again: the run must not finish.
-        """
-        self._deferred.give_up()
-        if len(self._protocols) > 1:
-            for each in self._protocols:
-                each.forfeit()
-        if parentless:
-            self.home.protocol.seeding = Seeding.AGAIN
 
     # Joining and leaving.
 
@@ -622,7 +605,7 @@ class Worker:
             if raised := self._level.needed():
                 await self.home.attempt(self._raise_level, deadline)
             if durable is None:
-                durable = bool(self._deferred) or any(each.vouches for each in self._protocols)
+                durable = bool(self._deferred) or any(each.log.parentless for each in self._protocols)
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
                 if raised and not self._level.needed():
@@ -677,11 +660,9 @@ class Worker:
         for each in self.dialogues:
             each.end()
 
-    async def wait_until_durable(
-        self, shards: Iterable[int], verify: Callable[[], Awaitable[object]], deadline: float
-    ) -> str:
-        """Wait for the disks of some shards; see `durability.py`."""
-        return await first_doubt(self.dialogues[each].wait_until_durable(verify, deadline) for each in shards)
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """Wait for the disks of all shards; see `durability.py`."""
+        return await first_doubt(each.wait_until_durable(verify, deadline) for each in self.dialogues)
 
 
 def _version_of(shard: WorkerProtocol, home: Standing | None) -> int:
@@ -694,33 +675,3 @@ def _version_of(shard: WorkerProtocol, home: Standing | None) -> int:
         return -1
     over = home.run > shard.run or (home.run == shard.run and not home.open)
     return shard.census.version if over else -1
-
-
-class _Gathered(Listener):
-    """Tells the owner of a worker what concerns it of the reports of its dialogues."""
-
-    def __init__(self, worker: Worker, listener: Listener) -> None:
-        self._worker = worker
-        self._listener = listener
-        # These concern one exchange, and are passed on as they are.
-        self.leases_arrived = listener.leases_arrived  # type: ignore[method-assign]
-        self.frontier_lost = listener.frontier_lost  # type: ignore[method-assign]
-        self.put_dropped = listener.put_dropped  # type: ignore[method-assign]
-        self.put_refused = listener.put_refused  # type: ignore[method-assign]
-        self.counted = listener.counted  # type: ignore[method-assign]
-
-    def told(self, before: Words, words: Words) -> None:
-        if words.hold is Hold.PAUSED:
-            for each in self._worker.dialogues:
-                each.release_buffer()
-        self._listener.told(before, words)
-
-    def outbox_lost(self, parentless: bool) -> None:
-        self._worker.spread_loss(parentless)
-        self._listener.outbox_lost(parentless)
-
-    def rolled_back(self, parentless: bool) -> None:
-        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
-        parentless = parentless or len(self._worker.dialogues) > 1
-        self._worker.spread_loss(parentless)
-        self._listener.rolled_back(parentless)
