@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from scrapy import Spider, signals
@@ -11,7 +10,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.settings import ConfigError, enabled, peers
+from scrapy_dq.settings import enabled, peers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,10 +49,6 @@ class Addon:
             )
         else:
             self._crawler.signals.connect(self._look_at_scheduler, signals.spider_opened)
-        # Scrapy loads it after the add-ons, and would name the module, not the setting.
-        stats = settings.get("STATS_CLASS")
-        if isinstance(stats, str) and peers.is_theirs(stats) and find_spec("scrapy_redis") is None:
-            raise ConfigError(peers.wrong_stats_class(stats))
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
         storages = settings["FEED_STORAGES"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from hashlib import sha1
-from typing import Any
 
 from scrapy import Request
 from w3lib.url import canonicalize_url
@@ -14,16 +12,8 @@ FINGERPRINT_BYTES = 20
 DEFAULTS = {
     "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
     "SCHEDULER_DUPEFILTER_KEY": "%(spider)s:dupefilter",
-    "REDIS_START_URLS_KEY": "%(name)s:start_urls",
 }
 """Settings that name its keys, with its defaults."""
-
-
-def key_of(settings: Mapping[str, Any], setting: str, spider_name: str) -> str:
-    """Return the key that *setting* names; raise KeyError, TypeError or ValueError if it names none."""
-    template = str(settings.get(setting) or DEFAULTS[setting])
-    # The start URLs' key takes %(name)s, the others take %(spider)s.
-    return template % {"spider": spider_name, "name": spider_name}
 
 
 def fingerprint(request: Request) -> bytes:

@@ -14,24 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.reader import Reader
-from scrapy_dq.adoption.source import Found
+from scrapy_dq.adoption.source import Found, Source
 from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.options import WorkerOptions
-
-MAX_REASONS = 1_000
-
-
-class Readable(Protocol):
-    """What is adopted: `source.Source`, `jobdir.JobDir`."""
-
-    def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]: ...
-    def fingerprints(self, key: str) -> AsyncIterator[tuple[list[bytes], int]]: ...
-    async def mark(self, queue: Found) -> Any: ...
 
 
 class Progress(Protocol):
@@ -52,18 +43,11 @@ class AdoptionCounts:
     """New dead letters."""
     dead_before: int = 0
     """Dead letters that an earlier adoption left; they are also counted in `known`."""
-    cut: int = 0
-    """Dead letters, new or earlier, of which only the first DQ_MAX_ENTRY_BYTES are kept."""
     reasons: Counter[str] = field(default_factory=Counter)
     fingerprints: int = 0
     new_fingerprints: int = 0
     invalid_fingerprints: int = 0
     """Members of the dupefilter that scrapy-redis 0.9 would not have written."""
-
-    def count_reason(self, reason: str, by: int) -> None:
-        """Count a reason; after MAX_REASONS different ones, all others are counted as 'other reasons'."""
-        shown = reason in self.reasons or len(self.reasons) < MAX_REASONS
-        self.reasons[reason if shown else "other reasons"] += by
 
     @property
     def has_dead(self) -> bool:
@@ -82,36 +66,23 @@ class Adopter:
         self,
         frontiers: Sequence[Frontier],
         crawl: Identity,
-        source: Readable,
+        source: Source | JobDir,
         progress: Progress,
         *,
         connect: Callable[[int], Any],
         options: WorkerOptions,
-        max_bytes: int,
     ) -> None:
         """
         Args:
             frontiers, connect, options: see `Producer`.
-            max_bytes: the largest entry that is stored (DQ_MAX_ENTRY_BYTES).
         """
         self.counts = AdoptionCounts()
         self._frontier = frontiers[HOME]
         self._source = source
         self._progress = progress
         self._ttl_s = options.ttl_s
-        self._max_bytes = max_bytes
         self._dead: dict[str, int | None] = {}
-        self._producer = Producer(frontiers, crawl, options, connect=connect, dropped=self._count_known)
-
-    @property
-    def disturbed(self) -> bool:
-        """See `Producer.disturbed`."""
-        return self._producer.disturbed
-
-    @property
-    def doubt(self) -> str:
-        """See `Producer.doubt`; known when this process has left."""
-        return self._producer.doubt
+        self.producer = Producer(frontiers, crawl, options, connect=connect, dropped=self._count_known)
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -121,7 +92,7 @@ class Adopter:
             FrontierError: a worker is alive, or the run is over; nothing was changed.
         """
         await self._refuse_live_workers()
-        async with self._producer.joined():
+        async with self.producer.joined():
             yield
 
     async def adopt_fingerprints(self, found: Found, *, scrapys: bool) -> None:
@@ -134,7 +105,7 @@ class Adopter:
                 them.
         """
         self._progress.begin("fingerprints", found.size)
-        number, producer = 0, self._producer
+        number, producer = 0, self.producer
         async for plain, others in self._source.fingerprints(found.key):
             number += 1
             self.counts.fingerprints += len(plain) + others
@@ -167,17 +138,16 @@ class Adopter:
                 self.counts.requests += 1
                 if put.reason:
                     self.counts.dead += 1
-                    self.counts.cut += len(member) > self._max_bytes
-                    self.counts.count_reason(put.reason, 1)
-                await self._producer.put(put)
+                    self.counts.reasons[put.reason] += 1
+                await self.producer.put(put)
             self._progress.advance(len(members))
-        await self._producer.hand_in()
+        await self.producer.hand_in()
 
     async def _refuse_live_workers(self) -> None:
-        _, own = self._producer.members[HOME]
+        _, own = self.producer.members[HOME]
         others = self._dead | {own: None}
         refused = ", and would crawl again what was seen: stop it first"
-        await self._producer.patiently(
+        await self.producer.patiently(
             lambda: need_nobody(self._frontier, self._ttl_s, "adopt", refused, others)
         )
         del others[own]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -17,35 +18,22 @@ from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.text import printable, prose_without_logins, url_error
 
 
+@dataclass
 class Reader:
     """Makes a put of each member of one queue; the same member always gives the same put."""
 
-    def __init__(
-        self,
-        key: str,
-        loads: Callable[[bytes], Any],
-        codec: Codec,
-        fingerprint: Callable[[Request], bytes],
-        partition_of: Callable[[Request], bytes],
-        max_bytes: int,
-        *,
-        filters: bool,
-    ) -> None:
-        """
-        Args:
-            key: of the queue.
-            loads: a member's bytes -> a request's dict.
-            max_bytes: how much of an unreadable member is kept (DQ_MAX_ENTRY_BYTES).
-            filters: requests are admitted by their fingerprints; not if these were adopted as seen.
-        """
-        self._key = key.encode()
-        self._loads = loads
-        self._codec = codec
-        self._fingerprint = fingerprint
-        self._partition_of = partition_of
-        self._max_bytes = max_bytes
-        self._filters = filters
-        self._equal: Counter[bytes] = Counter()
+    key: str
+    """Of the queue."""
+    loads: Callable[[bytes], Any]
+    """A member's bytes -> a request's dict."""
+    codec: Codec
+    fingerprint: Callable[[Request], bytes]
+    partition_of: Callable[[Request], bytes]
+    max_bytes: int
+    """How much of an unreadable member is kept (DQ_MAX_ENTRY_BYTES)."""
+    filters: bool
+    """Requests are admitted by their fingerprints; not if these were adopted as seen."""
+    _equal: Counter[bytes] = field(default_factory=Counter)
 
     def put_of(self, member: bytes, unique: bool) -> Put:
         """Return the put of *member*: that of a dead letter, with its reason, if it cannot be crawled.
@@ -58,10 +46,10 @@ class Reader:
         """
         try:
             request = self.request_of(member)
-            payload = self._codec.encode(request)
-            partition = self._partition_of(request)
-            filtered = self._filters and not request.dont_filter
-            fingerprint = self._fingerprint(request) if filtered else None
+            payload = self.codec.encode(request)
+            partition = self.partition_of(request)
+            filtered = self.filters and not request.dont_filter
+            fingerprint = self.fingerprint(request) if filtered else None
         except Exception as error:  # a serializer or a fingerprinter may raise anything
             return self._dead(member, unique, reason_of(error))
         # Never as a start request: those are served after others, which would change the queue's order.
@@ -79,11 +67,11 @@ class Reader:
         Raises:
             Exception: any; `reason_of` says why it has none.
         """
-        return self._codec.from_dict(self._loads(member))
+        return self.codec.from_dict(self.loads(member))
 
     def _dead(self, member: bytes, unique: bool, reason: str) -> Put:
         entry_id = self._id(member, 0 if unique else self._ordinal(member))
-        kept = member[: self._max_bytes]
+        kept = member[: self.max_bytes]
         if len(kept) < len(member):
             reason += f" (the first {len(kept):,} of {len(member):,} bytes are kept)"
         return Put(entry_id, Admission.ID, entry_id, 0, False, kept, reason=reason)
@@ -95,7 +83,7 @@ class Reader:
         return self._equal[name] - 1
 
     def _id(self, member: bytes, ordinal: int) -> bytes:
-        name = blake2b(member, digest_size=16, key=blake2b(self._key).digest())
+        name = blake2b(member, digest_size=16, key=blake2b(self.key.encode()).digest())
         name.update(ordinal.to_bytes(4, "big"))
         return blake2b(name.digest(), digest_size=ENTRY_ID_BYTES).digest()
 

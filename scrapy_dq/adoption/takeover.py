@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import marshal
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.adoption import plain_pickle
-from scrapy_dq.adoption.adopter import Adopter, AdoptionCounts, Progress, Readable
+from scrapy_dq.adoption.adopter import Adopter, AdoptionCounts, Progress
 from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.reader import Reader, reason_of
 from scrapy_dq.adoption.source import BadSource, Found, Source
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.codec import CannotDecode, Codec
+from scrapy_dq.codec import Codec
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of, options_of
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.settings import Config, peers
-from scrapy_dq.start_urls.spiders import RedisMixin
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -53,7 +52,6 @@ class Report:
     config: Config
     queue: Found
     dupefilter: Found
-    start_urls: list[Found]
     served: str = ""
     """How the other scheduler served its queue: priority, or an `Order`; empty: there is no queue."""
     counts: AdoptionCounts = field(default_factory=AdoptionCounts)
@@ -93,10 +91,11 @@ async def take_over(
     connection = Connection(config, data_dir(config.data_dir))
     try:
         client = await connection.open(quiet=True)
-        source: Readable
+        source: Source | JobDir
         if options.jobdir:
             source = jobdir = JobDir(options.jobdir, crawler.settings, options.queue)
-            report = _look_into(jobdir, connection.target, config)
+            report = Report(connection.target, config, jobdir.requests, jobdir.seen, jobdir=jobdir)
+            report.served = jobdir.served and f"priority-{jobdir.served}"
             loads: Callable[[bytes], Any] = partial(_unpacked, max_bytes=config.max_entry_bytes)
         else:
             source = peers = Source(client)
@@ -122,7 +121,6 @@ async def take_over(
             progress,
             connect=connection.another,
             options=options_of(config),
-            max_bytes=config.max_entry_bytes,
         )
         report.counts = adopter.counts
         before = await source.mark(report.queue)
@@ -134,7 +132,7 @@ async def take_over(
                 tail_first=report.served == "fifo",
                 newest_first=config.order.newest_first(),
             )
-        report.disturbed, report.doubt = adopter.disturbed, adopter.doubt
+        report.disturbed, report.doubt = adopter.producer.disturbed, adopter.producer.doubt
         report.changed = await source.mark(report.queue) != before
         if options.delete_source and report.complete and not (report.doubt or report.counts.has_dead):
             keys = [found.key for found in (report.queue, report.dupefilter) if found.size]
@@ -150,13 +148,6 @@ async def take_over(
         ) from error
     finally:
         await connection.close()
-
-
-def _look_into(jobdir: JobDir, target: str, config: Config) -> Report:
-    return Report(
-        target, config, jobdir.requests, jobdir.seen, [],
-        served=jobdir.served and f"priority-{jobdir.served}", jobdir=jobdir,
-    )  # fmt: skip
 
 
 async def _refuse_another(
@@ -189,8 +180,6 @@ async def _refuse_another(
 
 def _unpacked(member: bytes, max_bytes: int) -> Any:
     """Return what Scrapy's disk queues have pickled or marshalled; what a pickle names is not looked up."""
-    if len(member) > max_bytes:
-        raise CannotDecode(f"it has {len(member):,} bytes, more than DQ_MAX_ENTRY_BYTES")
     return plain_pickle.loads(member, max_bytes) if member[:1] == b"\x80" else marshal.loads(member)
 
 
@@ -204,7 +193,6 @@ async def _look(source: Source, target: str, config: Config, crawler: Crawler, o
         config,
         await source.look(queue_key, "zset", "list"),
         await source.look(dupefilter_key, "set"),
-        [await source.look(key, "list", "set", "zset") for key in _start_keys(settings, spider)],
     )
     for named, found in ((options.queue_key, report.queue), (options.dupefilter_key, report.dupefilter)):
         if named and not found.size:
@@ -216,23 +204,12 @@ async def _look(source: Source, target: str, config: Config, crawler: Crawler, o
 
 def _key(settings: Mapping[str, Any], setting: str, spider: Spider) -> str:
     try:
-        return scrapy_redis.key_of(settings, setting, spider.name)
+        return str(settings.get(setting) or scrapy_redis.DEFAULTS[setting]) % {"spider": spider.name}
     except (KeyError, TypeError, ValueError) as error:
         raise BadSource(
             f"{setting} = {settings.get(setting)!r}: expected a key's name, with %(spider)s for the spider's "
             f"({error})"
         ) from None
-
-
-def _start_keys(settings: Mapping[str, Any], spider: Spider) -> list[str]:
-    own = getattr(spider, "redis_key", None)
-    if own is None:
-        return [_key(settings, "REDIS_START_URLS_KEY", spider)]
-    keys: Iterable[Any] = [own] if isinstance(own, str) else own
-    try:
-        return [key % {"name": spider.name, "spider": spider.name} for key in keys]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadSource(f"redis_key = {own!r}: expected the name of a key, or several ({error})") from None
 
 
 def _served(queue: Found, settings: Mapping[str, Any], chosen: str) -> str:
@@ -260,8 +237,7 @@ def _served(queue: Found, settings: Mapping[str, Any], chosen: str) -> str:
 def _loads(report: Report, codec: Codec, options: Options) -> Callable[[bytes], Any]:
     """Return what reads a member of the queue."""
     serializer = codec.serializer
-    trusted = report.config.trust_pickle and serializer is not None and not serializer.writes_pickles
-    if serializer is not None and (serializer.safe or trusted):
+    if serializer is not None:  # it is safe, or DQ_TRUST_PICKLE is set
         return serializer.loads
     if report.queue.size and not options.trust_pickle:
         raise BadSource(
@@ -271,8 +247,3 @@ def _loads(report: Report, codec: Codec, options: Options) -> Callable[[bytes], 
             f"data only; a pickle that names a class or function becomes a dead letter"
         )
     return partial(plain_pickle.loads, max_bytes=report.config.max_entry_bytes)
-
-
-def is_fed(spider: Spider) -> bool:
-    """Tell whether *spider* takes start URLs from Redis, when it runs with scrapy_dq."""
-    return isinstance(spider, RedisMixin)

@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.backend.connection import argument_error, arguments_error, client_arguments, new_client
+from scrapy_dq.backend.connection import client_arguments, new_client
 from scrapy_dq.settings import Config, ConfigError
 
 SOCKET_TIMEOUT_S = 30.0
@@ -64,7 +64,7 @@ def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
         options.setdefault(name, SOCKET_TIMEOUT_S)
     try:
         return get_redis(url=url, **options)
-    except TypeError as error:
-        raise ConfigError(f"REDIS_PARAMS cannot be used: {argument_error(error)}") from None
-    except ValueError as error:
-        raise arguments_error(url, error) from None
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"REDIS_PARAMS cannot be used: {error}") from None

@@ -67,9 +67,9 @@ def cluster_client(cls: Any, url: str, route: Route | None = None, **options: An
     Raises:
         ValueError: the URL cannot be used.
     """
-    found = split_cluster_url(url)
-    client = cls.from_url(found.node_url, **options)
-    client.connection_pool.route = route or Route(found.hosts)
+    hosts, node_url = split_cluster_url(url)
+    client = cls.from_url(node_url, **options)
+    client.connection_pool.route = route or Route(hosts)
     return client
 
 

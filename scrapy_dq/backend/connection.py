@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import inspect
 import logging
-import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import hiredis
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -23,7 +19,6 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import (
     AuthenticationError,
-    InvalidResponse,
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -39,32 +34,18 @@ from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_address import (
-    check_url,
-    names_cluster,
-    names_sentinel,
-    split_arguments,
-    typed,
-    with_tls,
-    wrong_url,
-)  # fmt: skip
+from scrapy_dq.settings.peers import UNUSED_PARAMS
+from scrapy_dq.settings.redis_address import check_url, names_cluster, names_sentinel, with_tls, wrong_url
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
 """The least time between two checks that the embedded Redis runs."""
 START_PATIENCE_S = 5.0
 """How long a worker that starts waits for a Redis that does not answer."""
-_IGNORED_PARAMS = (
-    "decode_responses", "retry", "retry_on_timeout", "retry_on_error", "connection_pool", "redis_cls"
-)  # fmt: skip
-"""Arguments of REDIS_PARAMS that are not passed on to the clients of workers and commands."""
+_NAMES = "url, or REDIS_URL"
 _NOT_ENCODED = "the user or the password of the credential provider cannot be encoded"
 _ARGUMENTS = ", with args beginning with"
 """In the error of a server that does not know a command: what follows repeats it."""
-
-
-class _BadLogin(ConfigError):
-    """The user or the password cannot be encoded."""
 
 
 class Connection:
@@ -247,16 +228,10 @@ class Connection:
             # Set here and not in *options*: the query of a URL would override those.
             pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
-        except TypeError as error:
-            raise ConfigError(
-                f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {argument_error(error)}"
-            ) from None
-        except RedisError as error:
-            raise ConfigError(f"REDIS_PARAMS or the query of REDIS_URL cannot be used: {error}") from None
-        except _BadLogin:
+        except ConfigError:
             raise
-        except ValueError as error:
-            raise arguments_error(url, error) from None
+        except (TypeError, ValueError, RedisError) as error:
+            raise ConfigError(f"REDIS_PARAMS, or the query of REDIS_URL, cannot be used: {error}") from None
         return client
 
     async def _check(self, client: redis.asyncio.Redis, quiet: bool) -> None:
@@ -317,42 +292,23 @@ def check_info(
 def refusal(error: Exception, target: str) -> FrontierRefused:
     """Return the error for a Redis that is not usable at all, with what fixes it."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
-        may = "scripts and INFO"
-        if "'select'" in str(error).lower():
-            may = "SELECT (+select), or leave out the number of the database"
         return FrontierRefused(
-            f"Redis at {target} denies access ({describe(error)}). Check the user and password in "
-            f"REDIS_URL or REDIS_PARAMS, and that the user may run {may}"
+            f"Redis at {target} denies access ({describe(error)}). Check the user and password in REDIS_URL "
+            f"or REDIS_PARAMS, and the user's rights"
         )
     if isinstance(error, ResponseError):
-        index = "DB index" in str(error)
-        hint = ". The database is the number at the end of REDIS_URL, or REDIS_DB" if index else ""
-        return FrontierRefused(f"Redis at {target} refuses commands: {error}{hint}")
-    if isinstance(error, InvalidResponse):
-        return FrontierRefused(f"what answers at {target} is no Redis ({describe(error)}). Correct REDIS_URL")
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return FrontierRefused(
-            f"the certificate of Redis at {target} is not accepted ({describe(error)}). Name the file of the "
-            f"authority that has signed it: ssl_ca_certs, in the query of REDIS_URL or in REDIS_PARAMS"
-        )
-    tls = ". If it expects TLS, write rediss://" if "closed by server" in str(error) else ""
+        return FrontierRefused(f"Redis at {target} refuses commands: {error}")
     return FrontierRefused(
-        f"Redis at {target} cannot be reached ({describe(error)}){tls}. Start it, or correct "
-        f"REDIS_URL, REDIS_HOST or REDIS_PARAMS; without these, the embedded Redis is used"
+        f"Redis at {target} cannot be reached ({describe(error)}). Start it, or correct REDIS_URL, "
+        f"REDIS_HOST or REDIS_PARAMS; without these, the embedded Redis is used. TLS needs rediss://"
     )
 
 
-class CommandClients(NamedTuple):
-    """What a command needs to ask Redis; nobody has checked it."""
-
-    client: redis.Redis
-    """For the keys of the home shard."""
-    target: str
-    """The address of Redis, without a password."""
-    of_shard: Callable[[int], redis.Redis]
-    """Returns the client for the keys of another shard, which need not answer; each time the same one."""
-    of_nodes: Callable[[], list[redis.Redis]]
-    """Returns a client for each master of a cluster; without one, and if that is denied, the first one."""
+CommandClients = tuple[redis.Redis, str, Callable[[int], redis.Redis], Callable[[], list[redis.Redis]]]
+"""What a command needs to ask Redis, which nobody has checked: a client for the keys of the home shard; the
+address of Redis, without a password; what returns the client for the keys of another shard, each time the
+same one; and a client for each master of a cluster (without one, and if that is denied, the first client).
+"""
 
 
 @contextmanager
@@ -412,7 +368,7 @@ def client_for_commands(
                 raise refusal(error, connection.target) from error
             try:
                 with as_unavailable(connection.target):
-                    yield CommandClients(client, connection.target, connect, of_nodes)
+                    yield client, connection.target, connect, of_nodes
             except FrontierUnavailable as error:
                 if error.__cause__ is not None and denies(error.__cause__):
                     raise FrontierRefused(denied(describe(error.__cause__))) from error
@@ -423,16 +379,13 @@ def client_for_commands(
 
 def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     """Return the URL of the configured Redis, or "", and all arguments of its client except for retries."""
-    params = typed(config.redis_params)
-    options = {name: value for name, value in params.items() if name not in _IGNORED_PARAMS}
+    options = {name: value for name, value in config.redis_params.items() if name not in UNUSED_PARAMS}
     # Precedence as in scrapy-redis: a URL, then a socket, then REDIS_HOST.
     own_url = options.pop("url", "")
     url = config.redis_url or own_url
     if not url.startswith("unix:"):
         options.setdefault("socket_keepalive", True)
     if url:
-        url, of_query = split_arguments(url)
-        options |= of_query
         # An argument of connections alone: a pool that is made of a URL has its scheme instead.
         return with_tls(url) if options.pop("ssl", False) else url, options
     if config.redis_host and not options.get("unix_socket_path"):
@@ -447,56 +400,21 @@ def _make_safe(pool: Any, own_server: bool) -> None:
 
     Args:
         own_server: nothing is sent to a server of another user.
-    Raises:
-        ConfigError: the user or the password cannot be encoded.
     """
     options = pool.connection_kwargs
-    _check_login(options)
-    pool.connection_class = sentinel.leaves_replicas(pool.connection_class)
-    if on_the_loop := sentinel.is_on_the_loop(pool.connection_class):
-        pool.connection_class = _packs_scripts(pool.connection_class)
+    pool.connection_class = sentinel.own_connections(pool.connection_class)
     # redis-py before 6 does not verify it.
     if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
         log_in = partial(_log_in, own_server=own_server)
+        on_the_loop = sentinel.is_on_the_loop(pool.connection_class)
         options["redis_connect_func"] = log_in if on_the_loop else blocking(log_in)
-
-
-@cache
-def _packs_scripts(connection: Any) -> Any:
-    return sentinel.mixed(_PacksScripts, connection)
-
-
-class _PacksScripts:
-    """Packs calls of scripts, with all their keys, in C: redis-py does that on blocking connections alone.
-
-    It takes a tenth of the time, while which the event loop does nothing else.
-    """
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        if args[0] in ("FCALL", "EVALSHA", "EVAL"):
-            return [hiredis.pack_command(args)]
-        packed: list[bytes] = super().pack_command(*args)  # type: ignore[misc]
-        return packed
 
 
 def speaks_tls(pool: Any) -> bool:
     """Tell whether the connections of *pool* are encrypted."""
     return issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
-
-
-def _check_login(options: Mapping[str, Any]) -> None:
-    encoding = options.get("encoding", "utf-8")
-    for name in ("username", "password"):
-        try:
-            str(options.get(name) or "").encode(encoding, options.get("encoding_errors", "strict"))
-        except UnicodeError:  # its text and its arguments repeat what could not be encoded
-            raise _BadLogin(
-                f"the {name} in REDIS_URL or REDIS_PARAMS has characters that {encoding} does not have"
-            ) from None
-        except LookupError as error:
-            raise _BadLogin(f"the encoding in REDIS_PARAMS cannot be used: {error}") from None
 
 
 async def _log_in(connection: Any, *, own_server: bool) -> None:
@@ -507,36 +425,12 @@ async def _log_in(connection: Any, *, own_server: bool) -> None:
     try:
         await reply_of(connection.on_connect())
     except RedisError as error:
-        _hide_password(error, connection)
+        # A server that does not know AUTH or HELLO repeats its arguments.
+        text = str(error).partition(_ARGUMENTS)[0]
+        error.args = (text.replace(str(connection.password or _ARGUMENTS), "..."),)
         raise
-    except UnicodeError:
+    except (UnicodeError, LookupError):
         raise AuthenticationError(_NOT_ENCODED) from None
-
-
-def _hide_password(error: RedisError, connection: Any) -> None:
-    """Remove from *error* the arguments of AUTH or HELLO: a server that does not know these repeats them."""
-    text = str(error).partition(_ARGUMENTS)[0]
-    if connection.password:
-        text = text.replace(str(connection.password), "...")
-    error.args = (text,)
-
-
-def argument_error(error: TypeError) -> str:
-    """Return the text of *error*, of redis-py: in words for an argument that it does not have."""
-    if not (found := re.search(r"unexpected keyword argument '(.+)'", str(error))):
-        return str(error)
-    if found[1].startswith("ssl_"):
-        return f"{found[1]} needs TLS: write rediss:// in place of redis://, or set ssl = True"
-    near = difflib.get_close_matches(found[1], inspect.signature(redis.Redis).parameters, 1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"redis-py's `Redis` has no argument {found[1]!r}{hint}"
-
-
-def arguments_error(url: str, error: Exception) -> ConfigError:
-    """Return the error for a *url*, or if it is empty for REDIS_PARAMS, that redis-py cannot use."""
-    if not url:
-        return ConfigError(f"REDIS_PARAMS cannot be used: {error}")
-    return wrong_url("REDIS_URL, or url in REDIS_PARAMS")
 
 
 def new_client(
@@ -556,7 +450,7 @@ def new_client(
         ConfigError: the URL cannot be used; nothing of it is shown.
     """
     if url:
-        check_url("url", url)
+        check_url(_NAMES, url)
         make = cls.from_url
         if names_sentinel(url):
             make = partial(sentinel.sentinel_client, cls)
@@ -565,7 +459,7 @@ def new_client(
         try:
             client = make(url, **options)
         except ValueError:
-            raise wrong_url("url") from None
+            raise wrong_url(_NAMES) from None
     else:
         client = cls(**options)
     if isinstance(client, (redis.Redis, redis.asyncio.Redis)):

@@ -19,21 +19,12 @@ def exposure(client: Any) -> Iterator[Finding]:
         return
     options = pools[0].connection_kwargs
     if not speaks_tls(pools[0]):
-        yield Finding(
-            "TLS", WARN,
-            "requests, and the password, are sent to Redis on another host without encryption. Use rediss://",
-        )  # fmt: skip
+        yield Finding("TLS", WARN, "the way to Redis on another host is not encrypted. Use rediss://")
     elif options.get("ssl_cert_reqs") in ("none", ssl.CERT_NONE):
-        yield Finding(
-            "TLS", WARN,
-            "ssl_cert_reqs = none: whoever answers is taken for Redis. Set ssl_ca_certs in its place",
-        )  # fmt: skip
+        yield Finding("TLS", WARN, "ssl_cert_reqs = none: whoever answers is Redis. Set ssl_ca_certs instead")
     if not options.get("password") and options.get("credential_provider") is None:
-        yield Finding(
-            "password", WARN,
-            "Redis on another host asks for none: everybody who reaches it can change the crawl. Make a user "
-            "(`scrapy dq doctor --acl crawler`)",
-        )  # fmt: skip
+        text = "Redis on another host asks for none. Make a user (`scrapy dq doctor --acl crawler`)"
+        yield Finding("password", WARN, text)
 
 
 def _hosts_of(pool: Any) -> list[str]:

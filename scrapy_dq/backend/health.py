@@ -62,11 +62,8 @@ def _eviction(policy: str, target: str) -> Finding:
             f"of the crawl. Run `redis-cli CONFIG SET maxmemory-policy noeviction`, or use another Redis",
         )  # fmt: skip
     if policy.startswith("volatile"):
-        return Finding(
-            "eviction", WARN,
-            f"Redis at {target} has maxmemory-policy {policy}. No key of a crawl has a TTL, so none is "
-            f"evicted; noeviction would guarantee that",
-        )  # fmt: skip
+        text = f"Redis at {target} has maxmemory-policy {policy}: no key of a crawl has a TTL, so none goes"
+        return Finding("eviction", WARN, text)
     return Finding("eviction", OK, policy)
 
 
@@ -75,40 +72,27 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
     replicas = _replicas(info)
     online = sum(each.get("state") == "online" for each in replicas)
     if info.get("role") == "slave":
-        yield Finding(
-            "role", BAD,
-            "this Redis is a replica and accepts no writes. Put the address of its master into REDIS_URL",
-        )  # fmt: skip
+        yield Finding("role", BAD, "this Redis is a replica, and accepts no writes: name its master")
     elif online < wait_replicas:
-        yield Finding(
-            "replicas", BAD,
-            f"DQ_WAIT_REPLICAS is {wait_replicas}, and {online} replicas are online: the crawl would wait",
-        )  # fmt: skip
+        text = f"DQ_WAIT_REPLICAS is {wait_replicas}, and {online} replicas are online: the crawl would wait"
+        yield Finding("replicas", BAD, text)
     elif info.get("min_slaves_good_slaves") == 0:
-        yield Finding(
-            "replicas", BAD,
-            "none is connected, or all lag: Redis refuses writes until min-replicas-to-write are in step",
-        )  # fmt: skip
+        yield Finding("replicas", BAD, "none is in step: Redis refuses writes (min-replicas-to-write)")
     elif replicas:
         yield _replication(info, replicas)
     for status, what, file in (
         ("aof_last_write_status", "disk", "AOF"), ("rdb_last_bgsave_status", SNAPSHOT, "snapshot")
     ):  # fmt: skip
         if info.get(status, "ok") != "ok":
-            yield Finding(
-                what, BAD, f"the last write of its {file} failed. Free disk space, and read Redis's log"
-            )
+            yield Finding(what, BAD, f"the last write of its {file} failed: free disk space, read its log")
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     text = f"{format_bytes(used)} used, {f'maxmemory {format_bytes(limit)}' if limit else 'no maxmemory'}"
     full = used - int(info.get("mem_not_counted_for_evict", 0)) >= limit
     if not limit or used < NEARLY_FULL * limit:
         yield Finding("memory", OK, text)
     else:
-        yield Finding(
-            "memory", BAD if full and not _evicts(info) else WARN,
-            f"{text}: when it is full, workers wait. Run `redis-cli CONFIG SET maxmemory` with a larger "
-            f"value, or free memory",
-        )  # fmt: skip
+        level = BAD if full and not _evicts(info) else WARN
+        yield Finding("memory", level, f"{text}: when it is full, workers wait: raise maxmemory")
 
 
 def _evicts(info: Mapping[str, Any]) -> bool:
@@ -142,11 +126,8 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
         f"{len(replicas)} replica{'s' * (len(replicas) > 1)}, at most {format_bytes(max(behind, 0))} behind"
     )
     if out_of_step or lag_s > LAG_S:
-        return Finding(
-            "replicas", WARN,
-            f"{text}; {len(out_of_step)} not online, last heard of {lag_s} s ago. After a failover, workers "
-            f"would store again what they did within DQ_ROLLBACK_HORIZON; older work would be lost",
-        )  # fmt: skip
+        text += f"; {len(out_of_step)} not online, last heard of {lag_s} s ago: a failover may lose work"
+        return Finding("replicas", WARN, text)
     if "min_slaves_good_slaves" not in info:
         text += ". min-replicas-to-write is 0: separated from them, this master goes on alone for a while"
     return Finding("replicas", OK, text)
@@ -164,28 +145,18 @@ def clock(offset_s: float) -> Finding:
     """Judge by how many seconds the clock of Redis is ahead of this host's; negative: behind."""
     if abs(offset_s) < CLOCK_OFF_S:
         return Finding("clock", OK, f"differs by {round(offset_s * 1000) or 0} ms from this host's clock")
-    return Finding(
-        "clock", WARN,
-        f"differs by {offset_s:+.0f} s from this host's clock. Redis's clock decides about displayed times "
-        f"and dq_not_before. Synchronize both with NTP",
-    )  # fmt: skip
+    text = f"differs by {offset_s:+.0f} s from this host's clock, and decides about dq_not_before: use NTP"
+    return Finding("clock", WARN, text)
 
 
 def scripts(refused: str, exchange: str) -> Finding:
     """Judge whether scripts run; *refused*: what Redis says if not; *exchange*: what that one is."""
     if "undeclared" in refused:
-        return Finding(
-            "scripts", BAD,
-            f"this service runs no script that touches a key which it does not declare: {refused}. The names "
-            f"of a crawl's lists are made from its data, so that no crawl can be here: docs/deploying.md "
-            f"says which services are suitable",
-        )  # fmt: skip
+        text = "this service runs no script with undeclared keys, so no crawl (docs/deploying.md)"
+        return Finding("scripts", BAD, f"{text}: {refused}")
     if refused:
-        return Finding(
-            "scripts", BAD,
-            f"Redis refuses scripts: {refused}. Allow this user EVAL, EVALSHA and the commands that the "
-            f"scripts call",
-        )  # fmt: skip
+        text = f"Redis refuses scripts: {refused}. Allow this user EVAL, EVALSHA and what the scripts call"
+        return Finding("scripts", BAD, text)
     return Finding("scripts", OK, f"run; the exchange is {exchange}")
 
 
@@ -201,11 +172,8 @@ def compression(depth: int) -> Finding:
     """Judge Redis's list-compress-depth."""
     if depth:
         return Finding("compression", OK, "of lists: most of what waits is stored compressed")
-    return Finding(
-        "compression", OK,
-        "none. `redis-cli CONFIG SET list-compress-depth 1`, and the same in redis.conf, stores most of a "
-        "long list of waiting requests in a third of its memory, or less",
-    )  # fmt: skip
+    text = "none. `redis-cli CONFIG SET list-compress-depth 1` stores long lists in a third of their memory"
+    return Finding("compression", OK, text)
 
 
 def start_keys(names: Sequence[str], refused: Sequence[str], wrong: str) -> Finding:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta, timezone
 from typing import Any
 
-from scrapy_dq.codec.shapes import Shape, exactly
-from scrapy_dq.codec.unfit import Unfit, UnknownClass
+from scrapy_dq.codec.shapes import Shape
+from scrapy_dq.codec.unfit import Unfit, UnknownClass, exactly
 
 MODULES = ("numpy", "pandas")
 _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
@@ -31,22 +31,18 @@ _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
 _MOMENTS = ("datetime64", "timedelta64")
 _STAMPS = ("Timestamp", "Timedelta")
 _MISSING = ("NaT", "NA")
+_NAMES = {"bool": "bool_", "NaTType": "NaT", "NAType": "NA"}
+"""Of classes and their values, where these differ from those of the classes."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def shape_of(cls: type) -> Shape | None:
     """Return the shape of a scalar class of numpy or pandas; None for any other class."""
-    name = "bool_" if cls.__name__ == "bool" else cls.__name__
-    for module in MODULES:
-        names = (name, *_MISSING) if module == "pandas" else (name,)
-        for each in names:
-            found = _found(module, each)
-            if (type(found) if each in _MISSING else found) is cls:
-                try:
-                    return find(f"{module}:{each}")
-                except UnknownClass:
-                    return None
-    return None
+    module = cls.__module__.partition(".")[0]
+    try:
+        return find(f"{module}:{_NAMES.get(cls.__name__, cls.__name__)}") if module in MODULES else None
+    except UnknownClass:
+        return None
 
 
 def find(name: str) -> Shape:
@@ -56,7 +52,7 @@ def find(name: str) -> Shape:
     if module == "numpy" and own in _PLAIN:
         kind, plain_of = _PLAIN[own]
         make = found if _is_scalar(found) else kind
-        return Shape(name, make, plain_of, lambda state: make(exactly(kind, state)))
+        return Shape(name, make, plain_of, lambda state: make(exactly(state, kind)))
     if found is None:
         raise UnknownClass(f"{module} is not imported in this worker, or has no {own!a:.100}")
     if module == "numpy" and own in _MOMENTS and _is_scalar(found):
@@ -84,8 +80,8 @@ def _read_moment(value: Any) -> list[Any]:
 
 
 def _moment(cls: Any, state: Any) -> Any:
-    number, unit, count = exactly(list, state)
-    return cls(exactly(int, number), (exactly(str, unit), exactly(int, count)))
+    number, unit, count = exactly(state, list)
+    return cls(exactly(number, int), (exactly(unit, str), exactly(count, int)))
 
 
 def _read_stamp(value: Any) -> list[Any]:
@@ -100,6 +96,6 @@ def _read_stamp(value: Any) -> list[Any]:
 
 
 def _stamp(cls: Any, state: Any) -> Any:
-    number, unit, offset = exactly(list, state)
-    more = {} if offset is None else {"tz": timezone(timedelta(microseconds=exactly(int, offset)))}
-    return cls(exactly(int, number), unit=exactly(str, unit), **more)
+    number, unit, offset = exactly(state, list)
+    more = {} if offset is None else {"tz": timezone(timedelta(microseconds=exactly(offset, int)))}
+    return cls(exactly(number, int), unit=exactly(unit, str), **more)

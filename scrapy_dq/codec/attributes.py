@@ -5,17 +5,14 @@ Encoder and decoder make the same checks: what can be encoded can be decoded.
 
 from __future__ import annotations
 
-import encodings
-import pkgutil
+import codecs
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from encodings.aliases import aliases
-from functools import cache
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy_dq.codec import playwright
-from scrapy_dq.codec.unfit import NotHere, Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
 from scrapy_dq.hostnames import LONGEST_HOST
 from scrapy_dq.text import url_error
 
@@ -58,29 +55,14 @@ DEFAULTS: dict[str, Any] = {
 }
 """Defaults: an attribute with this value is not stored."""
 
-HAND_WRITTEN_TYPES = {
-    "headers": "an object, or a list of pairs",
-    "cookies": "an object, or a list of objects",
-    "meta": "an object",
-    "cb_kwargs": "an object",
-    "flags": "a list",
-}
-"""Types that container attributes may have in JSON that a person or a program has written."""
-
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
 """What would end a line of a log, command a terminal, or reverse the text around it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search  # HTTP allows a tab
 _CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
 _ONLY_BYTES = frozenset({bytes})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
-MAX_ENCODING = 40
-_NON_WORD = re.compile(r"[^a-z0-9]+")
-_NOT_TEXT_ENCODINGS = {
-    "aliases", "base64_codec", "bz2_codec", "charmap", "hex_codec", "quopri_codec", "rot_13", "undefined",
-    "uu_codec", "zlib_codec",
-    # Of host names, no pages. They encode in the square of a text's length: 71 s for 60 kB.
-    "idna", "punycode",
-}  # fmt: skip
+# Of host names, no pages: they encode in the square of a text's length. Nor does this one without a map.
+_OTHER_ENCODINGS = ("idna", "punycode", "charmap")
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
@@ -144,16 +126,10 @@ def method(value: Any) -> str:
 
 
 def check_written(written: Mapping[str, Any]) -> None:
-    """Raise Unfit for what Request itself would refuse with an unclear error, or would take long for."""
+    """Raise Unfit for what Request itself would take long for."""
     check_host(str(written["url"]))
     if "encoding" in written:
         encoding(written["encoding"])
-    for name, kind in HAND_WRITTEN_TYPES.items():
-        value = written.get(name)
-        is_object = "object" in kind and isinstance(value, Mapping)
-        is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
-        if not (value is None or is_object or ("list" in kind and is_list)):
-            raise Unfit(f"its {name}: expected {kind}, not {type(value).__name__}")
 
 
 def headers(value: Any) -> dict[bytes, list[bytes]]:
@@ -184,9 +160,12 @@ def encoding(value: Any) -> str:
     if type(value) is not str:
         raise Unfit("an encoding is a str")
     if value not in _USUAL_ENCODINGS:
-        # Not codecs.lookup(): it caches every name, and web pages name encodings as they like.
-        name = _NON_WORD.sub("_", value.lower()).strip("_") if len(value) <= MAX_ENCODING else ""
-        if name not in _encodings():
+        try:
+            "".encode(value)
+            known = codecs.lookup(value).name not in _OTHER_ENCODINGS
+        except (LookupError, ValueError):
+            known = False
+        if not known:
             raise Unfit(f"{value!a:.50} is not a text encoding that Python knows")
     return value
 
@@ -203,42 +182,20 @@ def stored_encoding(value: Any) -> Any:
         return DEFAULTS["encoding"]
 
 
-@cache
-def _encodings() -> frozenset[str]:
-    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
-    names = {alias for alias, module in aliases.items() if module not in _NOT_TEXT_ENCODINGS}
-    return frozenset(names | modules - _NOT_TEXT_ENCODINGS)
-
-
-def body(value: Any) -> Any:
-    return _exactly(value, bytes)
-
-
 def cookies(value: Any) -> Any:
     """A worker keeps cookies: a CR would be in the headers of all its later requests to the site."""
-    _exactly(value, dict, list)
+    exactly(value, dict, list)
     parts: list[Any] = []
     for one in (value,) if type(value) is dict else value:
         if not isinstance(one, dict):
             raise Unfit("expected dict, or list of dict")
         parts += one
         parts += one.values()
-    try:
-        text = "".join(parts)
-    except TypeError:  # numbers, flags and bytes are rare
-        written = [part for part in parts if isinstance(part, (str, bytes))]
-        text = "".join([part if isinstance(part, str) else part.decode("latin-1") for part in written])
-    if _CONTROL(text):
-        raise Unfit("a cookie contains CR, LF or another control character")
+    for part in parts:
+        text = part.decode("latin-1") if isinstance(part, bytes) else part
+        if isinstance(text, str) and _CONTROL(text):
+            raise Unfit("a cookie contains CR, LF or another control character")
     return value
-
-
-def flags(value: Any) -> Any:
-    return _exactly(value, list)
-
-
-def plain_dict(value: Any) -> Any:
-    return _exactly(value, dict)
 
 
 def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Check:
@@ -250,36 +207,27 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
         own_method: returns the spider's method of that name, or raises Unfit if no entry may name it.
     """
 
-    def write_file(value: Any) -> None:
-        raise Unfit(f"{_WRITES_A_FILE!r} would make Scrapy write a file as the worker's user")
-
-    def referrer_policy(value: Any) -> None:
-        # Source: scrapy/spidermiddlewares/referer.py::_load_policy_class
-        if value is not None and (type(value) is not str or ("." in value and value not in listed)):
-            raise Unfit(
-                "referrer_policy names what Scrapy would import and call: it is stored if DQ_TYPES lists it"
-            )
-
-    def download_timeout(value: Any) -> None:
-        if value is not None and (type(value) not in (int, float) or not 0 <= value <= LONGEST_DOWNLOAD_S):
-            raise Unfit(f"download_timeout is a number of seconds, at most {LONGEST_DOWNLOAD_S:,}")
-
-    checks = {
-        _WRITES_A_FILE: write_file,
-        "referrer_policy": referrer_policy,
-        "download_timeout": download_timeout,
-    }
-    checks |= playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}
-    watched = frozenset(checks)
+    own = playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}
+    watched = {_WRITES_A_FILE, "referrer_policy", "download_timeout", *own}
 
     def check(value: Any) -> Any:
         # Scrapy adds 1 and compares it with the deepest of all: after a NaN, no response passes any more.
-        depth = _exactly(value, dict).get("depth", 0)
-        if type(depth) not in (int, bool):
+        if type(exactly(value, dict).get("depth", 0)) not in (int, bool):
             raise Unfit("depth is an int")
-        if not watched.isdisjoint(value):
-            for name in watched.intersection(value):
-                checks[name](value[name])
+        if watched.isdisjoint(value):
+            return value
+        if _WRITES_A_FILE in value:
+            raise Unfit(f"{_WRITES_A_FILE!r} would make Scrapy write a file as the worker's user")
+        # Source: scrapy/spidermiddlewares/referer.py::_load_policy_class
+        policy, timeout = value.get("referrer_policy"), value.get("download_timeout")
+        if policy is not None and (type(policy) is not str or ("." in policy and policy not in listed)):
+            raise Unfit(
+                "referrer_policy names what Scrapy would import and call: it is stored if DQ_TYPES lists it"
+            )
+        if timeout is not None and not (type(timeout) in (int, float) and 0 <= timeout <= LONGEST_DOWNLOAD_S):
+            raise Unfit(f"download_timeout is a number of seconds, at most {LONGEST_DOWNLOAD_S:,}")
+        for name in own.keys() & value.keys():
+            own[name](value[name])
         return value
 
     return check
@@ -307,10 +255,3 @@ def anything(value: Any) -> Any:
 
 def unknown(value: Any) -> Any:
     raise NotHere("neither its class nor this version of scrapy_dq has it")
-
-
-def _exactly(value: Any, *kinds: type) -> Any:
-    if type(value) not in kinds:
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise Unfit(f"expected {names}, not {type(value).__name__}")
-    return value

@@ -50,18 +50,11 @@ class Callbacks:
         """Return the name that resolves to *callback* again; raise Unfit if there is none."""
         # Equal bound methods have the same function and the same object.
         name = self._names.get(callback) if callback is NO_CALLBACK or type(callback) is MethodType else None
-        is_others = name is None and self._is_others(callback)
-        if is_others:
+        if name is None and self._is_others(callback):
             name = next((held for held in self._attributes if self._held(held) == callback), None)
         if name is None:
             called = getattr(callback, "__qualname__", type(callback).__qualname__)
-            advice = (
-                "; it is stored if the spider has it as an attribute (self.page = ...) that hides no method"
-            )
-            raise Unfit(
-                f"{called} is not a method of the spider {self._spider_name} that can be a callback"
-                f"{advice if is_others else ''}"
-            )
+            raise Unfit(f"{called} is not a method of the spider {self._spider_name} that can be a callback")
         return name
 
     def method_of(self, name: Any) -> Callable[..., Any]:

@@ -6,13 +6,13 @@ A name in an entry must not run code: it is looked up only in imported modules o
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Collection
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import EnumMeta
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from pkgutil import resolve_name
 from typing import Any
 from uuid import UUID
 
@@ -76,44 +76,15 @@ class Classes:
             elif package not in sys.stdlib_module_names or not (
                 isinstance(cls, EnumMeta) or (cls is not None and is_named_tuple(cls))
             ):
-                raise UnknownClass(f"a {f'{module}.{qualname}'!a:.200} is not stored")
+                name = f"{module}.{qualname}"
+                raise UnknownClass(f"a {name!a:.200} is not stored, unless DQ_TYPES lists it")
             if method := _method_that_runs(cls):
                 raise UnknownClass(
-                    f"{module}.{qualname} has its own {method}, which would run on data from Redis"
+                    f"{module}.{qualname} has its own {method}, which would run on data from Redis: it is "
+                    f"stored if DQ_TYPES lists it"
                 )
             shape = self._by_name[name] = _shape(name, cls)
         return shape
-
-    def listing(self) -> Listing:
-        """Return the same classes, and all that DQ_TYPES could list."""
-        listing = Listing(self._packages, ())
-        listing._by_name.update(self._by_name)
-        return listing
-
-
-class Listing(Classes):
-    """Accepts each class that DQ_TYPES could list, and keeps the names that it would need."""
-
-    def __init__(self, packages: Collection[str], types: Collection[str]) -> None:
-        super().__init__(packages, types)
-        self.names: list[str] = []
-
-    def shape_of(self, cls: type) -> Shape:
-        """Return the shape of *cls*; raise Unfit if DQ_TYPES could not list it."""
-        try:
-            return super().shape_of(cls)
-        except Unfit:
-            name = f"{cls.__module__}.{cls.__qualname__}"
-            try:
-                shape = _listed(name) if cls.__module__ in sys.modules else None
-            except BadType:
-                shape = None
-            if shape is None or shape.cls is not cls:
-                _shape(name, cls, listed=True)  # it raises, if there is another reason
-                raise Unfit("its class is not found by its name") from None
-            self.names.append(name)
-            self._by_class[cls] = self._by_name[shape.name] = shape
-            return shape
 
 
 def _method_that_runs(cls: type) -> str:
@@ -152,19 +123,8 @@ def _shape(name: str, cls: type, *, listed: bool = False) -> Shape:
 
 def _listed(dotted: str) -> Shape | None:
     """Import a class that DQ_TYPES lists, and return its shape; None: entries can always contain it."""
-    module, _, qualname = dotted.rpartition(".")
     try:
-        found: Any = None
-        while module and found is None:
-            try:
-                found = importlib.import_module(module)
-            except ModuleNotFoundError as error:
-                if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                    raise
-                module, _, outer = module.rpartition(".")  # a class within a class
-                qualname = f"{outer}.{qualname}"
-        for part in qualname.split(".") if found is not None else ():
-            found = getattr(found, part)
+        found: Any = resolve_name(dotted)
     except Exception as error:  # a module may raise anything while it is imported
         raise BadType(f"{dotted!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, type):

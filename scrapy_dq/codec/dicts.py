@@ -13,71 +13,54 @@ from scrapy import Request, Spider
 
 from scrapy_dq.codec import attributes
 from scrapy_dq.codec.attributes import DEFAULTS, Check
-from scrapy_dq.codec.unfit import NotHere, Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
 
 CLASS = "_class"
 
 
-class Dicts:
-    """Writes and reads the dicts of one spider's requests."""
+def dict_of(request: Request, spider: Spider, name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it has none.
 
-    def __init__(
-        self,
-        spider: Spider,
-        name_of: Callable[[Any], str],
-        checks: Mapping[str, Check],
-        find_class: Callable[[Any], type[Request]],
-    ) -> None:
-        """
-        Args:
-            name_of: returns the name of a callback; raises Unfit.
-            checks: the check of each attribute.
-            find_class: returns the Request class with a dotted name; raises Unfit.
-        """
-        self._spider = spider
-        self._name_of = name_of
-        self._checks = checks
-        self._find_class = find_class
+    Args:
+        name_of: returns the name of a callback; raises Unfit.
+    """
+    values = request.to_dict(spider=spider)
+    for name in ("callback", "errback"):
+        if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
+            values[name] = name_of(getattr(request, name))
+    values["encoding"] = attributes.stored_encoding(values["encoding"])
+    return values
 
-    def dict_of(self, request: Request) -> dict[str, Any]:
-        """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it could not be rebuilt."""
-        values = request.to_dict(spider=self._spider)
-        for name in ("callback", "errback"):
-            if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
-                values[name] = self._name_of(getattr(request, name))
-        values["encoding"] = attributes.stored_encoding(values["encoding"])
-        cls, _ = self.arguments_of(values)
-        if cls is not type(request):
-            raise Unfit(f"{values[CLASS]} is not the name of its class")
-        return values
 
-    def arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:
-        """Return the class, and the arguments of its constructor; raise Unfit, or anything else."""
-        values = dict(attributes.plain_dict(values))
-        name = values.pop(CLASS, None)
-        cls = Request if name is None else self._find_class(name)
-        found: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in cls.attributes:
-                raise NotHere(
-                    f"attribute {name!a:.100}: neither its class nor this version of scrapy_dq has it"
-                )
-            if value is None and name in DEFAULTS:
-                continue
-            try:
-                found[name] = self._checked(name, value) if name in self._checks else value
-            except Unfit as unfit:
-                unfit.path.append(name)
-                raise
-        return cls, found
+def arguments_of(
+    values: Any, checks: Mapping[str, Check], find_class: Callable[[Any], type[Request]]
+) -> tuple[type[Request], dict[str, Any]]:
+    """Return the class, and the arguments of its constructor; raise Unfit, or anything else.
 
-    def _checked(self, name: str, value: Any) -> Any:
+    Args:
+        checks: the check of each attribute.
+        find_class: returns the Request class with a dotted name; raises Unfit.
+    """
+    values = dict(exactly(values, dict))
+    name = values.pop(CLASS, None)
+    cls = Request if name is None else find_class(name)
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in cls.attributes:
+            raise NotHere(f"attribute {name!a:.100}: neither its class nor this version of scrapy_dq has it")
+        if value is None and name in DEFAULTS:
+            continue
         # JSON has only text: where Scrapy has bytes, text stands for its UTF-8 form.
         if name == "headers" and isinstance(value, dict):
             value = {_bytes(key): _header(values) for key, values in value.items()}
         elif name == "body":
             value = _bytes(value)
-        return self._checks[name](value)
+        try:
+            found[name] = checks.get(name, attributes.anything)(value)
+        except Unfit as unfit:
+            unfit.path.append(name)
+            raise
+    return cls, found
 
 
 def _header(values: Any) -> Any:

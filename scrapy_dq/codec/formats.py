@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scrapy_dq.codec.unfit import Unfit
+
 REQUEST = 1
 """A msgpack map of a request's attributes: `codec/requests.py`."""
 PAYLOAD = 2
@@ -21,3 +23,9 @@ _TRACED_MARK = bytes((TRACED,))
 def untraced(payload: bytes) -> bytes:
     """Return *payload* without the ids of its trace, if it has any."""
     return payload[1 + TRACE_BYTES :] if payload[:1] == _TRACED_MARK else payload
+
+
+def check_size(payload: bytes, max_bytes: int) -> None:
+    """Raise Unfit if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
+    if len(payload) > max_bytes:
+        raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from scrapy_dq.codec import formats
 from scrapy_dq.codec.attributes import KEYS
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.requests import CannotDecode, CannotEncode
+from scrapy_dq.codec.requests import CannotDecode, CannotEncode, reason_of
 from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.unfit import Unfit, UnknownClass
 from scrapy_dq.codec.values import Values
-from scrapy_dq.text import printable
 
 _CLASS = 0
 _NAMES = {key: name for name, key in KEYS.items()}
@@ -41,14 +39,11 @@ class Items:
         """Return the payload of *item*; for any item, raise nothing but CannotEncode."""
         try:
             with self._converting:
-                packed = self._values.pack(self._values.lower(item))
-            if len(packed) >= self._max_bytes:
-                raise Unfit(
-                    f"{len(packed) + 1:,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
-                )
+                payload = bytes((formats.ITEM,)) + self._values.pack(self._values.lower(item))
+            formats.check_size(payload, self._max_bytes)
         except Exception as error:
-            raise CannotEncode(_reason(error)) from error
-        return bytes((formats.ITEM,)) + packed
+            raise CannotEncode(reason_of(error)) from error
+        return payload
 
     def decode(self, payload: bytes) -> Any:
         """Return what a payload holds; for any bytes, raise nothing but CannotDecode.
@@ -61,8 +56,7 @@ class Items:
         """
         try:
             payload = formats.untraced(payload)
-            if len(payload) > self._max_bytes:
-                raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
+            formats.check_size(payload, self._max_bytes)
             kind = payload[0] if payload else None
             if kind == formats.ITEM:
                 with self._converting:
@@ -78,9 +72,9 @@ class Items:
         except ForOthers:
             raise
         except UnknownClass as error:
-            raise ForOthers(_reason(error)) from error
+            raise ForOthers(reason_of(error)) from error
         except Exception as error:  # MemoryError and RecursionError included
-            raise CannotDecode(_reason(error)) from error
+            raise CannotDecode(reason_of(error)) from error
 
     def _attributes(self, entry: Any) -> dict[str, Any]:
         if type(entry) is not dict:
@@ -93,8 +87,3 @@ class Items:
             elif key != _CLASS:
                 raise Unfit(f"this version does not know the attribute {key!a:.100}")
         return found
-
-
-def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, Unfit) else traceback.format_exception_only(type(error), error)[-1]
-    return printable(text)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
+from inspect import getattr_static
 from operator import attrgetter
-from types import MemberDescriptorType
 from typing import Any
 
 from scrapy import Request, Spider
@@ -26,11 +25,11 @@ from scrapy_dq.codec import attributes, formats
 from scrapy_dq.codec.attributes import DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.dicts import Dicts
+from scrapy_dq.codec.dicts import CLASS, arguments_of, dict_of
 from scrapy_dq.codec.serializer import Serializer
-from scrapy_dq.codec.shapes import attributes_of
+from scrapy_dq.codec.shapes import attributes_of, slots_of
 from scrapy_dq.codec.short import lengthen, shorten
-from scrapy_dq.codec.unfit import NotHere, Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
 from scrapy_dq.codec.values import Values
 from scrapy_dq.text import printable, url_error
 
@@ -87,15 +86,7 @@ class _Plan:
     added: list[str]
     """Attributes that a subclass adds: always written, because their defaults are unknown."""
     scrapys: bool
-    """Whether Scrapy defines the class: its constructors neither modify their arguments nor add to them."""
-    proven: bool
-    """Whether no entry of this class needs to be decoded as a test."""
-    unlisted: list[str] = field(default_factory=list)
-    """Attributes of Request that `attributes` does not list: they are not written."""
-    slots: tuple[str, ...] = ()
-    """Attributes of a subclass that are not in its instances' __dict__."""
-    ignored: set[str] = field(default_factory=set)
-    """Attributes that are not compared: listed in `attributes`, or created by the class itself."""
+    """Whether Scrapy defines the class: what its constructors make of stored attributes is known."""
 
 
 class Codec:
@@ -132,7 +123,7 @@ class Codec:
             "url": attributes.url_check(schemes),
             "method": attributes.method,
             "headers": attributes.headers,
-            "body": attributes.body,
+            "body": lambda value: exactly(value, bytes),
             "encoding": attributes.encoding,
         }
         nested = {
@@ -140,40 +131,28 @@ class Codec:
             "meta": self._check_meta,
             "priority": attributes.priority,
             "dont_filter": attributes.anything,
-            "flags": attributes.flags,
-            "cb_kwargs": attributes.plain_dict,
+            "flags": lambda value: exactly(value, list),
+            "cb_kwargs": lambda value: exactly(value, dict),
         }
-        self._write = {
-            "callback": callbacks.name_of,
-            "errback": callbacks.name_of,
-            **flat,
-            "encoding": attributes.stored_encoding,
-            **{name: _after(check, self._values.lower) for name, check in nested.items()},
-        }
-        self._read = {
-            "callback": callbacks.method_of,
-            "errback": callbacks.method_of,
-            **flat,
-            **{name: _after(self._values.lift, check) for name, check in nested.items()},
-        }
-        by_name = {"callback": callbacks.method_of, "errback": callbacks.method_of}
-        checks = {**by_name, **flat, **nested, **_ADDED}
-        self._dicts = Dicts(spider, callbacks.name_of, checks, self._request_class)
+        names = dict.fromkeys(_CALLBACKS, callbacks.name_of)
+        methods = dict.fromkeys(_CALLBACKS, callbacks.method_of)
+        lowered = {name: _after(check, self._values.lower) for name, check in nested.items()}
+        lifted = {name: _after(self._values.lift, check) for name, check in nested.items()}
+        self._write = {**names, **flat, "encoding": attributes.stored_encoding, **lowered}
+        self._read = {**methods, **flat, **lifted}
+        self._checks = {**methods, **flat, **nested, **_ADDED}
+        self._spider, self._name_of = spider, callbacks.name_of
 
     def encode(self, request: Request) -> bytes:
         """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
         try:
             plan = self._plan(type(request))
-            if self.serializer is None:  # not a call of _payload: that takes its time with each request
-                payload = _MARK + self._values.pack(shorten(self._entry(request, plan)))
-            else:
-                payload = self._payload(request, plan)
-            if len(payload) > self._max_bytes:
-                raise Unfit(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}")
-            if not plan.proven or (plan.name and _unnamed(request, plan)):
+            payload = self._payload(request, plan)
+            formats.check_size(payload, self._max_bytes)
+            if not plan.scrapys:
                 self._prove(plan, request, payload)
         except Exception as error:
-            raise CannotEncode(_reason(error)) from error
+            raise CannotEncode(reason_of(error)) from error
         return payload
 
     def decode(self, payload: bytes) -> Request:
@@ -190,18 +169,18 @@ class Codec:
             if kind == _TRACED:
                 payload = formats.untraced(payload)
                 kind = payload[0] if payload else None
-            self.check_size(payload)
+            formats.check_size(payload, self._max_bytes)
             if kind == FORMAT:
                 return self._request(lengthen(self._values.unpack(payload[1:])))
             if kind != formats.SERIALIZED:
                 raise Unfit(f"its format is {kind}, this version reads {FORMAT}")
             if self.serializer is None:
                 raise NotHere("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
-            return self._from_dict(self._loaded(payload[1:]))
+            return self._built(*self._arguments_of(self._loaded(payload[1:])))
         except NotHere as error:
-            raise CannotServe(_reason(error)) from error
+            raise CannotServe(reason_of(error)) from error
         except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
-            raise CannotDecode(_reason(error)) from error
+            raise CannotDecode(reason_of(error)) from error
 
     def build(self, written: Mapping[str, Any]) -> Request:
         """Return a request from a dict of its attributes that a person or a program has written.
@@ -209,7 +188,7 @@ class Codec:
         Callbacks are names of the spider's methods. The request passes every check of a stored one, although
         it is not stored yet. Whatever the dict holds, raises nothing but CannotDecode.
         """
-        try:
+        with _refusing(CannotServe):
             for name in written:
                 if name not in KEYS:
                     raise Unfit(f"{name!a:.100} is not an attribute of a request ({', '.join(KEYS)})")
@@ -219,27 +198,19 @@ class Codec:
             named = {name: self._read[name](written[name]) for name in _CALLBACKS if written.get(name)}
             request = Request(**{**written, **named})
             self.encode(request)
-        except CannotEncode as error:
-            raise CannotDecode(str(error)) from error
-        except NotHere as error:
-            raise CannotServe(_reason(error)) from error
-        except Exception as error:
-            raise CannotDecode(_reason(error)) from error
         return request
 
     def value(self, packed: bytes) -> Any:
         """Return a packed value, of the types that `meta` may hold; raise nothing but CannotDecode."""
-        try:
+        with _refusing():
             return self._values.lift(self._values.unpack(packed))
-        except Exception as error:
-            raise CannotDecode(_reason(error)) from error
 
     def packed(self, value: Any) -> bytes:
         """Return a value packed: the same in each process. Raise nothing but CannotEncode."""
         try:
             return self._values.pack(self._values.lower(value))
         except Exception as error:
-            raise CannotEncode(_reason(error)) from error
+            raise CannotEncode(reason_of(error)) from error
 
     def plain(self, payload: bytes) -> Request:
         """Return a Request that identifies the page of an entry that `decode` could not read.
@@ -247,7 +218,7 @@ class Codec:
         Raises:
             CannotDecode: that cannot be read either.
         """
-        try:
+        with _refusing():
             payload = formats.untraced(payload)
             if payload[:1] != _MARK:
                 raise Unfit("only the project's serializer can read it")
@@ -255,15 +226,11 @@ class Codec:
             names = ("url", "method", "headers", "body", "dont_filter")
             stored = {name: self._read[name](entry[KEYS[name]]) for name in names if KEYS[name] in entry}
             return _plain(stored)
-        except Exception as error:
-            raise CannotDecode(_reason(error)) from error
 
     def check_size(self, payload: bytes) -> None:
         """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
-        if len(payload) > self._max_bytes:
-            raise CannotDecode(
-                f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {self._max_bytes:,}"
-            )
+        with _refusing():
+            formats.check_size(payload, self._max_bytes)
 
     def check_made(self, request: Request) -> None:
         """Check what a start payload may have set in *request*, which the spider's own code made from it.
@@ -273,12 +240,10 @@ class Codec:
         Raises:
             CannotDecode: its URL, method or `meta` may not be in a stored request.
         """
-        try:
+        with _refusing():
             for name in ("url", "method"):
                 self._write[name](getattr(request, name))
             self._check_meta(request.meta)
-        except Exception as error:
-            raise CannotDecode(_reason(error)) from error
 
     def from_dict(self, values: Any) -> Request:
         """Return the request of a dict as `Request.to_dict()` makes it, after the checks of `decode`.
@@ -286,26 +251,26 @@ class Codec:
         Raises:
             CannotDecode: as `decode` does.
         """
-        try:
-            return self._from_dict(values)
-        except Exception as error:
-            raise CannotDecode(_reason(error)) from error
+        with _refusing():
+            return self._built(*self._arguments_of(values))
 
     def _loaded(self, dumped: bytes) -> Any:
         assert self.serializer is not None
         try:
             return self.serializer.loads(dumped)
         except (AttributeError, ImportError) as error:  # of a pickle whose class has moved
-            raise NotHere(_reason(error)) from error
-
-    def _from_dict(self, values: Any) -> Request:
-        cls, kwargs = self._dicts.arguments_of(values)
-        return self._built(cls, kwargs)
+            raise NotHere(reason_of(error)) from error
 
     def _payload(self, request: Request, plan: _Plan) -> bytes:
         if self.serializer is None:
             return _MARK + self._values.pack(shorten(self._entry(request, plan)))
-        return bytes((formats.SERIALIZED,)) + self.serializer.dumps(self._dicts.dict_of(request))
+        values = dict_of(request, self._spider, self._name_of)
+        if self._arguments_of(values)[0] is not type(request):
+            raise Unfit(f"{values[CLASS]} is not the name of its class")
+        return bytes((formats.SERIALIZED,)) + self.serializer.dumps(values)
+
+    def _arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:
+        return arguments_of(values, self._checks, self._request_class)
 
     def _entry(self, request: Request, plan: _Plan) -> dict[Any, Any]:
         entry: dict[Any, Any] = {_CLASS: plan.name} if plan.name else {}
@@ -328,56 +293,33 @@ class Codec:
 
         The constructor of a subclass may change what it is given, and may take more than `attributes` lists.
         """
-        again = self._rebuilt(plan, payload)
+        try:
+            again = self.decode(payload)
+        except CannotDecode as error:
+            raise Unfit(f"{plan.name} cannot be rebuilt from its `attributes`: {error}") from error
         if "dq_seeded" not in request.meta:
             again.meta.pop("dq_seeded", None)
-        if changed := self._changed(plan, request, again, payload):
-            raise Unfit(f"{plan.name or 'it'} is rebuilt from its `attributes` with another {changed}")
-        before, after = _unnamed(request, plan), _unnamed(again, plan)
-        missing = sorted(n for n in before if n not in after or not _alike(before[n], after[n]))
-        if missing:
-            # What its constructor creates each time (a time, an id, a lock) was not passed to it.
-            other = _unnamed(self._rebuilt(plan, payload), plan)
-            created = {n for n in missing if n in after and n in other and not _alike(after[n], other[n])}
-            plan.ignored |= {n for n in created if not _takes(type(request), n)}
-            missing = [n for n in missing if n not in plan.ignored]
-        missing += [n for n in plan.unlisted if not _alike(getattr(request, n), getattr(again, n))]
-        if missing:
+        listed = type(request).attributes
+        more = [name for name in attributes_of(request) if not _is_made(request, name)]
+        names = [name for name in (*KEYS, *more) if name not in listed]
+        same = self._is_same(payload, self._payload(again, plan))
+        names += () if same else listed
+        changed = [n for n in names if not _alike(getattr(request, n, None), getattr(again, n, None))]
+        if changed or not same:
             raise Unfit(
-                f"{plan.name} is rebuilt without its {', '.join(missing)}: its `attributes` do not list it. "
-                f"A subclass with attributes = (*Request.attributes, {missing[0]!r}, ...) is stored fully"
+                f"{plan.name} is rebuilt with another {', '.join(changed) or 'content'}. A subclass with "
+                f"attributes = (*Request.attributes, ...) that lists all is stored fully"
             )
-        if plan.scrapys:
-            plan.ignored |= after.keys()
-            plan.proven = True
 
-    def _rebuilt(self, plan: _Plan, payload: bytes) -> Request:
-        try:
-            return self.decode(payload)
-        except CannotDecode as error:
-            raise Unfit(f"{plan.name or 'it'} cannot be rebuilt from its `attributes`: {error}") from error
-
-    def _changed(self, plan: _Plan, request: Request, again: Request, payload: bytes) -> str:
-        """Return the attribute that *again*, which *payload* was decoded to, has with another value."""
-        if plan.scrapys:
-            names = ["method", "body", *plan.added]
-        else:
-            # Not the attributes: NaN differs from itself, and instances may have no __eq__.
-            its_payload = self._payload(again, plan)
-            if (
-                its_payload == payload
-                or (
-                    self.serializer is not None  # its output may differ for equal requests
-                    and _alike(self.serializer.loads(its_payload[1:]), self.serializer.loads(payload[1:]))
-                )
-            ):
-                return ""
-            names = list(type(request).attributes)
-        changed = [name for name in names if not _alike(getattr(request, name), getattr(again, name))]
-        return ", ".join(changed) if changed or plan.scrapys else "content"
+    def _is_same(self, payload: bytes, other: bytes) -> bool:
+        # Not the attributes: NaN differs from itself, and instances may have no __eq__.
+        if payload == other or self.serializer is None:
+            return payload == other
+        # Its output may differ for equal requests.
+        return _alike(self.serializer.loads(payload[1:]), self.serializer.loads(other[1:]))
 
     def _request(self, entry: Any) -> Request:
-        class_name = attributes.plain_dict(entry).pop(_CLASS, None)
+        class_name = exactly(entry, dict).pop(_CLASS, None)
         cls = Request if class_name is None else self._request_class(class_name)
         plan = self._plan(cls)
         kwargs: dict[str, Any] = {}
@@ -401,8 +343,7 @@ class Codec:
             return _plain(kwargs)
         plan = self._plan(cls)
         # Everything is passed to a subclass, as request_from_dict() does.
-        kwargs = {**plan.defaults, **kwargs}
-        return _special(cls, kwargs) if plan.scrapys else _unchanged(cls, kwargs)
+        return _unchanged(cls, {**plan.defaults, **kwargs})
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -420,14 +361,8 @@ class Codec:
             defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
             bases = [base for base in cls.__mro__ if base not in Request.__mro__]
             scrapys = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
-            proven = cls is Request and self.serializer is None
             read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
-            plan = _Plan(name, writers, read, readers, defaults, added, scrapys, proven)
-            plan.unlisted = [attribute for attribute in KEYS if attribute not in cls.attributes]
-            own = [item for base in bases for item in vars(base).items()]
-            plan.slots = tuple(a for a, each in own if isinstance(each, MemberDescriptorType))
-            plan.ignored = {a for a, each in own if isinstance(each, cached_property)} | {*_OWN, *added}
-            self._plans[cls] = plan
+            plan = self._plans[cls] = _Plan(name, writers, read, readers, defaults, added, scrapys)
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:
@@ -446,17 +381,26 @@ _ADDED = {"dumps_kwargs": attributes.json_data}
 """Checks of attributes that subclasses of Request add."""
 _CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
 """A constructor gets an empty container, not None, as from `Request.copy()`."""
-_OWN = frozenset(getattr(Request("data:,"), "__dict__", ()))
-"""What every request has in its __dict__, in the versions of Scrapy in which it has no slots."""
+_OWN = {*dict(slots_of(Request)), *attributes_of(Request("data:,"))}
+"""What every request has, in slots or in its __dict__, depending on the version of Scrapy."""
 
 
-def _unnamed(request: Request, plan: _Plan) -> dict[str, Any]:
-    """Return the attributes of *request* that its class neither lists in `attributes` nor creates itself."""
-    found = dict(getattr(request, "__dict__", {}))
-    for name in plan.slots:
-        with suppress(AttributeError):
-            found[name] = getattr(request, name)
-    return {name: value for name, value in found.items() if name not in plan.ignored}
+@contextmanager
+def _refusing(not_here: type[CannotDecode] = CannotDecode) -> Iterator[None]:
+    """Raise nothing but CannotDecode; *not_here*: what to raise if other workers may be able to do it."""
+    try:
+        yield
+    except CannotEncode as error:
+        raise CannotDecode(str(error)) from error
+    except NotHere as error:
+        raise not_here(reason_of(error)) from error
+    except Exception as error:
+        raise CannotDecode(reason_of(error)) from error
+
+
+def _is_made(request: Request, name: str) -> bool:
+    """Return whether the class itself makes an attribute: each request has it, or it is computed."""
+    return name in _OWN or isinstance(getattr_static(type(request), name, None), cached_property)
 
 
 def _alike(a: Any, b: Any, depth: int = 16) -> bool:
@@ -479,12 +423,6 @@ def _alike(a: Any, b: Any, depth: int = 16) -> bool:
     return ours.keys() == theirs.keys() and all(_alike(ours[n], theirs[n], depth - 1) for n in ours)
 
 
-def _takes(cls: type, name: str) -> bool:
-    """Return whether a constructor of *cls* has a parameter for this attribute."""
-    constructors = [vars(base).get("__init__") for base in cls.__mro__ if base not in Request.__mro__]
-    return any(name.lstrip("_") in signature(init).parameters for init in constructors if init)
-
-
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: second(first(value))
 
@@ -504,17 +442,17 @@ def _plain(kwargs: dict[str, Any]) -> Request:
     return _exact(request, kwargs)
 
 
-def _special(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    return _with_headers(_made(cls, kwargs), kwargs)
-
-
 def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    """Return a request of a project's class, with the attributes in *kwargs* as they are.
+    """Return a request of a subclass, with the attributes in *kwargs* as they are.
 
     Its constructor may modify its arguments, merge some into others, and add to numbers: it gets copies.
     """
     kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
-    request = _made(cls, {name: _copied(value) for name, value in kwargs.items()})
+    try:
+        request = cls(**{name: _copied(value) for name, value in kwargs.items()})
+    except Exception as error:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise NotHere(f"{name} cannot be constructed: {reason_of(error)}") from error
     for name in ("callback", "errback", "priority", "dont_filter", "cookies", "flags"):
         if name in kwargs:
             setattr(request, name, kwargs[name])
@@ -523,15 +461,10 @@ def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
             values = getattr(request, name)
             values.clear()
             values.update(kwargs[name])
-    return _with_headers(request, kwargs)
-
-
-def _made(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    try:
-        return cls(**kwargs)
-    except Exception as error:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        raise NotHere(f"{name} cannot be constructed: {_reason(error)}") from error
+    if "headers" in kwargs:
+        request.headers.clear()
+        dict.update(request.headers, kwargs["headers"])
+    return _exact(request, kwargs)
 
 
 def _copied(value: Any) -> Any:
@@ -539,14 +472,6 @@ def _copied(value: Any) -> Any:
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if type(value) is list else value
-
-
-def _with_headers(request: Request, kwargs: dict[str, Any]) -> Request:
-    headers = kwargs.get("headers") or {}
-    if "headers" in kwargs and request.headers != headers:
-        request.headers.clear()
-        dict.update(request.headers, headers)
-    return _exact(request, kwargs)
 
 
 def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
@@ -562,7 +487,8 @@ def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
     return request
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why a value or an entry is refused, for logs."""
     if isinstance(error, Unfit):
         return printable(str(error))
     return printable(url_error(error) or traceback.format_exception_only(type(error), error)[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickletools
 import sys
 from typing import Any
 
@@ -62,26 +61,10 @@ class Serializer:
         """
         return any(self._loads is getattr(sys.modules.get(name), "loads", None) for name in SAFE_MODULES)
 
-    @property
-    def writes_pickles(self) -> bool:
-        """Whether its `dumps` writes plain pickles, as scrapy-redis does."""
-        return _is_pickle(self.dumps({"scrapy_dq": 1}))
-
     def _try(self, sample: dict[str, Any]) -> None:
         again = self.loads(self.dumps(sample))
         if not isinstance(again, dict) or again.keys() != sample.keys() or again["url"] != sample["url"]:
             raise TypeError(f"loads() returned {again!r:.200}")
-
-
-def _is_pickle(dumped: bytes) -> bool:
-    """Tell whether *dumped* is a complete pickle, without loading it."""
-    try:
-        last = 0
-        for _, _, position in pickletools.genops(dumped):
-            last = position or 0
-    except Exception:
-        return False
-    return last + 1 == len(dumped)
 
 
 def _as_text(values: dict[str, Any]) -> dict[str, Any]:

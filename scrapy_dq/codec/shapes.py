@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from scrapy import Item
 
-from scrapy_dq.codec.unfit import NotHere, Unfit
+from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
 
 _BUILTIN = frozenset(
     {object, str, bytes, int, float, tuple, frozenset, list, set, OrderedDict, dict, defaultdict, Counter}
@@ -55,7 +55,10 @@ def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
         return _derived(name, cls, kind)
     if listed:
         return plain_shape(name, cls)
-    raise Unfit(f"{_dotted(cls)} is not an Item, dataclass, attrs class, Enum or NamedTuple")
+    raise Unfit(
+        f"{cls.__module__}.{cls.__qualname__} is not an Item, dataclass, attrs class, Enum or NamedTuple: it "
+        f"is stored if DQ_TYPES lists it"
+    )
 
 
 def is_named_tuple(cls: type) -> TypeGuard[type[tuple[Any, ...]]]:
@@ -67,7 +70,7 @@ def plain_shape(name: str, cls: type) -> Shape:
     """Return the shape of any other class: all attributes of an instance, set without calling its methods."""
     _check_made(cls)
     _check_copied(cls)
-    slots = dict(_slots(cls))
+    slots = dict(slots_of(cls))
 
     def read(instance: Any) -> dict[str, Any]:
         return _attributes(instance, slots)
@@ -81,19 +84,16 @@ def plain_shape(name: str, cls: type) -> Shape:
 def _derived(name: str, cls: type, kind: Any) -> Shape:
     """Return the shape of a class derived from a builtin type: a plain value, and attributes."""
     plain_of, fill = _KINDS[kind]
-    try:
-        kind.__new__(cls)
-    except TypeError:
-        raise Unfit(_OTHER_STATE) from None
+    _check_made(cls, kind)
     _check_copied(cls)
-    slots = dict(_slots(cls))
+    slots = dict(slots_of(cls))
 
     def read(value: Any) -> list[Any]:
         return [plain_of(value), _attributes(value, slots)]
 
     def build(state: Any) -> Any:
-        plain, more = exactly(list, state)
-        exactly(dict if kind is OrderedDict else kind, plain)
+        plain, more = exactly(state, list)
+        exactly(plain, dict if kind is OrderedDict else kind)
         if fill is None:
             return _with_attributes(kind.__new__(cls, plain), more, slots)
         made = kind.__new__(cls)
@@ -122,14 +122,13 @@ _KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None] | None
     OrderedDict: (lambda value: dict(OrderedDict.items(value)), _fill_ordered),
     dict: (lambda value: dict(dict.items(value)), dict.update),
 }
-_OTHER_STATE = "it consists of more than its attributes"
 
 
-def _check_made(cls: type) -> None:
+def _check_made(cls: type, kind: Any = object) -> None:
     try:
-        object.__new__(cls)
+        kind.__new__(cls)
     except TypeError:
-        raise Unfit(_OTHER_STATE) from None
+        raise Unfit("it consists of more than its attributes") from None
 
 
 def _check_copied(cls: type) -> None:
@@ -139,7 +138,7 @@ def _check_copied(cls: type) -> None:
 
 
 def _with_attributes(instance: Any, state: Any, slots: dict[str, MemberDescriptorType]) -> Any:
-    for attribute, value in exactly(dict, state).items():
+    for attribute, value in exactly(state, dict).items():
         if attribute in slots:
             slots[attribute].__set__(instance, value)
         elif type(attribute) is str:
@@ -162,7 +161,7 @@ def _attributes(instance: Any, slots: dict[str, MemberDescriptorType]) -> dict[s
 
 def attributes_of(instance: Any) -> dict[str, Any]:
     """Return all attributes of an instance, also those in slots."""
-    return _attributes(instance, dict(_slots(type(instance))))
+    return _attributes(instance, dict(slots_of(type(instance))))
 
 
 def _enum(name: str, cls: EnumMeta) -> Shape:
@@ -175,7 +174,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
         return name
 
     def build(state: Any) -> Any:
-        if exactly(str, state) not in members:
+        if exactly(state, str) not in members:
             raise NotHere(f"{cls.__qualname__} has no member {state!a:.80}")
         return members[state]
 
@@ -193,7 +192,7 @@ def _item(name: str, cls: type[Item]) -> Shape:
     def build(state: Any) -> Item:
         item = Item.__new__(cls)
         Item.__init__(item)
-        for key, value in exactly(dict, state).items():
+        for key, value in exactly(state, dict).items():
             if key not in cls.fields:
                 raise NotHere(f"{cls.__qualname__} has no field {key!a:.80}")
             Item.__setitem__(item, key, value)
@@ -220,7 +219,7 @@ def _named_tuple(name: str, cls: type[tuple[Any, ...]]) -> Shape:
 
 def _record(name: str, cls: type, fields: list[str]) -> Shape:
     """Return the shape of a dataclass or an attrs class: exactly its fields, set without __init__."""
-    slots = dict(_slots(cls))
+    slots = dict(slots_of(cls))
     for field in fields:
         static = inspect.getattr_static(cls, field, None)
         if hasattr(type(static), "__set__") and not isinstance(static, MemberDescriptorType):
@@ -238,7 +237,7 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
         return {field: state[field] for field in fields}
 
     def build(state: Any) -> Any:
-        if exactly(dict, state).keys() != set(fields):
+        if exactly(state, dict).keys() != set(fields):
             odd = sorted(map(ascii, state.keys() ^ set(fields)))
             raise NotHere(f"{cls.__qualname__} has other fields here: {', '.join(odd):.200}")
         record: Any = object.__new__(cls)
@@ -249,18 +248,8 @@ def _record(name: str, cls: type, fields: list[str]) -> Shape:
     return Shape(name, cls, read, build)
 
 
-def exactly(kind: type, state: Any) -> Any:
-    # A state that is an instance itself would have its methods called.
-    if type(state) is not kind:
-        raise Unfit(f"its state is a {type(state).__name__}, not a {kind.__name__}")
-    return state
-
-
-def _dotted(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+def slots_of(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+    """Yield the slots of a class and its bases."""
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             if isinstance(member, MemberDescriptorType) and name != "__dict__":

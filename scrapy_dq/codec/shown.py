@@ -74,22 +74,13 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
 
 def url_of(payload: bytes, max_bytes: int) -> str:
     """Return the URL of a stored request as it is, with a login; "" if *payload* is none."""
-    payload = formats.untraced(apart(payload)[1])
-    try:
-        fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
-        return str(_request(payload[1:], max_bytes)["url"]) if fits else ""
-    except Exception:  # as in `shown`
-        return ""
+    return str(_request_of(payload, max_bytes).get("url", ""))
 
 
 def priority_of(payload: bytes, max_bytes: int) -> int:
     """Return the priority of a stored request; 0 if *payload* is none."""
-    payload = formats.untraced(apart(payload)[1])
-    try:
-        fits = len(payload) <= max_bytes and payload[0] == formats.REQUEST
-        return int(_request(payload[1:], max_bytes)["priority"]) if fits else 0
-    except Exception:  # as in `shown`
-        return 0
+    found = _request_of(payload, max_bytes).get("priority")
+    return int(found) if isinstance(found, int) else 0
 
 
 def without_logins(value: Any, name: str = "") -> Any:
@@ -110,8 +101,7 @@ def without_logins(value: Any, name: str = "") -> Any:
 
 
 def _shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
-    if len(payload) > max_bytes:
-        raise ValueError(f"{len(payload):,} bytes are more than DQ_MAX_ENTRY_BYTES = {max_bytes:,}")
+    formats.check_size(payload, max_bytes)
     kind = payload[0] if payload else None
     if kind == formats.REQUEST:
         # Scrapy's middlewares write a login into headers and meta of a request; its retries keep them.
@@ -146,6 +136,16 @@ def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
         if name != "kind":
             found[name] = _plain(values.lift(value))
     return found
+
+
+def _request_of(payload: bytes, max_bytes: int) -> dict[str, Any]:
+    payload = formats.untraced(apart(payload)[1])
+    if len(payload) > max_bytes or payload[:1] != bytes((formats.REQUEST,)):
+        return {}
+    try:
+        return _request(payload[1:], max_bytes)
+    except Exception:  # as in `shown`
+        return {}
 
 
 def _lifted(packed: bytes, max_bytes: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Unfit(Exception):
     """A value cannot be stored, or is invalid in an entry; *path* says where, innermost first."""
@@ -21,3 +23,14 @@ class NotHere(Unfit):
 
 class UnknownClass(NotHere):
     """The class of a value may not be used in this process."""
+
+
+def exactly(value: Any, *kinds: type) -> Any:
+    """Return *value* if it is of one of these types; raise Unfit for any other, subclasses included.
+
+    An instance of a class of the project would have its methods called.
+    """
+    if type(value) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise Unfit(f"expected {names}, not {type(value).__name__}")
+    return value

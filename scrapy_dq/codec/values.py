@@ -18,8 +18,8 @@ from uuid import UUID
 import msgpack
 from msgpack import ExtType
 
-from scrapy_dq.codec.classes import Classes, Listing
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.classes import Classes
+from scrapy_dq.codec.unfit import Unfit, exactly
 
 MAX_DEPTH = 64
 """Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
@@ -47,10 +47,6 @@ class Values:
         self._classes = classes
         self._max_bytes = max_bytes
         self._left = max_bytes
-        self._advice: dict[type, str] = {}
-        self._reset_packers()
-
-    def _reset_packers(self) -> None:
         self._pack = msgpack.Packer(strict_types=True, default=_wide_int).pack
         self._pack_surrogates = msgpack.Packer(
             strict_types=True, default=_wide_int, unicode_errors="surrogatepass"
@@ -62,8 +58,6 @@ class Values:
             packed: bytes = self._pack(lowered)
         except UnicodeEncodeError:  # lone surrogates, as json.loads() makes them of broken JSON
             packed = self._pack_surrogates(lowered)
-        if len(packed) > self._max_bytes:
-            self._reset_packers()  # they keep their large buffers
         return packed
 
     def unpack(self, packed: bytes) -> Any:
@@ -108,29 +102,8 @@ class Values:
             return ExtType(simple[0], self.pack(simple[1](value)))
         if isinstance(value, str) and kind.__module__.partition(".")[0] in _PARSERS:
             return str.__str__(value)
-        try:
-            shape = self._classes.shape_of(kind)
-        except Unfit as unfit:
-            raise self._advised(value, unfit) from None
+        shape = self._classes.shape_of(kind)
         return ExtType(OBJECT, self.pack([shape.name, self._lower(shape.read(value), depth - 1)]))
-
-    def _advised(self, value: Any, unfit: Unfit) -> Unfit:
-        """Return why *value* is not stored, with the classes that DQ_TYPES has to list, if that suffices."""
-        if isinstance(self._classes, Listing):
-            return unfit
-        kind = type(value)
-        advice = self._advice.get(kind)
-        if advice is None:
-            listing = self._classes.listing()
-            trial = Values(listing, self._max_bytes)
-            try:
-                trial.lift(trial.unpack(trial.pack(trial.lower(value))))
-                advice = f"{unfit}; it is stored if DQ_TYPES lists {' and '.join(listing.names)}"
-            except Exception as error:  # RecursionError included
-                why = str(error) if isinstance(error, Unfit) else type(error).__name__
-                advice = str(unfit) if why == str(unfit) else f"{unfit}: {why}"
-            self._advice[kind] = advice
-        return Unfit(advice)
 
     def _count(self, members: int) -> None:
         self._left -= members
@@ -216,15 +189,9 @@ def _zone(offset: int | None) -> timezone | None:
     return None if offset is None else timezone(timedelta(microseconds=offset)) if offset else timezone.utc
 
 
-def _checked(kind: type, plain: Any) -> Any:
-    # bytearray(10**12) would fill the memory, datetime(b"...") skips its own checks.
-    if type(plain) is not kind:
-        raise Unfit(f"expected {kind.__name__}, not {type(plain).__name__}")
-    return plain
-
-
+# bytearray(10**12) would fill the memory, datetime(b"...") skips its own checks.
 def _ints(plain: Any) -> list[int]:
-    return [_checked(int, number) for number in _checked(list, plain)]
+    return [exactly(number, int) for number in exactly(plain, list)]
 
 
 def _lower_datetime(d: datetime) -> list[Any]:
@@ -232,7 +199,7 @@ def _lower_datetime(d: datetime) -> list[Any]:
 
 
 def _lift_datetime(plain: Any) -> datetime:
-    offset, *fields = _checked(list, plain)
+    offset, *fields = exactly(plain, list)
     fold, *moment = _ints(fields)
     return datetime(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
 
@@ -242,14 +209,14 @@ def _lower_time(t: time) -> list[Any]:
 
 
 def _lift_time(plain: Any) -> time:
-    offset, *fields = _checked(list, plain)
+    offset, *fields = exactly(plain, list)
     fold, *moment = _ints(fields)
     return time(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
 
 
 def _lift_path(plain: Any) -> Any:
-    tag, text = _checked(list, plain)
-    return _PATHS[tag](_checked(str, text))
+    tag, text = exactly(plain, list)
+    return _PATHS[tag](exactly(text, str))
 
 
 # An aware datetime or time keeps its instant and its UTC offset, but not the name of its zone.
@@ -264,12 +231,12 @@ _SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
     **{kind: (PATH, lambda path: [_PATH_TAGS[type(path)], str(path)]) for kind in _PATH_TAGS},
 }
 _SIMPLE_BY_CODE: dict[int, Callable[[Any], Any]] = {
-    BYTEARRAY: lambda plain: bytearray(_checked(bytes, plain)),
+    BYTEARRAY: lambda plain: bytearray(exactly(plain, bytes)),
     DATETIME: _lift_datetime,
     DATE: lambda plain: date(*_ints(plain)),
     TIME: _lift_time,
     TIMEDELTA: lambda plain: timedelta(*_ints(plain)),
-    DECIMAL: lambda plain: Decimal(_checked(str, plain)),
+    DECIMAL: lambda plain: Decimal(exactly(plain, str)),
     UUID_: lambda plain: UUID(bytes=plain),
     PATH: _lift_path,
 }

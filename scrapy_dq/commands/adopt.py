@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.adoption.source import BadSource
-from scrapy_dq.adoption.takeover import Options, Report, is_fed, take_over
+from scrapy_dq.adoption.takeover import Options, Report, take_over
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input.asking import go_on
 from scrapy_dq.commands.input.crawlers import prepared_crawler
@@ -90,7 +90,6 @@ def _found(report: Report) -> dict[str, Any]:
         "fingerprints": counts.fingerprints,
         "no_fingerprints": counts.invalid_fingerprints,
         "reasons": {reason: count for reason, count in counts.reasons.most_common() if count > 0},
-        "start_urls": {found.key: found.size for found in report.start_urls if found.size},
         "deleted": report.deleted,
     }
 
@@ -104,15 +103,11 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
         yield "fingerprints", counts.fingerprints
     if counts.invalid_fingerprints:
         yield "skipped, not fingerprints", counts.invalid_fingerprints
-    for found in report.start_urls:
-        if found.size:
-            yield f"start URLs, left in {found.key}", found.size
 
 
 def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     """Yield what the user should know, or do next."""
-    spider, settings, config = crawler.spider, crawler.settings, report.config
-    assert spider is not None
+    settings, config = crawler.settings, report.config
     for reason, count in report.counts.reasons.most_common(MOST_REASONS):
         if count > 0:
             yield f"{count_of(count, 'dead letter')}: {reason}"
@@ -137,8 +132,6 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
     if report.doubt:
         yield f"{report.doubt}. Until this command is certain, it does not delete the source: run it again."
-    if report.counts.cut:
-        yield f"Of {report.counts.cut:,} dead letters, only the beginning is kept."
     if report.counts.has_dead:
         yield (
             "Dead letters could not be decoded as requests of this spider. If this is true of all requests, "
@@ -149,11 +142,6 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         yield (
             f"This queue was served {report.served}, but DQ_ORDER is {config.order.value!r}: the "
             f"requests are served in a different order."
-        )
-    if any(found.size for found in report.start_urls) and not is_fed(spider):
-        yield (
-            f"The start URLs stay there, but {type(spider).__name__} does not read them: derive it from "
-            f"scrapy_dq.RedisSpider or scrapy_dq.RedisCrawlSpider."
         )
     # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
     if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:

@@ -41,12 +41,11 @@ def created(name: str) -> Iterator[IO[bytes]]:
         BadExport: it exists, or cannot be written.
     """
     if name == STANDARD_OUTPUT:
-        yield cast("IO[bytes]", _StandardOutput())
+        yield sys.stdout.buffer
         return
     path, part = Path(name), Path(f"{name}.{token_hex(4)}.part")
-    taken = BadExport(f"{name!r} exists: choose another name, or delete it first")
     if path.exists():
-        raise taken
+        raise BadExport(f"{name!r} exists: choose another name, or delete it first")
     try:
         # Nobody else may read it: requests may hold cookies and logins.
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -55,13 +54,7 @@ def created(name: str) -> Iterator[IO[bytes]]:
                 yield file
             raw.flush()
             os.fsync(raw.fileno())
-        try:
-            os.link(part, path)
-            part.unlink()
-        except FileExistsError:
-            raise taken from None  # since it was begun
-        except OSError:  # not all file systems have links
-            part.replace(path)
+        part.replace(path)
         sync_folder(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -69,13 +62,6 @@ def created(name: str) -> Iterator[IO[bytes]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-class _StandardOutput:
-    """Takes lines of ASCII; what becomes of them if nobody reads on is not its business."""
-
-    def write(self, line: bytes) -> None:
-        sys.stdout.write(line.decode("ascii"))
 
 
 class ExportWriter:

@@ -146,4 +146,5 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
         FrontierUnavailable: it stopped answering meanwhile.
     """
     with client_for_commands(config, data_dir(config.data_dir), any_node=any_node) as found:
-        yield Place(found.client, found.target, config, found.of_shard, found.of_nodes)
+        client, target, connect, nodes = found
+        yield Place(client, target, config, connect, nodes)

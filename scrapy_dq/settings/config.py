@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -201,60 +201,32 @@ class Config:
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
         config = cls(**values)
-        for why in config._contradictions(int(settings.get("CONCURRENT_REQUESTS_PER_IP") or 0)):
-            raise ConfigError(why)
+        config._refuse_contradictions(int(settings.get("CONCURRENT_REQUESTS_PER_IP") or 0))
         return config
 
-    def _contradictions(self, per_ip: int) -> Iterator[str]:
-        """Yield what does not fit together; *per_ip*: CONCURRENT_REQUESTS_PER_IP."""
-        if self.partition_by == "none" and self.domain_limits:
-            yield (
-                "DQ_DOMAIN_LIMITS names partitions, and with DQ_PARTITION_BY = 'none' there is only one, "
-                "without a name: set DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY, or remove DQ_PARTITION_BY"
-            )
+    def _refuse_contradictions(self, per_ip: int) -> None:
+        """Raise ConfigError for what does not fit together; *per_ip*: CONCURRENT_REQUESTS_PER_IP."""
+        whole, many = self.partition_by == "none", self.shards > 1
+        ttl_s, shards = self.seen_ttl_s, f"DQ_SHARDS = {self.shards}"
+        ttl = f"DQ_SEEN_TTL = {ttl_s:g}"
+        limited = self.domain_delay_s or self.domain_concurrency or self.domain_budget.most
         budgets = [self.domain_budget, *(own.budget for own in self.domain_limits.values() if own.budget)]
-        if len({each.daily for each in budgets if each.most}) > 1:
-            yield (
-                "DQ_DOMAIN_BUDGET, DQ_DOMAIN_LIMITS: all budgets of a crawl are for a run or all are for a "
-                "day. Write /day after each of them, or after none"
-            )
-        if self.shards > 1:
-            shards = f"DQ_SHARDS = {self.shards}:"
-            if self.strict_order:
-                yield (
-                    f"{shards} each shard has its own order, so DQ_STRICT_ORDER cannot be kept. Remove one "
-                    f"of the two"
-                )
-            if self.partition_by == "slot" and per_ip:
-                yield (
-                    f"{shards} a request belongs into the shard of its download slot, and with "
-                    f"CONCURRENT_REQUESTS_PER_IP = {per_ip} that depends on what DNS answers: it would be "
-                    f"crawled in several. Set CONCURRENT_REQUESTS_PER_DOMAIN, or DQ_PARTITION_BY = 'none'"
-                )
-            limited = self.domain_delay_s or self.domain_concurrency or self.domain_budget.most
-            if self.partition_by == "none" and limited:
-                yield (
-                    f"{shards} with DQ_PARTITION_BY = 'none' each shard would keep DQ_DOMAIN_DELAY and "
-                    f"DQ_DOMAIN_CONCURRENCY alone. Remove DQ_PARTITION_BY, or the limits"
-                )
-        if self.seen_ttl_s:
-            ttl = f"DQ_SEEN_TTL = {self.seen_ttl_s:g}"
-            if not self.persist:
-                yield (
-                    f"{ttl}: without SCHEDULER_PERSIST = True no fingerprints are kept from run to run, so "
-                    f"none can expire. Set both, or neither"
-                )
-            if self.revisit:
-                yield (
-                    f"DQ_REVISIT = {self.revisit!r} visits pages again, and with {ttl} links would bring the "
-                    f"same pages a second time. Remove one of the two"
-                )
-            if self.seen == "compact":
-                yield f"DQ_SEEN = 'compact' stores no times, but {ttl} needs them: remove one of the two"
+        periods = {each.daily for each in budgets if each.most}
         kinds = [kind for kind in ("SET", "ZSET", "STREAM") if getattr(self, f"start_urls_as_{kind.lower()}")]
-        if len(kinds) > 1:
-            several = " and ".join(f"REDIS_START_URLS_AS_{kind}" for kind in kinds)
-            yield f"{several} are True: set one of them, or none for a list"
+        contradictions = (
+            (whole and self.domain_limits, "DQ_DOMAIN_LIMITS needs partitions: not DQ_PARTITION_BY = 'none'"),
+            (len(periods) > 1, "DQ_DOMAIN_BUDGET, DQ_DOMAIN_LIMITS: write /day after each budget, or none"),
+            (many and self.strict_order, f"{shards}: each shard has its own order; remove DQ_STRICT_ORDER"),
+            (many and per_ip and not whole, f"{shards} needs CONCURRENT_REQUESTS_PER_IP = 0, not {per_ip}"),
+            (many and whole and limited, f"{shards} with DQ_PARTITION_BY = 'none': remove DQ_DOMAIN_ limits"),
+            (ttl_s and not self.persist, f"{ttl} needs SCHEDULER_PERSIST = True, which keeps fingerprints"),
+            (ttl_s and self.revisit, f"{ttl}, DQ_REVISIT: both visit pages again; remove one of them"),
+            (ttl_s and self.seen == "compact", f"{ttl} needs times, and DQ_SEEN = 'compact' stores none"),
+            (len(kinds) > 1, f"REDIS_START_URLS_AS_{' and '.join(kinds)}: a start key has one type"),
+        )
+        for applies, why in contradictions:
+            if applies:
+                raise ConfigError(why)
 
     @classmethod
     def for_items(cls, settings: Mapping[str, Any]) -> Config:
@@ -275,56 +247,19 @@ SETTINGS = tuple(
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-REMOVED = {
-    "DQ_START_META": (
-        "a start payload may have any meta but what makes Scrapy import code. Remove it; to allow less, "
-        "override make_request_from_data()"
-    ),
-    "DQ_START_HOSTS": (
-        "set allowed_domains, and let make_request_from_data() return requests that Scrapy's offsite "
-        "middleware checks (docs/from-scrapy-redis.md, 'Which hosts are fed')"
-    ),
-    "DQ_SIGNING_KEYS": "Give Redis a password, ACLs and TLS (docs/security.md)",
-    "DQ_REVISIT_PRIORITY": "write DQ_REVISIT = 'fixed:1d, priority=-10'",
-    "DQ_REVISIT_FIELD": "write DQ_REVISIT = 'fixed:1d, field=price'",
-    "DQ_DOMAIN_BUDGET_PERIOD": "write DQ_DOMAIN_BUDGET = '1000/day' for a day, and a number for a run",
-    "DQ_RETRY_AFTER_MAX": "write DQ_RETRY_BACKOFF = {'retry_after': 600}",
-    "DQ_REDIS_TIMEOUT": "write REDIS_PARAMS = {'socket_timeout': 2}",
-    "DQ_SPILL_DIR": "write DQ_DATA_DIR, which is the folder for all files",
-    "DQ_LOG_INTERVAL": "write LOGSTATS_INTERVAL, which is Scrapy's own",
-    "DQ_FAILED_STATUSES": "write RETRY_HTTP_CODES, which is Scrapy's own",
-    "DQ_STATS_INTERVAL": "remove it; each worker reports its stats every five seconds",
-    "DQ_LOCAL_SEEN": "remove it; a worker remembers 100,000 fingerprints",
-    "DQ_STALL_TIMEOUT": "remove it; a worker whose event loop is blocked for 300 s stops its heartbeat",
-    "DQ_KEEP_FAILED": "remove it; a crawl keeps its 10,000 newest failed requests",
-    "DQ_RESTART_WINDOW": "remove it; it is 60 s, and a new run with another DQ_RUN_NAME begins at once",
-    "DQ_REDIS_SERVER": "remove it; the embedded Redis runs the first server on the PATH",
-}
-"""What replaces settings of earlier versions."""
-_OF_THE_CLIENT = {
-    "REDIS_PASSWORD": "password", "REDIS_USER": "username", "REDIS_USERNAME": "username", "REDIS_SSL": "ssl",
-    "REDIS_TIMEOUT": "socket_timeout",
-}  # fmt: skip
-"""Names that users expect, and the arguments of redis-py that they mean."""
-
-
 def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
     """Refuse names with these prefixes that are no setting of ours, nor an unused one of scrapy-redis."""
     for name in settings:
         if not (isinstance(name, str) and name.startswith(prefixes)):
             continue
-        if name in REMOVED:
-            raise ConfigError(f"{name} was removed: {REMOVED[name]}")
         if name in _BY_NAME or name in peers.UNUSED:
             continue
         bare = name.removeprefix("DQ_")
         near = [bare] if bare in _BY_NAME else difflib.get_close_matches(name, _BY_NAME, 1)
-        near = near or difflib.get_close_matches(bare, _BY_NAME, 1)
         hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all of them."
-        if name in _OF_THE_CLIENT:
-            hint = f"write REDIS_PARAMS = {{{_OF_THE_CLIENT[name]!r}: ...}}."
-        more = "" if name.startswith("DQ_") else " A setting of your own needs another prefix than REDIS_"
-        raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}{more}")
+        if not name.startswith("DQ_"):
+            hint += " Arguments of the client belong in REDIS_PARAMS; other settings need another prefix"
+        raise ConfigError(f"{name} is not a setting of scrapy_dq: {hint}")
 
 
 def enabled(settings: Mapping[str, Any]) -> bool:
@@ -355,7 +290,7 @@ def _parse(settings: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
             value = setting.default
         values[setting.field] = setting.parse(setting, value)
     if "redis_url" in values:
-        name_place(settings, values, _BY_NAME["REDIS_HOST"])
+        name_place(settings, values)
     return values
 
 

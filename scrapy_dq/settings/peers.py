@@ -11,7 +11,6 @@ from typing import Any
 
 from scrapy_dq.frontier.model import Order, StartQueue
 
-STATS_COLLECTOR = "RedisStatsCollector"
 QUEUE_CLASS = "SCHEDULER_QUEUE_CLASS"
 _ORDERS = {
     "PriorityQueue": Order.PRIORITY_LIFO,
@@ -21,23 +20,15 @@ _ORDERS = {
     "LifoQueue": Order.LIFO,
     "SpiderStack": Order.LIFO,
 }
-_OTHERWISE = {
-    ("SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY", "DUPEFILTER_KEY"): (
-        "the keys of a crawl are dq:{<its name>}:…, and DQ_CRAWL names it"
-    ),
-    ("SCHEDULER_DUPEFILTER_CLASS",): "the crawl itself stores what was seen",
-    ("REDIS_KEY_CHECK_INTERVAL", "REDIS_START_URLS_BATCH_SIZE"): (
-        "start URLs are not polled, but taken as fast as they are crawled"
-    ),
-    ("STATS_KEY",): "STATS_CLASS = 'scrapy_dq.SharedStats' keeps the sums with the crawl",
-    ("REDIS_DECODE_RESPONSES",): "a crawl's keys hold bytes",
-}
-"""What is used instead, by the names of settings that have no effect, or a different one."""
-UNUSED = frozenset(name for names in _OTHERWISE for name in names)
-_PARAMS = ("redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connection_pool", "decode_responses")
-"""Arguments in REDIS_PARAMS that a worker's clients do not use."""
-
-
+UNUSED = (
+    "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY", "DUPEFILTER_KEY", "SCHEDULER_DUPEFILTER_CLASS",
+    "REDIS_KEY_CHECK_INTERVAL", "REDIS_START_URLS_BATCH_SIZE", "STATS_KEY", "REDIS_DECODE_RESPONSES",
+)  # fmt: skip
+"""Settings of scrapy-redis that have no effect on a crawl."""
+UNUSED_PARAMS = (
+    "redis_cls", "retry", "retry_on_error", "retry_on_timeout", "connection_pool", "decode_responses"
+)  # fmt: skip
+"""Arguments in REDIS_PARAMS that the clients of workers and commands do not use."""
 _QUEUES = ("SCHEDULER_DISK_QUEUE", "SCHEDULER_MEMORY_QUEUE")
 
 
@@ -52,13 +43,6 @@ def is_theirs(cls: Any) -> bool:
     """Tell whether *cls*, a dotted path or a class, is of scrapy-redis or derives from one that is."""
     lineage = cls.__mro__ if isinstance(cls, type) else (cls,)
     return any(name_of(ancestor).startswith("scrapy_redis.") for ancestor in lineage)
-
-
-def wrong_stats_class(name: str) -> str:
-    """Return the error for a STATS_CLASS of scrapy-redis that does not exist here."""
-    return (
-        f"STATS_CLASS = {name!r} does not exist here: set STATS_CLASS = 'scrapy_dq.SharedStats', or remove it"
-    )
 
 
 def order_of_queue(settings: Mapping[str, Any]) -> Order | None:
@@ -91,22 +75,16 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
                 f"Redis for each count. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
             ),
         )
-    unused = [
-        f"{', '.join(named)} ({instead})"
-        for names, instead in _OTHERWISE.items()
-        if (named := [name for name in names if settings.get(name) is not None])
-    ]
-    if queue and given:
-        unused.append(f"{QUEUE_CLASS} (DQ_ORDER = {order.value!r} is set)")
+    unused = [name for name in UNUSED if settings.get(name) is not None]
+    unused += [QUEUE_CLASS] if queue and given else []
     params = settings.get("REDIS_PARAMS")
-    named = [name for name in _PARAMS if isinstance(params, Mapping) and name in params]
-    if named:
-        unused.append(
-            f"{', '.join(named)} in REDIS_PARAMS (the clients are redis-py's own, read bytes, and never "
-            f"repeat a command by themselves, which might apply it twice)"
-        )
+    if isinstance(params, Mapping):
+        unused += [f"{name} in REDIS_PARAMS" for name in UNUSED_PARAMS if name in params]
     if unused:
-        yield logging.INFO, f"Settings of scrapy-redis that are not used here: {'; '.join(unused)}"
+        yield (
+            logging.INFO,
+            f"These settings of scrapy-redis have no effect: {', '.join(unused)} (docs/from-scrapy-redis.md)",
+        )
 
 
 def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:

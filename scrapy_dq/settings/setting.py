@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import json
 import os
 import re
@@ -22,8 +21,6 @@ class ConfigError(ValueError):
     """A setting cannot be used; the message names it, its value and what is allowed."""
 
 
-_BUDGET = "a whole number from 0 to 1,000,000,000, or such a number with /day"
-_POLICY = "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path"
 _SERIALIZER = "a module or object with dumps() and loads()"
 _MAY_HOLD_A_PASSWORD = (
     "REDIS_URL",
@@ -51,16 +48,13 @@ class Setting:
     secret: bool = False
     """Its value may hold a password or a key: it is not shown."""
 
-    def wrong(self, value: Any, expected: str) -> ConfigError:
-        # A port of a command line is text. A secret may be a number.
-        number = (isinstance(value, int) and not self.secret) or (
-            self.parse is integer and str(value).isdigit()
-        )
-        secret = self.name.endswith(_MAY_HOLD_A_PASSWORD) and not number
+    def wrong(self, value: Any, expected: str = "") -> ConfigError:
+        """Return the error for a value; *expected*: what is allowed, if that is more than `allowed` says."""
         # Whatever the setting: the URL of Redis may have got into the wrong one.
-        hidden = secret or has_login(value if isinstance(value, str) else repr(value))
+        has_one = has_login(value if isinstance(value, str) else repr(value))
+        hidden = has_one or self.name.endswith(_MAY_HOLD_A_PASSWORD)
         shown = " (not shown here)" if hidden else f" = {value!r}"
-        return ConfigError(f"{self.name}{shown}: expected {prose_without_logins(expected)}")
+        return ConfigError(f"{self.name}{shown}: expected {prose_without_logins(expected or self.allowed)}")
 
     @property
     def range(self) -> str:
@@ -127,7 +121,7 @@ def number(setting: Setting, value: Any) -> float:
         raise setting.wrong(value, f"a number, {setting.range}") from None
     low, high = setting.low, setting.high
     if not (found >= (low if low is not None else found)) or (high is not None and found > high):
-        raise setting.wrong(value, setting.range)
+        raise setting.wrong(value)
     return found
 
 
@@ -145,12 +139,12 @@ def boolean(setting: Setting, value: Any) -> bool:
             return meanings[value.lower()]
     elif isinstance(value, (bool, int)) and value in (0, 1):
         return bool(value)
-    raise setting.wrong(value, "True or False")
+    raise setting.wrong(value)
 
 
 def text(setting: Setting, value: Any) -> str:
     if not isinstance(value, str):
-        raise setting.wrong(value, "a string")
+        raise setting.wrong(value)
     return value
 
 
@@ -158,14 +152,14 @@ def encoding(setting: Setting, value: Any) -> str:
     try:
         return codecs.lookup(text(setting, value)).name
     except LookupError:
-        raise setting.wrong(value, "the name of a text encoding that Python knows") from None
+        raise setting.wrong(value) from None
 
 
 def path(setting: Setting, value: Any) -> str:
     """Check the type only: the folder is created when it is needed."""
     if isinstance(value, (str, os.PathLike)):
         return str(os.fspath(value))
-    raise setting.wrong(value, "the path of a folder")
+    raise setting.wrong(value)
 
 
 def web_address(setting: Setting, value: Any) -> str:
@@ -177,15 +171,13 @@ def web_address(setting: Setting, value: Any) -> str:
     except (AttributeError, TypeError, ValueError):
         good = False
     if not good or not str(value).isprintable() or " " in str(value):
-        raise setting.wrong(value, setting.allowed)
+        raise setting.wrong(value)
     return str(value)
 
 
 def choice(setting: Setting, value: Any) -> str:
     if value not in setting.choices:
-        near = difflib.get_close_matches(str(value), setting.choices, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise setting.wrong(value, setting.range + hint)
+        raise setting.wrong(value)
     return str(value)
 
 
@@ -193,7 +185,7 @@ def order_choice(setting: Setting, value: Any) -> Order:
     return Order(choice(setting, value))
 
 
-def texts(setting: Setting, value: Any, expected: str = "a list of strings") -> tuple[str, ...]:
+def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         # `-s` of the command line gives a string: JSON of a list, or texts separated by commas.
         parts = value.split(",")
@@ -203,15 +195,14 @@ def texts(setting: Setting, value: Any, expected: str = "a list of strings") -> 
         stripped = (part.strip() if isinstance(part, str) else part for part in parts)
         value = [part for part in stripped if part != ""]
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in value):
-        raise setting.wrong(value, expected)
+        raise setting.wrong(value)
     return tuple(value)
 
 
 def schemes(setting: Setting, value: Any) -> tuple[str, ...]:
-    expected = "a list of URL schemes"
-    found = texts(setting, value, expected)
+    found = texts(setting, value)
     if not all(re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme) for scheme in found):
-        raise setting.wrong(value, expected)
+        raise setting.wrong(value)
     return found
 
 
@@ -225,10 +216,7 @@ def serializer(setting: Setting, value: Any) -> Any:
             found = resolve_name(value)
         except Exception as error:  # a module may raise anything while it is imported
             reason = f"it cannot be imported: {type(error).__name__}: {error}"
-            hint = ""
-            if value.endswith(".picklecompat"):  # also if scrapy_redis was replaced by scrapy_dq
-                hint = ". It is the default of scrapy-redis: remove the setting"
-            raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300}){hint}") from error
+            raise setting.wrong(value, f"{_SERIALIZER} ({reason:.300})") from error
     for name in ("dumps", "loads"):
         if not callable(getattr(found, name, None)):
             raise setting.wrong(value, f"{_SERIALIZER} (it has no {name}())")
@@ -250,13 +238,13 @@ def mapping(setting: Setting, value: Any) -> dict[str, Any]:
 def revisit_policy(setting: Setting, value: Any) -> Any:
     if isinstance(value, (str, type)):
         return value  # revisits.py checks what it says, or loads it
-    raise setting.wrong(value, _POLICY)
+    raise setting.wrong(value)
 
 
 def loadable(setting: Setting, value: Any) -> Any:
     if isinstance(value, str) or callable(value):
         return value
-    raise setting.wrong(value, "a function, or its dotted path")
+    raise setting.wrong(value)
 
 
 class Budget(NamedTuple):
@@ -272,7 +260,7 @@ class Budget(NamedTuple):
 def budget(setting: Setting, value: Any) -> Budget:
     found = re.fullmatch(r"([0-9]{1,10})(/day)?", str(value))
     if isinstance(value, bool) or not found or int(found[1]) > 1_000_000_000:
-        raise setting.wrong(value, _BUDGET)
+        raise setting.wrong(value)
     return Budget(int(found[1]), bool(found[2]) and found[1] != "0")
 
 
@@ -299,12 +287,8 @@ def limits(setting: Setting, value: Any) -> dict[str, PartitionSettings]:
     found = {}
     for partition, own in mapping(setting, value).items():
         if not isinstance(partition, str) or "://" in partition or not fits_a_partition(partition):
-            host = _host(partition)
-            hint = f" (did you mean {host!r}?)" if host else ""
-            raise setting.wrong(
-                partition[:200] if isinstance(partition, str) else partition,
-                f"the name of a partition, usually a host{hint}",
-            )
+            named = partition[:200] if isinstance(partition, str) else partition
+            raise setting.wrong(named, "the name of a partition, usually a host")
         found[partition] = PartitionSettings(**_options(setting, own, _OF_PARTITION, f"of {partition!r}"))
     return found
 
@@ -315,13 +299,6 @@ def backoff(setting: Setting, value: Any) -> Backoff:
         expected = 'both "base" and "cap", in seconds, the base above 0 and not above the cap'
         raise setting.wrong(value, expected)
     return found
-
-
-def _host(text: object) -> str | None:
-    try:
-        return urlsplit(str(text)).hostname
-    except ValueError:
-        return None
 
 
 _DAY_S = 86_400
@@ -340,9 +317,7 @@ def _options(
     found = {}
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise setting.wrong(given, f"{names}, not {name!r}{hint}")
+            raise setting.wrong(given, f"{names}, not {name!r}")
         parse, high = known[name]
         where = f"{setting.name}: {name} {of}".rstrip()
         found[name] = parse(replace(setting, name=where, parse=parse, low=0, high=high), value)
@@ -355,13 +330,13 @@ _OF_TYPE: dict[type, Callable[[Setting, Any], Any]] = {
 _KINDS: dict[Callable[[Setting, Any], Any], str] = {
     backoff: "a dict",
     boolean: "True or False",
-    budget: _BUDGET,
+    budget: "a whole number from 0 to 1,000,000,000, or such a number with /day",
     encoding: "the name of a text encoding",
     limits: "a dict",
     loadable: "a function, or its dotted path",
     mapping: "a dict",
     path: "the path of a folder",
-    revisit_policy: _POLICY,
+    revisit_policy: "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path",
     schemes: "a list of URL schemes",
     serializer: _SERIALIZER,
     texts: "a list of strings",

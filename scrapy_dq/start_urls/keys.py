@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import StartKeys
-from scrapy_dq.settings import REMOVED, Config, ConfigError
+from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.spiders import RedisMixin
 
 logger = logging.getLogger(__name__)
@@ -39,8 +39,6 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
         raise _wrong_key(given, "a name that is not empty")
     spider.redis_key = filled[0] if isinstance(given, str) else filled
     spider.redis_encoding = spider.redis_encoding or config.redis_encoding
-    if getattr(spider, "redis_start_meta", None) is not None:
-        raise ConfigError(f"redis_start_meta was removed: {REMOVED['DQ_START_META']}")
     return StartKeys(config.start_kind, tuple(dict.fromkeys(filled)), bytes((formats.PAYLOAD,)))
 
 

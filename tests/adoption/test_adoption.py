@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from scrapy import FormRequest, Request
-from scrapy.http import HtmlResponse
-from scrapy.linkextractors import LinkExtractor
 from scrapy_redis.dupefilter import RFPDupeFilter
 
 from adoption.conftest import Case
@@ -95,17 +93,6 @@ def test_a_request_arrives_whole(case: Case) -> None:
     assert second == sent[1].to_dict(spider=spider)
 
 
-def test_a_request_of_a_crawl_spiders_rule_arrives_whole(case: Case) -> None:
-    """Its link text is of a class of lxml's: the one class that pickles of good requests name."""
-    page = HtmlResponse(HOST, body=b'<a href="/x">the link</a>')
-    (link,) = LinkExtractor().extract_links(page)
-    case.push([Request(link.url, meta={"rule": 0, "link_text": link.text})])
-    assert b"lxml.etree" in case.client.zrange(case.queue_key, 0, 0)[0]
-    assert case.adopt().counts.dead == 0
-    (request,) = case.serve()
-    assert request.meta == {"rule": 0, "link_text": "the link"}
-
-
 def test_to_adopt_again_stores_nothing_twice(case: Case) -> None:
     """Neither filtered nor unfiltered requests, nor dead letters, nor equal ones in a LIST."""
     same = [Request(HOST, dont_filter=True)] * 3
@@ -183,7 +170,7 @@ def test_what_cannot_be_crawled_becomes_a_dead_letter(broken: bytes, reason: str
     assert reason in told
     assert broken.startswith(payload)
     assert payload == broken[:4096]
-    assert (report.counts.cut > 0) == (len(broken) > 4096) == ("bytes are kept)" in told)
+    assert (len(broken) > 4096) == ("bytes are kept)" in told)
     assert list(report.counts.reasons) == [told]
     assert len(case.serve(DQ_PARTITION_BY="slot")) == 3
 
@@ -215,19 +202,7 @@ def test_json_needs_no_trust(case: Case) -> None:
     assert request.callback.__name__ == "parse_book"
 
 
-def test_a_trusted_serializer_that_unpickles_is_not_used_to_read(case: Case) -> None:
-    """DQ_TRUST_PICKLE is for what our own workers store: pickles of the queue are plain data nevertheless."""
-    case.push(pages(1))
-    case.add(member(meta={"at": datetime.datetime(2026, 1, 1)}))
-    settings = {"SCHEDULER_SERIALIZER": "pickle", "DQ_TRUST_PICKLE": True}
-    with pytest.raises(BadSource, match="--trust-pickle"):
-        case.adopt(settings, trust_pickle=False)
-    report = case.adopt(settings)
-    assert (report.counts.adopted, report.counts.dead) == (1, 1)
-    assert [request.url for request in case.serve(**settings)] == [url(0)]
-
-
-def test_a_trusted_serializer_that_writes_no_pickles_reads_the_queue(case: Case) -> None:
+def test_a_trusted_serializer_reads_the_queue(case: Case) -> None:
     """What it is, is not known; that it is trusted is said by DQ_TRUST_PICKLE."""
     own = SimpleNamespace(dumps=OWN_JSON.dumps, loads=lambda data: json.loads(data))
     case.theirs("PriorityQueue", own).push(Request(url(1)))
@@ -246,12 +221,6 @@ def test_a_list_needs_to_be_told_how_it_was_served(queue_class: str | None, case
     assert case.adopt({"SCHEDULER_QUEUE_CLASS": queue_class}, queue="fifo").served == "fifo"
 
 
-@pytest.mark.parametrize("name", ["SpiderQueue", "FifoQueue"])
-def test_old_names_of_queue_classes_are_known(name: str, case: Case) -> None:
-    case.push(pages(2), name)
-    assert case.adopt({"SCHEDULER_QUEUE_CLASS": f"scrapy_redis.queue.{name}"}).served == "fifo"
-
-
 def test_a_zset_is_served_by_priority(case: Case) -> None:
     """To say otherwise is a mistake."""
     case.push(pages(1))
@@ -264,7 +233,6 @@ def test_a_zset_is_served_by_priority(case: Case) -> None:
     [
         ("requests", "would have a zset or a list"),
         ("dupefilter", "would have a set"),
-        ("start_urls", "would have a list or a set or a zset"),
     ],
 )
 def test_a_key_of_another_type_is_refused(suffix: str, says: str, case: Case) -> None:
@@ -299,22 +267,6 @@ def test_a_read_without_an_answer_is_repeated_for_a_while(
         assert case.look().phase == "absent"
 
 
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [("%(name)s:urls", ["{}:urls"]), (["%(spider)s:a", "b"], ["{}:a", "b"]), ("%(spyder)s", None), (7, None)],
-)
-def test_a_spider_may_name_its_own_start_keys(
-    case: Case, monkeypatch: pytest.MonkeyPatch, own: Any, expected: list[str] | None
-) -> None:
-    monkeypatch.setattr(type(case.spider()), "redis_key", own, raising=False)
-    if expected:
-        found = [found.key for found in case.adopt().start_urls]
-        assert found == [key.format(case.name) for key in expected]
-    else:
-        with pytest.raises(BadSource, match=r"redis_key = .*: expected the name of a key, or several"):
-            case.adopt()
-
-
 def test_keys_come_from_the_settings_or_the_options(case: Case) -> None:
     """The options win."""
     case.push(pages(3))
@@ -336,16 +288,6 @@ def test_where_nothing_is_there_nothing_begins(case: Case) -> None:
     assert report.nothing
     assert report.complete
     assert case.look().phase == "absent"
-
-
-@pytest.mark.parametrize(("kind", "push"), [("list", "rpush"), ("set", "sadd"), ("zset", "zadd")])
-def test_start_urls_stay_where_they_are(kind: str, push: str, case: Case) -> None:
-    """They are counted; our own spiders read the same key."""
-    key = f"{case.name}:start_urls"
-    getattr(case.client, push)(key, *([{"a": 1, "b": 2}] if kind == "zset" else ["a", "b"]))
-    report = case.adopt()
-    assert [(found.key, found.type, found.size) for found in report.start_urls] == [(key, kind, 2)]
-    assert case.client.exists(key)
 
 
 def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
@@ -371,7 +313,6 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
     for known in (0, 1):
         report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096}, delete_source=True)
         assert (report.counts.dead, report.counts.dead_before) == (1 - known, known)
-        assert report.counts.cut == (bytes_ > 4096)
         assert report.deleted == []
     assert case.client.exists(case.queue_key)
 

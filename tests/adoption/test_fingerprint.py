@@ -48,8 +48,3 @@ def test_it_is_scrapy_rediss_own_for_any_request(path: str, body: bytes, method:
 def test_the_keys_are_scrapy_rediss_defaults() -> None:
     assert scrapy_redis.DEFAULTS["SCHEDULER_QUEUE_KEY"] == defaults.SCHEDULER_QUEUE_KEY
     assert scrapy_redis.DEFAULTS["SCHEDULER_DUPEFILTER_KEY"] == defaults.SCHEDULER_DUPEFILTER_KEY
-    assert scrapy_redis.DEFAULTS["REDIS_START_URLS_KEY"] == defaults.START_URLS_KEY
-    assert scrapy_redis.key_of({}, "SCHEDULER_QUEUE_KEY", "books") == "books:requests"
-    assert scrapy_redis.key_of({}, "REDIS_START_URLS_KEY", "books") == "books:start_urls"
-    given = {"SCHEDULER_QUEUE_KEY": "q-%(spider)s"}
-    assert scrapy_redis.key_of(given, "SCHEDULER_QUEUE_KEY", "books") == "q-books"

@@ -47,9 +47,8 @@ def test_what_has_no_plain_value_is_refused() -> None:
     numpy, pandas = (importlib.import_module(name) for name in ("numpy", "pandas"))
     soup = importlib.import_module("bs4").BeautifulSoup("<p>a</p>", "html.parser")
     for value in (numpy.longdouble(1), numpy.array([1]), numpy.timedelta64(1), pandas.Series([1]), soup.p):
-        with pytest.raises(CannotEncode) as caught:
+        with pytest.raises(CannotEncode):
             Codec(ItsSpider()).encode(Request(URL, meta={"value": value}))
-        assert "DQ_TYPES" not in str(caught.value)
 
 
 def test_a_scalar_of_another_shape_is_refused() -> None:

@@ -178,7 +178,7 @@ def test_types_of_the_program(make: Make) -> None:
     event = Event("start", 1, "/")
     with pytest.raises(ValueError, match="DQ_TYPES"):
         make().put(event)
-    with pytest.raises(ConfigError, match=r"DQ_TYPES: 'no\.Such' is not the dotted name of a class"):
+    with pytest.raises(ConfigError, match=r"DQ_TYPES: 'no\.Such' cannot be imported"):
         make(settings={"DQ_TYPES": ["no.Such"]})
     q = make(settings={"DQ_TYPES": ["support.project.Event"]})
     q.put(event)

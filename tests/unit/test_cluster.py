@@ -23,7 +23,7 @@ from scrapy_dq.frontier.model import Order
 from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.items.writer import ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_address import ClusterUrl, check_url, split_cluster_url
+from scrapy_dq.settings.redis_address import check_url, split_cluster_url
 from support.clusters import Cluster
 from support.given import StartRedis
 from support.waiting import free_port, patience
@@ -58,7 +58,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.parametrize("url", GOOD)
 def test_a_url_names_nodes_and_what_each_needs(url: str) -> None:
     check_url("REDIS_URL", url)
-    assert split_cluster_url(url) == ClusterUrl(*GOOD[url])
+    assert split_cluster_url(url) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", BAD)

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import pickle
-import time
 from functools import cached_property, partial
 from logging import LoggerAdapter
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request, Spider
-from scrapy.http import Headers, HtmlResponse, JsonRequest, Response, XmlRpcRequest
+from scrapy.http import HtmlResponse, JsonRequest, Response, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
@@ -163,16 +162,9 @@ def described(request: Request, spider: Spider) -> dict[str, Any]:
 SPIDER = BookSpider()
 SHARED = Codec(SPIDER, max_bytes=8_000_000)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
-KEYS = (
-    st.text() | st.binary() | st.integers() | st.booleans() | st.none() | st.tuples(st.integers(), st.text())
-)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(KEYS, inner, max_size=4)
-        | st.lists(inner, max_size=3).map(tuple)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(SCALARS, inner, max_size=4),
     max_leaves=12,
 )
 METAS = st.builds(
@@ -251,18 +243,13 @@ def test_every_request_comes_back_as_it_was(request: Request) -> None:
         assert again.to_dict(spider=SPIDER) == request.to_dict(spider=SPIDER)
 
 
-def test_a_header_that_was_taken_off_a_json_request_stays_off(codec: Codec) -> None:
-    """The constructor would set it again."""
+def test_what_a_constructor_would_change_comes_back_as_it_was(codec: Codec) -> None:
+    """A header that was taken off, and a method that is not in capitals."""
     request = JsonRequest(URL, data=1)
     del request.headers["Accept"]
-    assert codec.decode(codec.encode(request)).headers == {b"Content-Type": [b"application/json"]}
-
-
-def test_a_method_that_is_not_in_capitals_comes_back_as_it_was(codec: Codec) -> None:
-    """The constructor makes capitals of it, an assignment does not."""
-    request = Request(URL)
     request.method = "get"
-    assert codec.decode(codec.encode(request)).method == "get"
+    again = codec.decode(codec.encode(request))
+    assert (again.method, again.headers) == ("get", {b"Content-Type": [b"application/json"]})
 
 
 def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpider) -> None:
@@ -294,12 +281,6 @@ def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None
     again = codec.decode(codec.encode(request))
     assert again.url == request.url
     assert list(again.meta.items()) == list(request.meta.items())
-
-
-def test_an_empty_header_stays_empty(codec: Codec) -> None:
-    """headers={"User-Agent": None} keeps Scrapy from setting its own."""
-    request = Request(URL, headers={"User-Agent": None, "X": ["1", "2"]})
-    assert dict(codec.decode(codec.encode(request)).headers) == {b"User-Agent": [], b"X": [b"1", b"2"]}
 
 
 def test_a_start_request_comes_back_marked_as_seeded(codec: Codec) -> None:
@@ -405,13 +386,6 @@ def test_a_method_of_an_object_that_no_attribute_leads_to_is_refused(serializer:
     for callback in (Page().parse, hidden, hook, spider.stop):
         with pytest.raises(CannotEncode, match="callback"):
             codec.encode(Request(URL, callback))
-    if serializer is None:
-        with pytest.raises(
-            CannotEncode, match=r"Page\.parse is not .*; it is stored if the spider has it as"
-        ):
-            codec.encode(Request(URL, Page().parse))
-        with pytest.raises(CannotEncode, match=r"can be a callback$"):
-            codec.encode(Request(URL, spider.stop))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["stop", "closed", "again", "crawler", "assigned", "helper"])
@@ -429,37 +403,16 @@ class Unhashable:
     def __call__(self, response: Response) -> Any: ...
 
 
-@pytest.mark.parametrize(
-    "refused",
-    [
-        lambda response: None,
-        partial(print, 1),
-        print,
-        SPIDER.parse_book,
-        BookSpider.parse_book,
-        BookSpider.parse_static,
-        Unhashable(),
-    ],
-    ids=["lambda", "partial", "builtin", "another spider's", "unbound", "static", "unhashable"],
-)
+@pytest.mark.parametrize("refused", [
+    lambda response: None, partial(print, 1), print, BookSpider().parse_book, BookSpider.parse_book,
+    BookSpider.parse_static, Unhashable(), SPIDER.assigned, SPIDER.overridden(), SPIDER.closed,
+    SPIDER.__call__, SPIDER.log,
+])  # fmt: skip
 @pytest.mark.parametrize("kind", ["callback", "errback"])
-def test_a_callback_that_no_name_leads_to_is_refused(refused: Any, kind: str, codec: Codec) -> None:
-    """The reason says which, and whose."""
+def test_a_callback_that_no_name_leads_to_is_refused(refused: Any, kind: str) -> None:
+    """What encodes must also decode. The reason says which, and whose."""
     with pytest.raises(CannotEncode, match=f"^{kind}: .* is not a method of the spider 'books'"):
-        codec.encode(Request(URL, **{kind: refused}))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["assigned", "overridden", "closed", "__call__", "log"],
-)
-def test_a_spiders_other_functions_are_refused_as_callbacks(
-    name: str, spider: BookSpider, codec: Codec
-) -> None:
-    """Attributes, overridden methods, Scrapy's hooks and dunders: what encodes must also decode."""
-    function = spider.overridden() if name == "overridden" else getattr(spider, name)
-    with pytest.raises(CannotEncode, match="callback"):
-        codec.encode(Request(URL, callback=function))
+        SHARED.encode(Request(URL, **{kind: refused}))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "FILE:/etc/passwd", "ftp://example.com/", "data:,x"])
@@ -503,9 +456,6 @@ def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpi
         ("flags", ("a",)),
         ("_body", "text"),
         ("_url", "http://example.com/\r\nHost: evil"),
-        ("_url", b"http://example.com/"),
-        ("cookies", Headers({"a": "b"})),
-        ("cookies", {"a": "b\r\nEvil: 2"}),
     ],
 )
 def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: Any, codec: Codec) -> None:
@@ -565,19 +515,16 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
         codec.encode(ForgetfulRequest(URL, "x"))
     with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
         codec.encode(ShoutingRequest(URL))
-    assert type(codec.decode(codec.encode(TokenRequest(URL)))) is TokenRequest
-
-
-def test_a_request_class_may_name_a_single_attribute(codec: Codec) -> None:
-    again = codec.decode(codec.encode(UrlRequest(URL)))
-    assert (type(again), again.url) == (UrlRequest, URL)
+    for cls in (TokenRequest, UrlRequest):
+        again = codec.decode(codec.encode(cls(URL)))
+        assert (type(again), again.url) == (cls, URL)
 
 
 def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None:
     """As those of scrapy-selenium: it would come back with the default, from the first one or a later one."""
     for _ in range(2):
         assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
-        with pytest.raises(CannotEncode, match=r"WaitingRequest is rebuilt without its wait_s: its `attri"):
+        with pytest.raises(CannotEncode, match=r"WaitingRequest is rebuilt with another wait_s"):
             codec.encode(WaitingRequest(URL, wait_s=9))
 
 
@@ -590,7 +537,6 @@ class MakingRequest(Request):
     def __init__(self, *args: Any, slotted: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.slotted = slotted
-        self.made_at = time.perf_counter_ns()
         self.lock = object()
 
     @cached_property
@@ -599,12 +545,12 @@ class MakingRequest(Request):
 
 
 def test_what_a_request_class_makes_by_itself_need_not_come_back(codec: Codec) -> None:
-    """A time, an object, a cached property; what it was given in a slot has to."""
+    """An object, a cached property; what it was given in a slot has to."""
     for _ in range(2):
         request = MakingRequest(URL)
         assert request.short
         assert type(codec.decode(codec.encode(request))) is MakingRequest
-        with pytest.raises(CannotEncode, match="is rebuilt without its slotted"):
+        with pytest.raises(CannotEncode, match="is rebuilt with another slotted"):
             codec.encode(MakingRequest(URL, slotted=1))
 
 
@@ -698,12 +644,9 @@ def test_each_request_of_a_class_is_checked_not_the_first_alone(
         codec.encode(urgent)
     with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another built"):
         codec.encode(LimitedRequest(URL, built=1))
-
-
-def test_a_value_that_a_constructor_modifies_is_refused(codec: Codec) -> None:
-    """A set is not copied for it."""
-    with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another codes"):
-        codec.encode(LimitedRequest(URL, codes={"a"}))
+    if serializer is None:  # JSON has no sets; one is not copied for the constructor
+        with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another codes"):
+            codec.encode(LimitedRequest(URL, codes={"a"}))
 
 
 @pytest.mark.parametrize(
@@ -712,7 +655,7 @@ def test_a_value_that_a_constructor_modifies_is_refused(codec: Codec) -> None:
 )
 def test_an_attribute_of_request_that_a_class_does_not_list_is_not_dropped(name: str, value: Any) -> None:
     """It would come back with the default."""
-    with pytest.raises(CannotEncode, match=f"UrlRequest is rebuilt without its {name}: its `attributes` do"):
+    with pytest.raises(CannotEncode, match=f"UrlRequest is rebuilt with another {name}"):
         SHARED.encode(UrlRequest(URL, **{name: value}))
 
 
@@ -725,20 +668,12 @@ class Unsure:
 
 def test_a_value_that_cannot_be_compared_is_named(codec: Codec) -> None:
     """As an array of numpy."""
-    with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt without its wait_s"):
+    with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt with another wait_s"):
         codec.encode(WaitingRequest(URL, wait_s=Unsure()))  # type: ignore[arg-type]
     request = WaitingRequest(URL)
     request.extra = [Unsure()]  # type: ignore[attr-defined]
-    with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt without its extra"):
+    with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt with another extra"):
         codec.encode(request)
-
-
-class StampedRequest(Request):
-    """A subclass that creates what it was not given, in slots and lists as well."""
-
-    def __init__(self, *args: Any, stamp: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.stamp = stamp or time.perf_counter_ns()
 
 
 class Slotted:
@@ -754,13 +689,11 @@ class SlottedRequest(Request):
         self.extras = [Slotted(number)]
 
 
-def test_what_a_constructor_takes_is_not_mistaken_for_what_it_creates(codec: Codec) -> None:
-    """A time that is new in each request may have been passed; what slots contain is compared."""
+def test_what_an_attribute_contains_is_compared(codec: Codec) -> None:
+    """In lists and slots as well."""
     for _ in range(2):
-        with pytest.raises(CannotEncode, match="is rebuilt without its stamp"):
-            codec.encode(StampedRequest(URL, stamp=5))
         assert codec.decode(codec.encode(SlottedRequest(URL))).extras[0].number == 0  # type: ignore[attr-defined]
-        with pytest.raises(CannotEncode, match="is rebuilt without its extras"):
+        with pytest.raises(CannotEncode, match="is rebuilt with another extras"):
             codec.encode(SlottedRequest(URL, number=1))
 
 
@@ -775,7 +708,7 @@ def test_a_copy_that_is_stored_does_not_go_through_the_constructor(codec: Codec)
     assert again.headers == {b"Referer": [b"http://a/"]}
     assert "dq_delay" in request.meta
     assert len(request.headers[b"Referer"] or b"") > 3000
-    with pytest.raises(CannotEncode, match="is rebuilt without its wait_s"):
+    with pytest.raises(CannotEncode, match="is rebuilt with another wait_s"):
         codec.encode(as_stored(WaitingRequest(URL, wait_s=9, meta={"dq_delay": 5})))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import encodings
 import importlib.util
 import json
 import math
@@ -10,7 +9,6 @@ import pickle
 import random
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,8 +22,6 @@ from typing import Any, NamedTuple
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgpack import ExtType
 from scrapy import Field, Item, Request, Spider
 from scrapy.http import JsonRequest
@@ -174,11 +170,6 @@ def reason(payload: Any, codec: Codec) -> str:
     return text
 
 
-def test_the_entry_that_these_tests_spoil_is_good(codec: Codec) -> None:
-    """A url is enough."""
-    assert codec.decode(pack({1: URL})).url == URL
-
-
 @pytest.mark.parametrize(
     "name",
     ["os.system", "scrapy.Spider", f"{__name__}.Plain", 1, ["os.system"], None, "\ud800"],
@@ -321,7 +312,7 @@ def test_a_class_whose_methods_python_calls_implicitly_has_to_be_listed(
     value = named.decode(payload).meta["x"]
     assert type(value).__name__ == name
     assert named.encode(Request(URL, meta={"x": value}))
-    with pytest.raises(CannotEncode, match=rf"has its own __.* if DQ_TYPES lists {__name__}\.{name}$"):
+    with pytest.raises(CannotEncode, match=rf"{name} has its own __.* if DQ_TYPES lists it$"):
         codec.encode(Request(URL, meta={"x": value}))
     del value
     touched.clear()
@@ -405,13 +396,6 @@ def test_a_method_that_comes_from_python_itself_is_not_a_callback() -> None:
         assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
-def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
-    """The dead letter says what the spider lacks."""
-    assert reason(pack({1: URL, CALLBACK: "parse_old"}), codec) == (
-        "callback: the spider 'books' has no callback 'parse_old'"
-    )
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -437,11 +421,6 @@ def test_a_renamed_callback_is_named_in_the_reason(codec: Codec) -> None:
 def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec) -> None:
     """Other schemes, however written, and what would break a request line."""
     assert reason(pack({1: url, META: meta}), codec).startswith(("url: ", "ValueError: Missing scheme"))
-
-
-def test_a_scheme_may_be_written_in_capitals(codec: Codec) -> None:
-    """Which of them a URL has is not a question of case."""
-    assert codec.decode(pack({1: "HTTP://example.com/"})).url == "HTTP://example.com/"
 
 
 @pytest.mark.parametrize(
@@ -514,102 +493,78 @@ def test_a_method_is_a_token(method: Any, codec: Codec) -> None:
     assert reason(pack({1: URL, METHOD: method}), codec).startswith("method: ")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {1: URL, "url": "file:///"},
-        {1: URL, "data": {}},
-        {1: URL, BODY: [1]},
-        {1: URL, COOKIES: 1},
-        {1: URL, COOKIES: [["name", "a"]]},
-        {1: URL, META: []},
-        {1: URL, META: extension(TUPLE, [])},
-        {1: URL, 9: "no-such-encoding"},
-        {1: URL, 9: "utf" + "-" * 40 + "8"},
-        {1: URL, 9: 8},
-        {1: URL, 10: 1.5},
-        {1: URL, 12: {}},
-        {1: URL, 13: [["a", 1]]},
-        URL,
-        1,
-        ExtType(4, b""),
-    ],
-    ids=repr,
-)
+SHAPES: dict[str, Any] = {
+    "nothing": {},
+    "two urls": {1: URL, "url": "file:///"},
+    "another attribute": {1: URL, "data": {}},
+    "a later attribute": {1: URL, 16: 1},
+    "a body in a list": {1: URL, BODY: [1]},
+    "a body of text": {1: URL, BODY: "text"},
+    "a number as cookies": {1: URL, COOKIES: 1},
+    "cookies in lists": {1: URL, COOKIES: [["name", "a"]]},
+    "meta in a list": {1: URL, META: []},
+    "a tuple as meta": {1: URL, META: extension(TUPLE, [])},
+    "no encoding": {1: URL, 9: "no-such-encoding"},
+    "a number as encoding": {1: URL, 9: 8},
+    "a float as priority": {1: URL, 10: 1.5},
+    "a dict as flags": {1: URL, 12: {}},
+    "a list as cb_kwargs": {1: URL, 13: [["a", 1]]},
+    "no depth": {1: URL, 14: "x"},
+    "two depths": {1: URL, 14: 1, META: {"depth": 2}},
+    "a depth without meta": {1: URL, 14: 1, META: 5},
+    "a negative Referer": {1: URL, 15: -1},
+    "a Referer of text": {1: URL, 15: [1, "text"]},
+    "half a Referer": {1: URL, 15: [1]},
+    "a Referer without a URL": {15: 5},
+    "a Referer of a URL in bytes": {1: b"http://a/", 15: 5},
+    "a Referer of two lines": {1: URL, 15: [8, b"a\r\nX: 1"]},
+    "two Referers": {1: URL, 15: 5, HEADERS: {b"Referer": [b"x"]}},
+    "a URL alone": URL,
+    "a number": 1,
+    "an extension": ExtType(4, b""),
+}
+
+
+@pytest.mark.parametrize("fields", SHAPES.values(), ids=list(SHAPES))
 def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None:
     """Unknown attributes and wrong types, before any constructor sees them."""
     assert reason(pack(fields), codec)
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({META: {}}, "it has no url"),
-        ([URL], "expected dict, not list"),
-        ({1: URL, BODY: "text"}, "body: expected bytes, not str"),
-        ({1: URL, 16: 1}, "attribute 16: neither its class nor this version of scrapy_dq has it"),
-        ({1: URL, 14: "x"}, "a depth is an int"),
-        ({1: URL, 14: 1, META: {"depth": 2}}, "'depth' is written twice"),
-        ({1: URL, 14: 1, META: 5}, "'depth' is written twice"),
-        ({1: URL, 15: -1}, "a Referer is a length and bytes"),
-        ({1: URL, 15: [1, "text"]}, "a Referer is a length and bytes"),
-        ({1: URL, 15: [1]}, "a Referer is a length and bytes"),
-        ({15: 5}, "it has no url"),
-        ({1: b"http://a/", 15: 5}, "a Referer needs a URL that is a str"),
-        ({1: URL, 15: [8, b"a\r\nX: 1"]}, "headers: a header contains CR, LF or another control character"),
-        ({1: URL, 15: 5, HEADERS: {b"Referer": [b"x"]}}, "b'Referer' is written twice"),
-        (
-            {1: b"http://a/"},
-            "url: a URL is a str without control characters, line separators and directions of text",
-        ),
-        ({1: URL, META: {"x": extension(TUPLE, "abc")}}, "meta: the extension 2 is not a list"),
-        (
-            {1: URL, META: {"x": extension(OBJECT, [f"{__name__}:Color", "X"])}},
-            "meta: Color has no member 'X'",
-        ),
-        ({1: URL, META: {"x": extension(99, 1)}}, "meta: the extension 99 is unknown to this version"),
-    ],
-)
-def test_the_reason_says_what_is_wrong_with_which_attribute(fields: Any, why: str, codec: Codec) -> None:
+def test_the_reason_says_where_in_the_entry_the_trouble_is(codec: Codec) -> None:
     """Someone looks at the dead letter and wonders."""
-    assert reason(pack(fields), codec) == why
+    color = extension(OBJECT, [f"{__name__}:Color", "X"])
+    assert reason(pack({1: URL, META: {"x": color}}), codec) == "meta: Color has no member 'X'"
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        ExtType(4, b"\xc0"),
-        ExtType(99, b"\xc0"),
-        ExtType(TUPLE, b""),
-        ExtType(TUPLE, b"\x90\x90"),
-        extension(SET, [[1]]),
-        {extension(BYTEARRAY, b""): 1},
-        extension(BYTEARRAY, 5),
-        extension(DATETIME, [None, 0, datetime(2026, 1, 1).__reduce__()[1][0]]),
-        extension(DATETIME, [None, 0, 2026, 13, 1, 0, 0, 0, 0]),
-        extension(DATETIME, [None, 0, 2026, 1, 1, 0, 0, 0, 0, 0]),
-        extension(DATETIME, [None, 0, 2026, 1, True, 0, 0, 0, 0]),
-        extension(10, [b"\x07\xea\x01\x01"]),
-        extension(11, [None, 0, b"\0\0\0\0\0\0"]),
-        extension(12, [2**63, 0, 0]),
-        extension(DECIMAL, "1x"),
-        extension(UUID, b"short"),
-        extension(PATH, ["", 1]),
-        extension(PATH, ["other", "a"]),
-        extension(OBJECT, {"a": 1, "b": 2}),
-        msgpack.Timestamp(1),
-        ExtType(1, b""),
-    ],
-    ids=repr,
-)
+VALUES: dict[str, Any] = {
+    "unknown": ExtType(99, b"\xc0"),
+    "an empty tuple": ExtType(TUPLE, b""),
+    "two tuples": ExtType(TUPLE, b"\x90\x90"),
+    "a tuple of text": extension(TUPLE, "abc"),
+    "a set of lists": extension(SET, [[1]]),
+    "a bytearray as key": {extension(BYTEARRAY, b""): 1},
+    "a size of memory": extension(BYTEARRAY, 5),
+    "a pickled datetime": extension(DATETIME, [None, 0, datetime(2026, 1, 1).__reduce__()[1][0]]),
+    "month 13": extension(DATETIME, [None, 0, 2026, 13, 1, 0, 0, 0, 0]),
+    "a field more": extension(DATETIME, [None, 0, 2026, 1, 1, 0, 0, 0, 0, 0]),
+    "a bool as hour": extension(DATETIME, [None, 0, 2026, 1, True, 0, 0, 0, 0]),
+    "a pickled date": extension(10, [b"\x07\xea\x01\x01"]),
+    "a pickled time": extension(11, [None, 0, b"\0\0\0\0\0\0"]),
+    "too many days": extension(12, [2**63, 0, 0]),
+    "no decimal": extension(DECIMAL, "1x"),
+    "a short uuid": extension(UUID, b"short"),
+    "a number as path": extension(PATH, ["", 1]),
+    "another path": extension(PATH, ["other", "a"]),
+    "a class in a dict": extension(OBJECT, {"a": 1, "b": 2}),
+    "a timestamp": msgpack.Timestamp(1),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=list(VALUES))
 def test_an_extension_that_does_not_fit_is_refused(value: Any, codec: Codec) -> None:
     """Constructors with a second meaning, too: bytearray(5) is memory, datetime(bytes) checks nothing."""
-    payload = pack({1: URL, META: {"x": value}})
-    if value == ExtType(1, b""):
-        assert codec.decode(payload).meta == {"x": 0}
-    else:
-        assert reason(payload, codec)
+    assert reason(pack({1: URL, META: {"x": value}}), codec)
 
 
 class Bomb:
@@ -631,12 +586,6 @@ def test_another_format_is_refused_by_both_numbers(version: int, codec: Codec) -
     """An older host leaves a newer one's entries to others, or says why it buries them."""
     payload = bytes((version,)) + pack({1: URL})[1:]
     assert reason(payload, codec) == f"its format is {version}, this version reads {FORMAT}"
-
-
-@pytest.mark.parametrize("payload", [b"", bytes((FORMAT,)), None, "text", 1, b"\x01\xc1", [FORMAT, 2]])
-def test_what_is_not_an_entry_is_refused(payload: Any, codec: Codec) -> None:
-    """Empty, cut after the format, or not even bytes."""
-    assert reason(payload, codec)
 
 
 def samples() -> list[bytes]:
@@ -732,27 +681,6 @@ def test_no_spoiled_entry_raises_anything_else(codec: Codec) -> None:
     assert 500 < decoded < 15_000
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(data: bytes) -> None:
-    """Noise, with and without the format's byte."""
-    codec = Codec(BookSpider())
-    for payload in (data, bytes((FORMAT,)) + data):
-        try:
-            assert isinstance(codec.decode(payload), Request)
-        except CannotDecode:
-            continue
-
-
-def test_names_of_encodings_are_not_kept(codec: Codec) -> None:
-    """Python remembers each name that it is asked for: 300 long ones took 300 MB."""
-    before = len(encodings._cache)  # type: ignore[attr-defined]
-    for n in range(50):
-        for name in (f"utf{n}x", "x" * 1000 + str(n)):
-            with pytest.raises(CannotDecode, match="is not a text encoding that Python knows"):
-                codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 9: name}))
-    assert len(encodings._cache) == before  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("name", ["punycode", "Puny-Code", "idna"])
 def test_an_encoding_of_host_names_is_refused(
     codec: Codec, name: str, monkeypatch: pytest.MonkeyPatch
@@ -764,51 +692,19 @@ def test_an_encoding_of_host_names_is_refused(
         codec.build({"url": URL, "encoding": name})
 
 
-def test_every_encoding_takes_time_in_proportion() -> None:
-    """Others than these may be in the next Python."""
-    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2_000)))
-
-    def shortest_s(name: str) -> float:
-        def took_s() -> float:
-            began = time.thread_time()
-            with suppress(LookupError):  # of another system, or an alias that Python itself does not find
-                text.encode(name, "replace")
-            return time.thread_time() - began
-
-        return min(took_s() for _ in range(3))
-
-    usual = max(shortest_s("gb18030"), 1e-4)
-    for name in attributes._encodings():
-        assert shortest_s(name) < 100 * usual, name
-
-
-def test_usual_sets_of_sets_are_stored(codec: Codec) -> None:
-    """Python gives -1 and -2 the same hash, and so what contains them."""
-    cells = [frozenset({(x, y), (x + 1, y)}) for x in range(-9, 9) for y in range(-9, 9)]
-    meta = {"cells": {frozenset(cells)}, "by": dict.fromkeys(cells), "steps": [{-1, -2, 1}] * 900}
-    assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
-
-
-@pytest.mark.parametrize("before", ["http://", "\x01 http://u:p@", "HTTP:\t//", "http:\\\\", "http:/\\u:p@"])
-def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, before: str) -> None:
-    """Python needs the square of its length to normalize it, before anything says that it is too long."""
-    url = f"{before}{''.join(map(chr, range(0x4E00, 0x4E00 + 20_000)))}/"
-    assert reason(pack({1: url}), codec)
-    with pytest.raises(CannotDecode):
-        codec.build({"url": url})
-    assert codec.build({"url": "http://bücher.example/" + "ü" * 2_000}).url.startswith("http://xn--bcher-kva")
+CJK = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 
 
 @pytest.mark.parametrize("url", [
+    f"http://{CJK}/", f"\x01 http://u:p@{CJK}/", f"HTTP:\t//{CJK}/", f"http:\\\\{CJK}/",
+    f"http:/\\u:p@{CJK}/",
     "http://" + "a." * 25_000 + "com/", "http://u:p@" + "a." * 500 + "com:80/", "http://" + "a" * 1_001,
 ])  # fmt: skip
-def test_a_host_of_more_labels_than_any_is_refused(codec: Codec, url: str) -> None:
-    """Scrapy looks for cookies of each domain above it: a URL of 50 kB took 1.3 GB."""
+def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, url: str) -> None:
+    """Python needs the square of its length to normalize it; Scrapy looks for cookies of each domain."""
     assert reason(pack({1: url}), codec)
-    with pytest.raises(CannotDecode, match="its host has more than 1,000 characters"):
+    with pytest.raises(CannotDecode):
         codec.build({"url": url})
-    with pytest.raises(CannotEncode):
-        codec.encode(Request(url, meta={"verbatim_url": True}))
 
 
 @pytest.mark.parametrize("url", [
@@ -820,16 +716,8 @@ def test_a_url_may_be_long_outside_its_host(url: str) -> None:
     attributes.check_host(url)
 
 
-def test_an_entry_names_no_file_that_scrapy_would_write(codec: Codec) -> None:
-    """With ftp in DQ_URL_SCHEMES, anybody who writes to Redis could write any file of the worker's user."""
-    assert "would make Scrapy write a file" in reason(
-        pack({1: URL, META: {"ftp_local_filename": b"x"}}), codec
-    )
-    with pytest.raises(CannotEncode, match="write a file"):
-        codec.encode(Request(URL, meta={"ftp_local_filename": b"x"}))
-
-
 META_THAT_RUNS: dict[str, dict[str, Any]] = {
+    "a file of Scrapy's": {"ftp_local_filename": b"x"},
     "a policy to import": {"referrer_policy": "os.abort"},
     "a policy to call": {"referrer_policy": [1]},
     "another browser": {"playwright_context_kwargs": {"user_data_dir": "x", "executable_path": "/bin/sh"}},
@@ -845,8 +733,9 @@ META_THAT_RUNS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("meta", META_THAT_RUNS.values(), ids=list(META_THAT_RUNS))
 def test_no_meta_has_scrapy_or_a_plugin_run_what_it_names(codec: Codec, meta: dict[str, Any]) -> None:
     """Scrapy imports and calls a referrer_policy; scrapy-playwright starts a browser with such arguments."""
-    assert re.search("DQ_TYPES lists|has no callback", reason(pack({1: URL, META: meta}), codec))
-    with pytest.raises(CannotEncode, match=r"DQ_TYPES lists|has no callback"):
+    why = r"DQ_TYPES lists|has no callback|write a file"
+    assert re.search(why, reason(pack({1: URL, META: meta}), codec))
+    with pytest.raises(CannotEncode, match=why):
         codec.encode(Request(URL, meta=meta))
 
 
@@ -863,18 +752,15 @@ def test_no_meta_harms_other_requests(codec: Codec, meta: dict[str, Any]) -> Non
     """Scrapy keeps the greatest depth: after a NaN, comparing it failed for every response of the worker."""
     with pytest.raises(CannotEncode, match=r"depth is an int|download_timeout is a number"):
         codec.encode(Request(URL, meta=meta))
-    value = next(iter(meta.values()))
-    value = extension(DECIMAL, "NaN") if isinstance(value, Decimal) else value
-    assert re.search(
-        "depth is an int|download_timeout is a number",
-        reason(pack({1: URL, META: {next(iter(meta)): value}}), codec),
-    )
+    (name, value), *_ = meta.items()
+    stored = extension(DECIMAL, "NaN") if isinstance(value, Decimal) else value
+    assert name in reason(pack({1: URL, META: {name: stored}}), codec)
 
 
 WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
     **{f"meta: {name}": {"meta": meta} for name, meta in (META_THAT_RUNS | META_THAT_HARMS_OTHERS).items()},
     "a header of two lines": {"headers": {"A": "b\r\nC: d"}},
-    "an encoding that would be kept": {"encoding": "x" * 41},
+    "no encoding": {"encoding": "klingon"},
     "a method of two words": {"method": "GET / HTTP"},
     "a value that cannot be stored": {"meta": {"x": object()}},
     "too many bytes": {"body": b"x" * 1_048_576},
@@ -882,28 +768,22 @@ WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("written", WRITTEN_AND_REFUSED.values(), ids=list(WRITTEN_AND_REFUSED))
-@pytest.mark.parametrize("local", [False, True])
-def test_what_may_not_be_stored_is_not_built_either(
-    codec: Codec, written: dict[str, Any], local: bool
-) -> None:
+def test_what_may_not_be_stored_is_not_built_either(codec: Codec, written: dict[str, Any]) -> None:
     """A worker would have crawled it without storing it first."""
-    meta = {**written.get("meta", {}), **({"dq_local": True} if local else {})}
     with pytest.raises(CannotDecode):
-        codec.build({"url": URL, **written, "meta": meta})
+        codec.build({"url": URL, **written})
+
+
+POLICY = "scrapy.spidermiddlewares.referer.NoReferrerPolicy"
 
 
 @pytest.mark.parametrize("meta", [
     {"referrer_policy": "no-referrer"}, {"referrer_policy": None}, {"download_timeout": 20.5, "depth": 7},
-    {"playwright_page_event_handlers": {"dialog": "parse"}},
+    {"playwright_page_event_handlers": {"dialog": "parse"}}, {"referrer_policy": POLICY},
 ])  # fmt: skip
-def test_meta_that_names_what_is_usual_is_stored(codec: Codec, meta: dict[str, Any]) -> None:
+def test_meta_that_names_what_is_usual_or_listed_is_stored(meta: dict[str, Any]) -> None:
+    codec = Codec(BookSpider(), types=[POLICY])
     assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
-
-
-def test_a_policy_that_is_listed_is_stored() -> None:
-    meta = {"referrer_policy": "scrapy.spidermiddlewares.referer.NoReferrerPolicy"}
-    listing = Codec(BookSpider(), types=list(meta.values()))
-    assert listing.decode(listing.encode(Request(URL, meta=meta))).meta == meta
 
 
 @dataclass

@@ -321,20 +321,6 @@ def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**500, -(10**500), 127, 255]
-)
-def test_an_int_of_any_size_comes_back(number: int, codec: Codec) -> None:
-    """Beyond the 64 bits of msgpack, too, and as a key."""
-    assert there_and_back({number: [number]}, codec) == {number: [number]}
-
-
-def test_a_lone_surrogate_comes_back(codec: Codec) -> None:
-    """json.loads() makes them of broken JSON."""
-    for value in ("\ud83d", ("a\udcff",), {"\ud800": {"\ud800"}}):
-        assert there_and_back(value, codec) == value
-
-
-@pytest.mark.parametrize(
     "zone",
     [
         timezone.utc,
@@ -503,31 +489,16 @@ Markup.__module__ = "msgpack"
         (Wrapped(Wrapped(Link(URL))), [f"{__name__}.Wrapped", "scrapy.link.Link"]),
         (Markup("a"), ["msgpack.Markup"]),
         (object(), ["builtins.object"]),
-        (UserString("a"), []),
-        (Plain, []),
-        (open, []),
-        (Lock(), []),
-        (http, []),
-        (Wrapped(open), []),
-        (ZoneInfo("UTC"), []),
-        (local_dataclass(), []),
-        (Request(URL, callback=print), []),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_reason_advises_to_list_what_then_stores_the_value(
+def test_what_is_listed_is_stored(
     value: Any, listed: list[str], codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If nothing can be listed it does not name DQ_TYPES, and says why."""
+    """The reason why it was not names DQ_TYPES."""
     monkeypatch.setattr(msgpack, "Markup", Markup, raising=False)
-    reason = refused(value, codec)
-    _, _, names = reason.partition("; it is stored if DQ_TYPES lists ")
-    assert names == " and ".join(listed)
-    if listed:
-        listing = Codec(BookSpider(), types=listed)
-        assert type(there_and_back(value, listing)) is type(value)
-    else:
-        assert re.search(r"(is not stored|NamedTuple|has a class 'AnotherName'|Local'): ", reason)
+    assert "DQ_TYPES" in refused(value, codec)
+    assert type(there_and_back(value, Codec(BookSpider(), types=listed))) is type(value)
 
 
 def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
@@ -603,7 +574,13 @@ def point_with_more() -> LoosePoint:
         (defaultdict(lambda: 1), "its default_factory is code"),
         (described_counter(), "has attributes (about)"),
         (Permission.READ | Permission.WRITE, "not a single member of Permission"),
-        (sys.version_info, "'sys.version_info' is not stored: it consists of more than its attributes"),
+        (sys.version_info, "'sys.version_info' is not stored"),
+        (UserString("a"), "is not stored"),
+        (Plain, "is not stored"),
+        (Lock(), "is not stored"),
+        (http, "is not stored"),
+        (ZoneInfo("UTC"), "is not stored"),
+        (Request(URL), "is not stored"),
         (msgpack.ExtType(2, b"\x90"), "msgpack.ext.ExtType"),
         (Renamed(1), "has a class 'AnotherName'"),
         (local_dataclass(), "<locals>.Local'"),
@@ -680,8 +657,8 @@ class Copied:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("zz", "'zz' is not the dotted name of a class"),
-        ("no_such_module.Thing", "is not the dotted name of a class"),
+        ("zz", "'zz' cannot be imported"),
+        ("no_such_module.Thing", "cannot be imported"),
         ("http.nothing", "cannot be imported: AttributeError"),
         ("http.client", "is not the dotted name of a class"),
         (f"{__name__}.Copied", "its __reduce__ defines how it is copied"),
@@ -694,15 +671,6 @@ def test_what_cannot_be_carried_is_not_listed(name: str, reason: str) -> None:
     """Told as a worker starts, and not by a request that stays local."""
     with pytest.raises(BadType, match=reason):
         Codec(BookSpider(), types=[name])
-
-
-def test_a_listed_module_that_cannot_import_another_one_is_not_taken_for_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "incomplete_module.py").write_text("import no_such_module_at_all\nclass Thing: ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(BadType, match=r"cannot be imported: .*No module named 'no_such_module_at_all'"):
-        Codec(BookSpider(), types=["incomplete_module.Thing"])
 
 
 def test_what_is_carried_anyway_may_be_listed() -> None:
@@ -739,12 +707,6 @@ def test_page_methods_are_carried_without_their_results(page_method: Any, codec:
     assert vars(again) == {
         "method": "wait_for_selector", "args": ("div.quote",), "kwargs": {"timeout": 5000}, "result": None,
     }  # fmt: skip
-
-
-def test_a_page_method_that_has_more_is_refused(page_method: Any, codec: Codec) -> None:
-    method = page_method("click")
-    method.more = 1
-    assert "a PageMethod has a method, args, kwargs and a result" in refused(method, codec)
 
 
 @pytest.mark.parametrize(

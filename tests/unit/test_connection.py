@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,6 @@ from scrapy_dq.backend.connection import (
     check_info,
     connect_url,
     new_client,
-    refusal,
     speaks_tls,
 )
 from scrapy_dq.frontier.model import FrontierRefused
@@ -157,33 +154,12 @@ def test_params_are_honoured() -> None:
     assert issubclass(tls.connection_pool.connection_class, redis.SSLConnection)
 
 
-def test_numbers_and_flags_may_be_given_as_text(redis_server: RedisServer) -> None:
-    """As on a command line or in an environment; in REDIS_PARAMS and in the query of REDIS_URL."""
-    params = {"socket_timeout": "5", "health_check_interval": "1", "max_connections": "9", "ssl": "false"}
-    url = f"{redis_server.url}?socket_read_size=4096&protocol=3&socket_keepalive=no"
-    options = options_of(redis_url=url, redis_params=params)
-    given = ("socket_timeout", "health_check_interval", "socket_read_size", "protocol", "socket_keepalive")
-    assert [options[name] for name in given] == [5.0, 1, 4096, 3, False]
-    open_and_close(connection_to(url, redis_params=params))
-    with get_redis_from_settings({"REDIS_URL": url, "REDIS_PARAMS": params}) as client:
-        assert client.ping()
-
-
 @pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main", "redis+cluster://a"])
-@pytest.mark.parametrize("ssl", [True, "true", False])
-def test_ssl_is_accepted_with_a_url(url: str, ssl: Any) -> None:
-    """In REDIS_PARAMS, as with REDIS_HOST, and in its query."""
-    for config in (
-        Config("crawl", redis_url=url, redis_params={"ssl": ssl}),
-        Config("crawl", redis_url=f"{url}?ssl={ssl}"),
-    ):
-        pool = Connection(config, Path()).blocking().connection_pool
-        assert speaks_tls(pool) == (ssl is not False)
-
-
-def test_an_argument_of_tls_without_tls_says_how_to_have_it() -> None:
-    with pytest.raises(ConfigError, match="ssl_ca_certs needs TLS: write rediss://"):
-        options_of(redis_url="redis://host", redis_params={"ssl_ca_certs": "/ca.pem"})
+@pytest.mark.parametrize("ssl", [True, False])
+def test_ssl_is_accepted_with_a_url(url: str, ssl: bool) -> None:
+    """In REDIS_PARAMS, as with REDIS_HOST."""
+    pool = connection_to(url, redis_params={"ssl": ssl}).blocking().connection_pool
+    assert speaks_tls(pool) == ssl
 
 
 # What cannot be used, and what is never shown
@@ -200,11 +176,6 @@ def test_an_argument_of_tls_without_tls_says_how_to_have_it() -> None:
         {"redis_url": "redis://:s3cr3t@host", "redis_params": {"sockettimeout": 3}},
         {"redis_host": "host", "redis_params": {"sockettimeout": 3, "password": "s3cr3t"}},
         {"redis_params": {"host": "host", "port": "one", "password": "s3cr3t"}},
-        {"redis_params": {"host": "host", "password": "s3cr3t\ud800"}},
-        {"redis_params": {"host": "host", "username": "s3cr3t\xe4", "encoding": "ascii"}},
-        {"redis_url": "redis://:s3cr3t%C3%A4@host", "redis_params": {"encoding": "ascii"}},
-        {"redis_url": "redis+sentinel://:s3cr3t%C3%A4@host/main", "redis_params": {"encoding": "ascii"}},
-        {"redis_params": {"host": "host", "password": "s3cr3t", "encoding": "klingon"}},
     ],
 )
 def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, Any]) -> None:
@@ -217,14 +188,10 @@ def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, 
 
 
 def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) -> None:
-    """And a typing error is told from the argument that was meant."""
+    """The error names the argument."""
     connection = Connection(Config("crawl", redis_params={"passwort": "s3cr3t"}), tmp_path)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=r"^REDIS_PARAMS.*argument 'passwort'$"):
         open_and_close(connection)
-    assert str(refused.value) == (
-        "REDIS_PARAMS or the query of REDIS_URL cannot be used: redis-py's `Redis` has no argument "
-        "'passwort' (did you mean 'password'?)"
-    )
     assert not list(tmp_path.iterdir())
 
 
@@ -235,7 +202,7 @@ def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) 
 )
 def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redis.Redis], url: str) -> None:
     """Neither by the error nor by what it was raised from."""
-    with pytest.raises(ConfigError, match=r"url \(not shown here\): expected redis://") as refused:
+    with pytest.raises(ConfigError, match=r"url, or REDIS_URL \(not shown here\): expected") as refused:
         make(url)
     assert "s3cr3t" not in "".join(traceback.format_exception(refused.value, limit=0))
 
@@ -305,10 +272,15 @@ def test_a_server_that_repeats_what_it_does_not_know_shows_no_password(
             client.ping()
 
 
-def test_a_password_of_a_provider_that_cannot_be_encoded_is_not_shown(start_redis: StartRedis) -> None:
-    """It is known only when a connection is opened."""
-    provider = redis.UsernamePasswordCredentialProvider(password="s3cr3t\ud800")
-    connection = connection_to(start_redis().url, redis_params={"credential_provider": provider})
+@pytest.mark.parametrize("params", [
+    {"credential_provider": redis.UsernamePasswordCredentialProvider(password="s3cr3t\ud800")},
+    {"password": "s3cr3t\ud800"}, {"username": "s3cr3t\xe4", "password": "x", "encoding": "ascii"},
+    {"password": "s3cr3t", "encoding": "klingon"},
+])  # fmt: skip
+def test_a_login_that_cannot_be_encoded_is_not_shown(
+    params: dict[str, Any], redis_server: RedisServer
+) -> None:
+    connection = connection_to(redis_server.url, redis_params=params)
     with pytest.raises(FrontierRefused, match="denies access") as refused:
         open_and_close(connection)
     assert "s3cr3t" not in "".join(traceback.format_exception(refused.value))
@@ -325,62 +297,24 @@ def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
         assert way in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("error", "hint"),
-    [
-        ("Error 1 ... [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", "ssl_ca_certs"),
-        ("Connection closed by server.", "write rediss://"),
-    ],
-)
-def test_what_tls_needs_is_named(error: str, hint: str) -> None:
-    """A certificate that nobody knows; a plain connection to a port of TLS."""
-    assert hint in str(refusal(redis.ConnectionError(error), "here"))
-
-
-def test_a_server_that_is_no_redis_is_refused_as_such() -> None:
-    """One of HTTP, say: to start it would not help."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            while True:
-                try:
-                    client, _ = server.accept()
-                except OSError:
-                    return
-                with client:
-                    client.recv(4096)
-                    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(FrontierRefused, match=r"is no Redis .*Correct REDIS_URL"):
-            open_and_close(connection_to(f"redis://127.0.0.1:{server.getsockname()[1]}"))
-        server.shutdown(socket.SHUT_RDWR)
-
-
-def test_a_database_that_does_not_exist_is_refused_with_where_it_is_set(redis_server: RedisServer) -> None:
-    url = redis_server.url.rpartition("/")[0] + "/999"
-    with pytest.raises(FrontierRefused, match=r"refuses commands: DB index .*end of REDIS_URL, or REDIS_DB"):
-        open_and_close(connection_to(url))
-
-
 # Which Redis can be trusted with a crawl
 
 
-@pytest.mark.parametrize("version", ["2.8.24", "5.0.14", "6.0.20", "6"])
+@pytest.mark.parametrize("version", ["2.8.24", "6.0.20", "6"])
 def test_a_redis_older_than_6_2_is_refused(version: str) -> None:
     """The scripts use what came with 6.2."""
     with pytest.raises(FrontierRefused, match=rf"here.*{version}; 6\.2 or newer"):
         check_info(HEALTHY | {"redis_version": version}, "here")
 
 
-@pytest.mark.parametrize("version", ["6.2.0", "6.2.14", "7.0.15", "8.0.0", "10.1", "255.255.255"])
+@pytest.mark.parametrize("version", ["6.2.0", "8.0.0", "10.1"])
 def test_6_2_and_newer_are_accepted_silently(version: str, caplog: pytest.LogCaptureFixture) -> None:
     """Compared as numbers; Valkey and managed servers say whatever they like."""
     check_info(HEALTHY | {"redis_version": version}, "here")
     assert not caplog.records
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
     """A part of a crawl that vanished would count as done."""
     with pytest.raises(FrontierRefused, match=policy) as refused:

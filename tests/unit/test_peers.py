@@ -6,13 +6,9 @@ import logging
 from typing import Any
 
 import pytest
-from scrapy.settings import Settings
-from scrapy.utils.misc import load_object
 
-import scrapy_dq.addon
 from scrapy_dq.frontier.model import Order
-from scrapy_dq.inspection.place import project_settings
-from scrapy_dq.settings import Config, ConfigError, peers
+from scrapy_dq.settings import peers
 
 EVERYTHING = {
     "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
@@ -48,23 +44,15 @@ def test_no_line_is_logged_for_what_means_the_same_here() -> None:
     ) == []  # fmt: skip
 
 
-def test_one_line_names_all_that_is_not_used_and_what_is_used_instead() -> None:
+def test_one_line_names_all_that_is_not_used() -> None:
     """One INFO line, however many are set."""
     [(level, line)] = said(Order.LIFO, **EVERYTHING, REDIS_PARAMS=PARAMS)
     assert level == logging.INFO
-    for name in (*EVERYTHING, "redis_cls", "retry_on_timeout"):
+    for name in (*peers.UNUSED, "SCHEDULER_QUEUE_CLASS", "redis_cls in REDIS_PARAMS", "retry_on_timeout"):
         assert name in line
-    for instead in ("DQ_CRAWL", "scrapy_dq.SharedStats", "DQ_ORDER = 'lifo'", "might apply it twice"):
-        assert instead in line
     assert "encoding" not in line
-
-
-@pytest.mark.parametrize("name", [name for name in EVERYTHING if name != "DQ_ORDER"])
-def test_each_is_named_alone(name: str) -> None:
-    """And no other with it."""
-    more = {"DQ_ORDER": "lifo"} if name == "SCHEDULER_QUEUE_CLASS" else {}
-    [(_, line)] = said(Order.LIFO, **{name: EVERYTHING[name]}, **more)
-    assert [other for other in EVERYTHING if f" {other}" in line.replace("(", "")] == [name, *more]
+    [(_, line)] = said(STATS_KEY="x")
+    assert [name for name in EVERYTHING if name in line] == ["STATS_KEY"]
 
 
 def test_an_unknown_queue_class_is_warned_about() -> None:
@@ -83,23 +71,6 @@ def test_stats_that_would_block_the_loop_are_warned_about() -> None:
         [(level, line)] = said(STATS_CLASS=cls)
         assert level == logging.WARNING
         assert "scrapy_dq.SharedStats" in line
-
-
-def test_stats_that_are_gone_are_an_error_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without scrapy-redis."""
-    monkeypatch.setattr(scrapy_dq.addon, "find_spec", lambda name: None)
-    given = "scrapy_redis.stats.RedisStatsCollector"
-    settings = {"ADDONS": {"scrapy_dq.Addon": 500}, "STATS_CLASS": given}
-    with pytest.raises(ConfigError, match=rf"^STATS_CLASS = '{given}' .*set STATS_CLASS = 'scrapy_dq\.Sh"):
-        load_object(project_settings(Settings(settings))["STATS_CLASS"])
-
-
-@pytest.mark.parametrize("package", ["scrapy_dq", "scrapy_redis_that_is_gone"])
-def test_a_serializer_that_is_gone_is_an_error_that_says_to_remove_it(package: str) -> None:
-    """With the setting's name."""
-    given = f"{package}.picklecompat"
-    with pytest.raises(ConfigError, match=rf"^SCHEDULER_SERIALIZER = '{given}'.*: remove the setting$"):
-        Config.read({"SCHEDULER_SERIALIZER": given, "DQ_CRAWL": "x"}, {})
 
 
 @pytest.mark.parametrize(

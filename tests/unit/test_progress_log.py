@@ -82,29 +82,6 @@ def test_a_worker_that_replaces_limits_warns_with_old_and_new_values(
     assert [says in line for line in warnings] == [True] * bool(says)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "says"),
-    [
-        ("night-7", "night-6", "run 4 'night-6' is not finished, and this worker continues it. Run 'night"),
-        ("night-7", "crew-abc-4", "run 4 is not finished, and this worker continues it. Run 'night-7"),
-        ("night-7", "night-7", ""),
-        ("", "night-6", ""),
-    ],
-)  # fmt: skip
-def test_a_worker_that_continues_a_run_of_another_name_warns(
-    ours: str, theirs: str, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its own run has not begun. The names that crews make are not shown."""
-    caplog.set_level(logging.INFO)
-    joined = Joined(Status.OK, "epoch", 4, True, Census(workers=2), "{}", run_name=theirs)
-    log_join(
-        Crawler(Spider, Settings()), Config("books", run_name=ours), "here", joined, Identity("f", "s", "{}")
-    )
-    first, *warnings = [record.getMessage() for record in caplog.records]
-    assert ("joined run 4 'night" in first) is theirs.startswith("night")
-    assert [says in line for line in warnings] == [True] * bool(says)
-
-
 OURS = {"FEED_STORAGES": {"": UnbufferedFileFeedStorage, "file": UnbufferedFileFeedStorage}}
 GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
 
@@ -140,20 +117,3 @@ def test_a_feed_that_a_kill_takes_items_from_is_named(
     said = [record.getMessage() for record in caplog.records if record.name.endswith(".progress_log")]
     assert [f": {named}. If" in line for line in said] == [True] * bool(named)
     assert "s3cr3t" not in caplog.text
-
-
-def test_who_stops_before_the_end_says_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
-    """Not if nothing is, nor for a reason that has a line of its own: after `run_over` it would be wrong."""
-    caplog.set_level("INFO")
-    log_end("books", "shutdown", Census(waiting=7))
-    assert "stops (shutdown) before the run has finished: 7 waiting, 0 in flight" in caplog.text
-    assert ". The same command continues" in caplog.text
-    caplog.clear()
-    log_end("a b", "stopped", Census(waiting=7), on_hold=True)
-    way = ". The crawl is on hold: `scrapy dq resume --crawl 'a b'`, and then the same command, continues"
-    assert way in caplog.text
-    caplog.clear()
-    log_end("books", "shutdown", Census())
-    for reason in ("finished", "run_over", "frontier_lost", "frontier_rolled_back", "outbox_lost"):
-        log_end("books", reason, Census(waiting=7))
-    assert "before the run has finished" not in caplog.text

@@ -16,7 +16,7 @@ from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
 from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url, new_client
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.settings.redis_address import SentinelUrl, check_url, split_sentinel_url
+from scrapy_dq.settings.redis_address import check_url, split_sentinel_url
 from support.redis_server import RedisServer
 from support.sentinels import SERVICE, Sentinels
 from support.waiting import free_port, wait_until
@@ -48,7 +48,7 @@ BAD = [
 @pytest.mark.parametrize("url", GOOD)
 def test_a_url_names_hosts_service_and_what_the_master_needs(url: str) -> None:
     check_url("REDIS_URL", url)
-    assert split_sentinel_url(url) == SentinelUrl(*GOOD[url])
+    assert split_sentinel_url(url) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", BAD)
@@ -101,8 +101,8 @@ def test_an_error_names_the_sentinels_and_why(sentinels: Sentinels, monkeypatch:
     """And no login."""
     monkeypatch.setattr("scrapy_dq.backend.connection.START_PATIENCE_S", 0.2)
     for url, reason in {
-        sentinels.url.replace(f"/{SERVICE}/", "/other/"): "Sentinel knows no service 'other'",
-        sentinels.url.replace(OF_SENTINEL, "wr0ng"): "no Sentinel names a master: 127.0.0.1:",
+        sentinels.url.replace(f"/{SERVICE}/", "/other/"): "no Sentinel names a master of 'other'",
+        sentinels.url.replace(OF_SENTINEL, "wr0ng"): f"no Sentinel names a master of '{SERVICE}'; 127.0.0.1:",
         sentinels.url.partition("?")[0]: "Authentication required",
         f"redis+sentinel://127.0.0.1:{free_port()}/s": "Error 111",
         sentinels.url.replace("://:", "://:wr0ng"): "denies access",

@@ -24,19 +24,6 @@ from scrapy_dq.stats import names as stats
 
 NAMES = {"spider": "books", "project": "shop", "job": "j1", "category": "poetry"}
 BY_NAME = {setting.name: setting for setting in SETTINGS}
-# What a setting without a range of its own takes, by the function that parses it.
-KINDS = {
-    "text": "a string", "boolean": "True or False", "texts": "a list of strings", "mapping": "a dict",
-    "url": "a string", "host": "a string",
-    "path": "the path of a folder",
-    "budget": "a whole number from 0 to 1,000,000,000, or such a number with /day",
-    "limits": "a dict", "backoff": "a dict", "encoding": "the name of a text encoding",
-    "web_address": "a URL of http or https in ASCII, without a login, or empty",
-    "schemes": "a list of URL schemes",
-    "loadable": "a function, or its dotted path",
-    "revisit_policy": "text such as fixed:1d, or a subclass of scrapy_dq.RevisitPolicy, or its dotted path",
-    "serializer": "a module or object with dumps() and loads()",
-}  # fmt: skip
 
 
 def read(**settings: Any) -> Config:
@@ -61,49 +48,35 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("DQ_DOMAIN_DELAY", "0.5", 0.5),
     ("DQ_DOMAIN_CONCURRENCY", "2", 2),
     ("DQ_DOMAIN_LIMITS", {"example.com": {"delay": 2, "concurrency": 4}}, {"example.com": (2, 4, None)}),
-    ("DQ_DOMAIN_LIMITS", {"a": {"budget": 9}}, {"a": (None, None, Budget(9))}),
     ("DQ_DOMAIN_LIMITS", {"a": {"budget": "9/day"}}, {"a": (None, None, Budget(9, daily=True))}),
     (
         "DQ_DOMAIN_LIMITS",
         '{"a": {"delay": 0.5}, "b": {"concurrency": 1}}',
         {"a": (0.5, None, None), "b": (None, 1, None)},
     ),
-    (
-        "DQ_DOMAIN_LIMITS",
-        {"of no limit": {"delay": 0, "concurrency": 0}, "ä": {}},
-        {"of no limit": (0, 0, None), "ä": (None, None, None)},
-    ),
     ("DQ_RETRY_BACKOFF", {"base": 0.5, "cap": 60}, Backoff(0.5, 60)),
     ("DQ_RETRY_BACKOFF", {"retry_after": 0}, Backoff(0, 0, 0)),
-    ("DQ_RETRY_BACKOFF", {}, Backoff(0, 0, 600)),
     ("DQ_RETRY_BACKOFF", "", Backoff()),
     ("DQ_SEEN", "compact", "compact"),
-    ("DQ_SEEN", None, "exact"),
     ("DQ_SEEN_TTL", 0, 0.0),
     ("DQ_REVISIT", "fixed:1d", "fixed:1d"),
     ("DQ_MAX_PAGES", "1000", 1000),
     ("DQ_DOMAIN_BUDGET", "1000", Budget(1000)),
     ("DQ_DOMAIN_BUDGET", "1000/day", Budget(1000, daily=True)),
     ("DQ_SEED_ONCE", "False", False),
-    ("DQ_SEED_ONCE", "1", True),
     ("DQ_STRICT_ORDER", "1", True),
     ("DQ_SHARDS", "12", 12),
     ("DQ_WORKER_TTL", 1, 1.0),
-    ("DQ_WORKER_TTL", None, 30.0),
     ("DQ_SHUTDOWN_GRACE", 0, 0.0),
     ("DQ_MAX_ATTEMPTS", "7", 7),
-    ("DQ_MAX_ATTEMPTS", 7.0, 7),
     ("DQ_ROLLBACK_HORIZON", 600, 600.0),
     ("DQ_WAIT_REPLICAS", "1", 1),
     ("DQ_MAX_ENTRY_BYTES", 1024, 1024),
     ("DQ_URL_SCHEMES", ["http", "s3"], ("http", "s3")),
     ("DQ_URL_SCHEMES", "http, s3,", ("http", "s3")),
-    ("DQ_URL_SCHEMES", ["view-source", "svn+ssh"], ("view-source", "svn+ssh")),
     ("DQ_TYPES", ("a.B",), ("a.B",)),
     ("DQ_NOTIFY_URL", "https://chat.example/hook?token=x", "https://chat.example/hook?token=x"),
     ("DQ_TRACE", "0.01", 0.01),
-    ("DQ_TRACE", 1, 1.0),
-    ("DQ_DATA_DIR", "not/there", "not/there"),
     ("DQ_DATA_DIR", Path("/data/dq"), "/data/dq"),
     ("SCHEDULER_IDLE_BEFORE_CLOSE", "5", 5.0),
     ("MAX_IDLE_TIME_BEFORE_CLOSE", 0, 0.0),
@@ -115,7 +88,6 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("SCHEDULER_PERSIST", "true", True),
     ("SCHEDULER_FLUSH_ON_START", True, True),
     ("REDIS_URL", "redis://host", "redis://host"),
-    ("REDIS_URL", None, ""),
     ("REDIS_HOST", "host", "host"),
     ("REDIS_PORT", "6380", 6380),
     ("REDIS_DB", 15, 15),
@@ -126,7 +98,6 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("REDIS_ITEMS_KEY", "items:%(spider)s", "items:%(spider)s"),
     ("REDIS_ITEMS_SERIALIZER", "json.dumps", "json.dumps"),
     ("SCHEDULER_SERIALIZER", "json", json),
-    ("SCHEDULER_SERIALIZER", json, json),
     ("SCHEDULER_SERIALIZER", "", None),
     ("DQ_TRUST_PICKLE", "True", True),
     ("DQ_TUNE_GC", "False", False),
@@ -159,44 +130,32 @@ BAD: list[tuple[str, Any]] = [
     ("DQ_ORDER", "bfs"),
     ("DQ_PARTITION_BY", "domain"),
     ("DQ_DOMAIN_DELAY", -0.1),
-    ("DQ_DOMAIN_DELAY", 86_401),
     ("DQ_DOMAIN_CONCURRENCY", 1.5),
-    ("DQ_DOMAIN_CONCURRENCY", float("nan")),
     ("DQ_DOMAIN_LIMITS", "example.com=2"),
-    ("DQ_RETRY_BACKOFF", 5),
     ("DQ_RETRY_BACKOFF", "{base: 5}"),
     ("DQ_SEEN", "bloom"),
-    ("DQ_SEEN", "expiring"),
     ("DQ_SEEN_TTL", -1),
     ("DQ_REVISIT", 86_400),
-    ("DQ_REVISIT", print),
     ("DQ_MAX_PAGES", -1),
-    ("DQ_DOMAIN_BUDGET", -1),
-    ("DQ_DOMAIN_BUDGET", 1.5),
     ("DQ_DOMAIN_BUDGET", 1_000_000_001),
     ("DQ_DOMAIN_BUDGET", "1000/week"),
     ("DQ_SEED_ONCE", "no"),
     ("DQ_STRICT_ORDER", "yes"),
     ("DQ_SHARDS", 1025),
     ("DQ_WORKER_TTL", 0.9),
-    ("DQ_WORKER_TTL", "soon"),
     ("DQ_WORKER_TTL", float("nan")),
-    ("DQ_WORKER_TTL", float("inf")),
     ("DQ_WORKER_TTL", True),
     ("DQ_SHUTDOWN_GRACE", -1),
     ("DQ_MAX_ATTEMPTS", 0),
     ("DQ_ROLLBACK_HORIZON", 601),
     ("DQ_WAIT_REPLICAS", 17),
     ("DQ_MAX_ENTRY_BYTES", 4_194_305),
-    ("DQ_URL_SCHEMES", [b"http"]),
     ("DQ_URL_SCHEMES", 5),
     ("DQ_URL_SCHEMES", ["http:"]),
     ("DQ_TYPES", 3),
-    ("DQ_NOTIFY_URL", "chat.example/hook"),
     ("DQ_NOTIFY_URL", "file:///etc/passwd"),
     ("DQ_NOTIFY_URL", "https://me:s3cr3t@chat.example/"),
     ("DQ_NOTIFY_URL", "https://chat.example/h\xf6"),
-    ("DQ_NOTIFY_URL", "https://chat.example:x/"),
     ("DQ_NOTIFY_URL", b"https://chat.example/"),
     ("DQ_TRACE", 1.1),
     ("DQ_DATA_DIR", 1),
@@ -228,9 +187,9 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
         read(**{name: value})
     message = str(refusal.value)
     assert message.startswith(name)
-    assert allowed(BY_NAME[name]) in message
-    if name not in ("REDIS_URL", "REDIS_PARAMS"):
-        assert (f"= {value!r}:" in message) == (name != "DQ_NOTIFY_URL")
+    assert BY_NAME[name].allowed in message
+    secret = ("REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_PARAMS", "DQ_NOTIFY_URL")
+    assert (f"= {value!r}:" in message) == (name not in secret)
 
 
 @pytest.mark.parametrize("value", ["zz%s", "%(zz)s", "%"])
@@ -270,68 +229,32 @@ def test_the_path_of_a_socket_may_have_an_at_sign() -> None:
     assert not read(REDIS_PARAMS={"url": url}).embedded
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("url", ["redis://db"]),
-        ("unix_socket_path", "unix://:geheim@/tmp/r.sock"),
-        ("path", "unix://:geheim@/tmp/r.sock"),
-        ("host", ":geheim@db"),
-        ("credential_provider", "geheim"),
-    ],
-)
-@pytest.mark.parametrize("url", ["", "redis://db"])
-def test_a_place_in_the_params_that_is_none_is_named_and_not_shown(name: str, value: Any, url: str) -> None:
+PLACES: list[tuple[str, Any, str]] = [
+    ("url", ["redis://db"], "a string"),
+    ("url", "redis://host/geheim", "redis://"),
+    ("unix_socket_path", "unix://:geheim@/tmp/r.sock", "the path of a socket"),
+    ("host", ":geheim@db", "the name of a host"),
+    ("port", "geheim", "a number, 1 to 65535"),
+    ("socket_timeout", "geheim", "a number, at least 0.1"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), PLACES)
+def test_a_wrong_argument_in_the_params_is_named_and_not_shown(name: str, value: Any, expected: str) -> None:
     """It would be printed as the place of Redis."""
     with pytest.raises(ConfigError, match=rf"{name} in REDIS_PARAMS \(not shown here\): expected") as refusal:
-        read(REDIS_URL=url, REDIS_PARAMS={name: value})
+        read(REDIS_PARAMS={name: value})
+    assert expected in str(refusal.value)
     assert "geheim" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("socket_timeout", "soon", "a number, at least 0.1"),
-        ("health_check_interval", "1.5", "a whole number, at least 0"),
-        ("max_connections", 0, "at least 1"),
-        ("db", "one", "a number, 0 to 1000000"),
-        ("port", "99999", "1 to 65535"),
-        ("protocol", "4", "2 to 3"),
-        ("ssl", "maybe", "True or False"),
-        ("sentinel_socket_timeout", "soon", "a number, at least 0.1"),
-    ],
-)
-def test_a_wrong_argument_of_the_client_is_named_in_one_line(name: str, value: Any, expected: str) -> None:
-    """Wherever it is; the password beside it is not shown."""
-    for where, given in {
-        "REDIS_PARAMS": {"REDIS_PARAMS": {name: value, "password": "geheim"}, "REDIS_URL": "redis://host"},
-        "the query of REDIS_URL": {
-            "REDIS_URL": f"redis://:geheim@host/0?socket_keepalive=yes&{name}={value}"
-        },
-    }.items():
-        for check in (read, lambda **given: get_redis_from_settings(given)):
-            with pytest.raises(ConfigError) as refusal:
-                check(**given)
-            text = str(refusal.value)
-            assert text.startswith(f"{name} in {where} ")
-            assert text.endswith(f": expected {expected}")
-            assert "geheim" not in text
-
-
-def test_a_mistyped_choice_is_suggested() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'priority-fifo'"):
-        read(DQ_ORDER="priority_fifo")
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("DQ_WORKER_TLL", "DQ_WORKER_TTL?"),
-        ("REDIS_ULR", "REDIS_URL?"),
         ("REDIS_START_URL_KEY", "REDIS_START_URLS_KEY?"),
         ("REDIS_CACHE_TTL", None),
         ("DQ_CRAWL_NAME", "DQ_CRAWL?"),
-        ("DQ_PERSIST", None),
         ("DQ_ZZZZ", None),
     ],
 )
@@ -346,26 +269,7 @@ def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
         assert f"did you mean {hint}" in str(refusal.value)
     elif "did you mean" not in str(refusal.value):
         assert "docs/settings.md" in str(refusal.value)
-    assert ("needs another prefix" in str(refusal.value)) == name.startswith("REDIS_")
-
-
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("DQ_START_META", "any meta"),
-        ("DQ_START_HOSTS", "set allowed_domains"),
-        ("DQ_SIGNING_KEYS", "password, ACLs and TLS"),
-        ("DQ_REVISIT_FIELD", "field=price"),
-        ("DQ_DOMAIN_BUDGET_PERIOD", "DQ_DOMAIN_BUDGET = '1000/day'"),
-        ("DQ_RETRY_AFTER_MAX", "DQ_RETRY_BACKOFF = {'retry_after': 600}"),
-        ("DQ_LOG_INTERVAL", "LOGSTATS_INTERVAL"),
-        ("DQ_KEEP_FAILED", "remove it; a crawl keeps its 10,000 newest"),
-    ],
-)
-def test_a_removed_setting_names_what_replaces_it(name: str, instead: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{name} was removed: .*{instead}") as refusal:
-        read(**{name: ["a"]})
-    assert "\n" not in str(refusal.value)
+    assert ("REDIS_PARAMS" in str(refusal.value)) == name.startswith("REDIS_")
 
 
 @pytest.mark.parametrize("name", ["DQ_REDIS_URL", "DQ_REDIS_ULR"])
@@ -407,46 +311,71 @@ def test_settings_of_others_are_left_alone() -> None:
 
 # Partitions: limits, back-off, and what fits together
 
-LONG = "x" * 10_000
-BAD_LIMITS: list[tuple[str, Any, str]] = [
-    ("a mistyped option", {"a.com": {"dealy": 2}}, "of 'a.com', not 'dealy' (did you mean 'delay'?)"),
-    ("an option of Scrapy's", {"a.com": {"randomize_delay": False}}, "not 'randomize_delay'"),
-    ("an option that is not text", {"a.com": {1: 2}}, "'concurrency' and 'budget' of 'a.com', not 1"),
-    ("no options", {"a.com": 2}, "a dict with 'delay', 'concurrency' and 'budget' of 'a.com'"),
-    ("a URL", {"https://user@a.com:8080/path": {"delay": 2}}, "(did you mean 'a.com'?)"),
-    ("half a URL", {"http://[::1/": {"delay": 2}}, "DQ_DOMAIN_LIMITS"),
-    ("a URL without a host", {"http:///path": {"delay": 2}}, "the name of a partition, usually a host"),
-    ("a name of 10 kB", {LONG: {"delay": 2}}, "the name of a partition"),
-    ("a name of 513 bytes", {"ä" * 256 + "x": {"delay": 2}}, "the name of a partition"),
-    ("a line feed", {"a\nb": {"delay": 2}}, "the name of a partition"),
-    ("a zero byte", {"a\0b": {"delay": 2}}, "the name of a partition"),
-    ("half a character", {"a\ud800b": {"delay": 2}}, "the name of a partition"),
-    ("a name that is not text", {5: {"delay": 2}}, "the name of a partition"),
-    ("a negative delay", {"a.com": {"delay": -1}}, ": delay of 'a.com' = -1: expected 0 to 86400"),
-    ("a delay in words", {"a.com": {"delay": "soon"}}, ": delay of 'a.com' = 'soon'"),
-    ("a delay that is True", {"a.com": {"delay": True}}, ": delay of 'a.com' = True"),
-    ("a delay that is None", {"a.com": {"delay": None}}, ": delay of 'a.com' = None"),
-    ("a delay of NaN", '{"a.com": {"delay": NaN}}', ": delay of 'a.com' = nan"),
-    ("an endless delay", '{"a.com": {"delay": 1e999}}', ": delay of 'a.com' = inf"),
-    ("half a slot", {"a.com": {"concurrency": 1.5}}, ": concurrency of 'a.com' = 1.5: expected a whole"),
-    ("a negative concurrency", {"a.com": {"concurrency": -1}}, "= -1: expected 0 to 1000000"),
-    ("a budget of a week", {"a.com": {"budget": "9/week"}}, ": budget of 'a.com' = '9/week': expected"),
-]  # fmt: skip
+BAD_OPTIONS: list[tuple[str, Any, str]] = [
+    ("DQ_DOMAIN_LIMITS", {"a.com": {"dealy": 2}}, "'concurrency' and 'budget' of 'a.com', not 'dealy'"),
+    ("DQ_DOMAIN_LIMITS", {"a.com": 2}, "a dict with 'delay', 'concurrency' and 'budget' of 'a.com'"),
+    ("DQ_DOMAIN_LIMITS", {"https://user@a.com:8080/path": {"delay": 2}}, "the name of a partition"),
+    ("DQ_DOMAIN_LIMITS", {"x" * 10_000: {"delay": 2}}, "the name of a partition"),
+    ("DQ_DOMAIN_LIMITS", {"ä" * 256 + "x": {"delay": 2}}, "the name of a partition"),
+    ("DQ_DOMAIN_LIMITS", {"a\nb": {"delay": 2}}, "the name of a partition"),
+    ("DQ_DOMAIN_LIMITS", {"a\ud800b": {"delay": 2}}, "the name of a partition"),
+    ("DQ_DOMAIN_LIMITS", {5: {"delay": 2}}, "the name of a partition"),
+    ("DQ_DOMAIN_LIMITS", {"a.com": {"delay": -1}}, ": delay of 'a.com' = -1: expected 0 to 86400"),
+    ("DQ_DOMAIN_LIMITS", {"a.com": {"delay": None}}, ": delay of 'a.com' = None"),
+    ("DQ_DOMAIN_LIMITS", '{"a.com": {"delay": NaN}}', ": delay of 'a.com' = nan"),
+    ("DQ_DOMAIN_LIMITS", {"a.com": {"concurrency": 1.5}}, ": concurrency of 'a.com' = 1.5: expected a whole"),
+    ("DQ_DOMAIN_LIMITS", {"a.com": {"budget": "9/week"}}, ": budget of 'a.com' = '9/week': expected"),
+    ("DQ_RETRY_BACKOFF", {"base": 1}, 'both "base" and "cap"'),
+    ("DQ_RETRY_BACKOFF", {"base": 0, "cap": 1}, "the base above 0"),
+    ("DQ_RETRY_BACKOFF", {"base": 2, "cap": 1}, "not above the cap"),
+    ("DQ_RETRY_BACKOFF", {"base": True, "cap": 1}, ": base = True"),
+    ("DQ_RETRY_BACKOFF", {"retry_after": 31_536_000}, ": retry_after = 31536000: expected 0 to 86400"),
+    ("DQ_RETRY_BACKOFF", {"base": 1, "cpa": 2}, "not 'cpa'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("limits", "says"), [case[1:] for case in BAD_LIMITS], ids=[case[0] for case in BAD_LIMITS]
-)
-def test_limits_that_cannot_be_kept_are_refused(limits: Any, says: str) -> None:
+@pytest.mark.parametrize(("name", "value", "says"), BAD_OPTIONS, ids=[case[2][:40] for case in BAD_OPTIONS])
+def test_options_that_cannot_be_kept_are_refused(name: str, value: Any, says: str) -> None:
     """A limit that silently does nothing would be found out by the site."""
-    with pytest.raises(ConfigError, match=r"^DQ_DOMAIN_LIMITS( = |: | \(not shown here\))") as refusal:
-        read(DQ_DOMAIN_LIMITS=limits)
+    with pytest.raises(ConfigError, match=rf"^{name}( = |: | \(not shown here\))") as refusal:
+        read(**{name: value})
     assert says in str(refusal.value)
     assert len(str(refusal.value)) < 1000
 
 
-def test_a_name_of_512_bytes_is_that_of_a_partition() -> None:
+ONE = {"DQ_PARTITION_BY": "none"}
+OWN = {"a.com": {"budget": "9/day"}, "b.com": {"budget": 0}, "c.com": {}}
+CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"DQ_DOMAIN_LIMITS": {"a.com": {"delay": 2}}}, ONE, "DQ_DOMAIN_LIMITS needs partitions"),
+    ({"DQ_DOMAIN_LIMITS": OWN}, {"DQ_DOMAIN_BUDGET": 5}, "write /day after each"),
+    ({"DQ_SHARDS": 2}, {"DQ_STRICT_ORDER": True}, "each shard has its own order"),
+    ({"DQ_SHARDS": 2}, {"CONCURRENT_REQUESTS_PER_IP": 2}, "needs CONCURRENT_REQUESTS_PER_IP = 0"),
+    ({"DQ_SHARDS": 2, "DQ_DOMAIN_DELAY": 1}, ONE, "remove DQ_DOMAIN_ limits"),
+    ({}, {"DQ_SEEN_TTL": 60}, "DQ_SEEN_TTL = 60 needs SCHEDULER_PERSIST"),
+    ({"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 60}, {"DQ_REVISIT": "fixed:1d"}, "both visit pages again"),
+    ({"SCHEDULER_PERSIST": True, "DQ_SEEN_TTL": 60}, {"DQ_SEEN": "compact"}, "stores none"),
+    ({"REDIS_START_URLS_AS_SET": True}, {"REDIS_START_URLS_AS_ZSET": True}, "AS_SET and ZSET"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "says"), CONTRADICTIONS)
+def test_settings_that_exclude_each_other_are_refused(
+    first: dict[str, Any], second: dict[str, Any], says: str
+) -> None:
+    """A misunderstanding; without the second one, the first is accepted."""
+    read(**first)
+    with pytest.raises(ConfigError, match=says):
+        read(**first, **second)
+
+
+def test_the_kind_of_seen_and_the_limits_are_those_of_the_settings() -> None:
+    assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
+    assert read(DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING
+    assert read().seen_kind is Seen.EXACT
+    assert read(DQ_DOMAIN_LIMITS=OWN).limits.daily
+    assert read(DQ_DOMAIN_BUDGET="5/day", DQ_DOMAIN_LIMITS=OWN).limits.budget == 5
     assert list(read(DQ_DOMAIN_LIMITS={"ä" * 256: {}}).domain_limits) == ["ä" * 256]
+    assert read(**ONE, DQ_DOMAIN_DELAY=2, DQ_DOMAIN_LIMITS={}).limits == Limits(2, 0, {})
 
 
 def test_the_limits_of_a_config_are_all_there_are() -> None:
@@ -455,74 +384,9 @@ def test_the_limits_of_a_config_are_all_there_are() -> None:
     assert config.limits == Limits(0.5, 2, {"a": (2, None)})
 
 
-def test_all_budgets_have_one_period() -> None:
-    """A crawl stores one; a budget of 0 has none."""
-    own = {"a": {"budget": "9/day"}, "b": {"budget": 0}, "c": {}}
-    assert read(DQ_DOMAIN_LIMITS=own).limits.daily
-    assert read(DQ_DOMAIN_BUDGET="5/day", DQ_DOMAIN_LIMITS=own).limits.budget == 5
-    with pytest.raises(ConfigError, match=r"^DQ_DOMAIN_BUDGET, DQ_DOMAIN_LIMITS: .*Write /day after each"):
-        read(DQ_DOMAIN_BUDGET=5, DQ_DOMAIN_LIMITS=own)
-
-
 def test_the_timeout_of_redis_is_that_of_its_client() -> None:
     assert read().redis_timeout_s == read(REDIS_PARAMS={"socket_timeout": None}).redis_timeout_s == 2.0
-    assert read(REDIS_PARAMS='{"socket_timeout": "5"}').redis_timeout_s == 5.0
-
-
-BAD_BACKOFFS: list[tuple[str, Any, str]] = [
-    ("no cap", {"base": 1}, 'both "base" and "cap"'),
-    ("no base", {"cap": 1}, 'both "base" and "cap"'),
-    ("a base of 0", {"base": 0, "cap": 1}, "the base above 0"),
-    ("a base above the cap", {"base": 2, "cap": 1}, "not above the cap"),
-    ("a negative base", {"base": -1, "cap": 1}, ": base = -1: expected 0 to 86400"),
-    ("a base that is True", {"base": True, "cap": 1}, ": base = True"),
-    ("a cap of NaN", '{"base": 1, "cap": NaN}', ": cap = nan"),
-    ("a Retry-After of a year", {"retry_after": 31_536_000}, ": retry_after = 31536000: expected 0 to 86400"),
-    ("an option more", {"base": 1, "cap": 2, "jiter": 0}, "not 'jiter'"),
-    ("a mistyped option", {"base": 1, "cpa": 2}, "(did you mean 'cap'?)"),
-]
-
-
-@pytest.mark.parametrize(
-    ("backoff", "says"), [case[1:] for case in BAD_BACKOFFS], ids=[case[0] for case in BAD_BACKOFFS]
-)
-def test_a_backoff_needs_base_and_cap(backoff: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=r"^DQ_RETRY_BACKOFF( = |: )") as refusal:
-        read(DQ_RETRY_BACKOFF=backoff)
-    assert says in str(refusal.value)
-
-
-def test_limits_by_partition_need_partitions() -> None:
-    """With DQ_PARTITION_BY = none they would never be applied; the crawl's own are."""
-    limits = {"a.com": {"delay": 2}}
-    with pytest.raises(ConfigError, match=r"DQ_DOMAIN_LIMITS names partitions.*DQ_DOMAIN_DELAY"):
-        read(DQ_PARTITION_BY="none", DQ_DOMAIN_LIMITS=limits)
-    config = read(DQ_PARTITION_BY="none", DQ_DOMAIN_DELAY=2, DQ_DOMAIN_LIMITS={})
-    assert config.limits == Limits(2, 0, {})
-    assert read(DQ_DOMAIN_LIMITS=limits).domain_limits
-
-
-def test_seen_that_is_not_kept_cannot_be_forgotten() -> None:
-    """DQ_SEEN_TTL without SCHEDULER_PERSIST is a misunderstanding."""
-    with pytest.raises(ConfigError, match="DQ_SEEN_TTL = 60: without SCHEDULER_PERSIST = True"):
-        read(DQ_SEEN_TTL=60)
-    assert read(DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_ttl_s == 60
-    assert read(DQ_SEEN_TTL=0).seen_ttl_s == 0
-
-
-def test_what_is_cut_has_no_times() -> None:
-    """DQ_SEEN = compact together with DQ_SEEN_TTL is a contradiction; each alone says the kind."""
-    with pytest.raises(ConfigError, match="DQ_SEEN = 'compact' stores no times, but DQ_SEEN_TTL = 60"):
-        read(DQ_SEEN="compact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True)
-    assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
-    assert read(DQ_SEEN="exact", DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING
-    assert read().seen_kind is Seen.EXACT
-
-
-def test_a_start_key_is_of_one_kind() -> None:
-    """A set and a sorted set at once is a misunderstanding."""
-    with pytest.raises(ConfigError, match="REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET are True"):
-        read(REDIS_START_URLS_AS_SET=True, REDIS_START_URLS_AS_ZSET=True)
+    assert read(REDIS_PARAMS='{"socket_timeout": "5"}').redis_params == {"socket_timeout": 5.0}
 
 
 # DQ_CRAWL and DQ_RUN_NAME
@@ -549,15 +413,6 @@ def test_an_unknown_placeholder_is_refused_and_the_allowed_ones_listed() -> None
     """`%(job)s` outside Scrapyd, or an argument that was not given."""
     with pytest.raises(ConfigError, match=r"there is no 'jobs' here.*%\(category\)s, %\(job\)s.*-a jobs="):
         read(DQ_CRAWL="%(jobs)s")
-
-
-def test_several_shards_and_slots_by_ip_exclude_each_other() -> None:
-    """A URL would be in the shard that DNS names, and be seen there alone."""
-    by_ip = {"CONCURRENT_REQUESTS_PER_IP": 2}
-    assert read(**by_ip).shards == 1
-    assert read(**by_ip, DQ_SHARDS=2, DQ_PARTITION_BY="none").shards == 2
-    with pytest.raises(ConfigError, match="CONCURRENT_REQUESTS_PER_IP = 2 that depends on what DNS answers"):
-        read(**by_ip, DQ_SHARDS=2)
 
 
 @pytest.mark.parametrize("settings", [{"DQ_CRAWL": ""}, {"DQ_CRAWL": "%(empty)s"}])
@@ -716,7 +571,7 @@ def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], ta
         assert "{}:{}/{}".format(*found) == target
 
 
-@pytest.mark.parametrize("database", ["notadb", "1x", "-1", "0/1x", "%31x", "geheim/0"])
+@pytest.mark.parametrize("database", ["notadb", "1x", "0/1x", "geheim/0"])
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_a_database_that_is_no_number_is_refused(scheme: str, database: str) -> None:
     """redis-py takes number 0 instead, with everything that is there."""
@@ -725,9 +580,7 @@ def test_a_database_that_is_no_number_is_refused(scheme: str, database: str) -> 
         ({"REDIS_URL": url}, "REDIS_URL"),
         ({"REDIS_PARAMS": {"url": url}}, "url in REDIS_P"),
     ):
-        with pytest.raises(
-            ConfigError, match=rf"^{name}.* \(not shown here\): expected the number"
-        ) as refusal:
+        with pytest.raises(ConfigError, match=rf"^{name}.* \(not shown here\): expected redis:") as refusal:
             read(**settings)
         assert database not in str(refusal.value)
 
@@ -767,20 +620,9 @@ def test_no_password_is_shown(settings: dict[str, Any]) -> None:
     assert "s3cr3t" not in shown
 
 
-def test_a_secret_that_is_a_number_is_not_shown() -> None:
-    """Only a port is, which is a number by right."""
-    assert "1234" not in said_of("DQ_NOTIFY_URL", 1234567890123456)
-    assert "70000" in said_of("REDIS_PORT", 70000)
-
-
 # docs/settings.md
 
 DOCS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
-
-
-def allowed(setting: Setting) -> str:
-    """What a setting takes, in the words of its errors and of the docs."""
-    return setting.range or KINDS[setting.parse.__name__]
 
 
 def shown_default(setting: Setting) -> str:
@@ -798,7 +640,7 @@ def test_the_docs_tell_of_each_setting(setting: Setting) -> None:
     section = rf"^### `{setting.name}`\n\nDefault `([^\n]*)`; ([^\n]*)\.\n\n(.+?)(?=^#|\Z)"
     found = re.search(section, DOCS, re.M | re.S)
     assert found, "no section, or one that begins otherwise"
-    assert (found[1], found[2]) == (shown_default(setting), allowed(setting))
+    assert (found[1], found[2]) == (shown_default(setting), setting.allowed)
     assert len(found[3]) > 20
 
 
