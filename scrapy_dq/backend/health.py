@@ -149,23 +149,15 @@ def clock(offset_s: float) -> Finding:
     return Finding("clock", WARN, text)
 
 
-def scripts(refused: str, exchange: str) -> Finding:
-    """Judge whether scripts run; *refused*: what Redis says if not; *exchange*: what that one is."""
+def scripts(refused: str) -> Finding:
+    """Judge whether scripts run; *refused*: what Redis says if not."""
     if "undeclared" in refused:
         text = "this service runs no script with undeclared keys, so no crawl (docs/deploying.md)"
         return Finding("scripts", BAD, f"{text}: {refused}")
     if refused:
         text = f"Redis refuses scripts: {refused}. Allow this user EVAL, EVALSHA and what the scripts call"
         return Finding("scripts", BAD, text)
-    return Finding("scripts", OK, f"run; the exchange is {exchange}")
-
-
-def limits(slow_ms: int | None, arguments: int) -> Finding:
-    """Judge what a service allows of scripts; see `script_limits` (frontier/admin/backlog.py)."""
-    if not arguments:
-        return Finding("limits", BAD, "this service refuses a script with a few hundred arguments")
-    slow = "CONFIG is denied" if slow_ms is None else f"a script may run {slow_ms:,} ms"
-    return Finding("limits", OK, f"{slow}; {arguments:,} arguments are taken, more than any call has")
+    return Finding("scripts", OK, "run")
 
 
 def compression(depth: int) -> Finding:

@@ -27,7 +27,6 @@ from scrapy_dq.frontier.admin.backlog import (
     compress_depth,
     info_of,
     refused_scripts,
-    script_limits,
     unusable_keys,
 )
 from scrapy_dq.frontier.admin.overview import peek
@@ -239,7 +238,6 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
     findings.append(_examine_scripts(shards, start_keys))
     if findings[-1].level == OK:
-        findings.append(health.limits(*script_limits(client, first)))
         if (depth := compress_depth(client)) is not None:
             findings.append(health.compression(depth))
         if start_keys and first.number == HOME:
@@ -250,7 +248,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
     """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
     for client, shard in shards:
-        finding = health.scripts(*refused_scripts(client, shard, start_keys))
+        finding = health.scripts(refused_scripts(client, shard, start_keys))
         if finding.level != OK:
             where = f"{named([shard.number])}: " if len(shards) > 1 else ""
             return replace(finding, text=where + finding.text)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgpack
 from redis.exceptions import AuthenticationError, RedisError
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import keys, wire
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.errors import as_unavailable, denies, describe, unavailable
 from scrapy_dq.frontier.model import (
@@ -41,27 +41,7 @@ from scrapy_dq.frontier.model import (
 )
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import Function, Script
-from scrapy_dq.frontier.wire import (
-    audit_args,
-    denied,
-    id_text,
-    limit_args,
-    ms,
-    number_of,
-    pack_limits,
-    parse_audit,
-    parse_beats,
-    parse_epoch,
-    parse_limit,
-    parse_members,
-    parse_notices,
-    parse_receipt,
-    parse_words,
-    refuse,
-    report_args,
-    unpack_limits,
-    wrong_type_in,
-)
+from scrapy_dq.frontier.wire import ms
 
 SWEEP_STEP = 1_000
 """Keys unlinked at once: 1 ms of Redis's time."""
@@ -216,14 +196,14 @@ class Frontier:
         ) = reply  # fmt: skip
         return Joined(
             Status(status.decode()),
-            parse_epoch(epoch),
+            wire.parse_epoch(epoch),
             int(run),
             bool(resumed),
             Census(*counts),
             spider_args.decode("utf-8", "replace"),
-            unpack_limits(limits_before) if limits_before else None,
+            wire.unpack_limits(limits_before) if limits_before else None,
             bool(adopted),
-            parse_words(words),
+            wire.parse_words(words),
             None if ended_ms < 0 else ended_ms / 1000,
             bool(crawled),
             int(forgotten),
@@ -236,7 +216,7 @@ class Frontier:
         """Return what is stored of the run."""
         with as_unavailable():
             epoch, run, phase = await self.client.hmget(keys.meta(self.name), "epoch", "run", "phase")
-        return Standing(parse_epoch(epoch or b""), number_of(run or b""), phase != b"finished")
+        return Standing(wire.parse_epoch(epoch or b""), wire.number_of(run or b""), phase != b"finished")
 
     async def note_shards(self, epoch: str, run: int) -> None:
         """Note, at home, that all other shards exist; without effect if the run is over, or home another one.
@@ -252,7 +232,8 @@ class Frontier:
             self.order.value if crawl.order_given else "",
             self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
             crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            ms(crawl.seen_ttl_s), _packed(crawl.limits), crawl.starts, crawl.shards,
+            ms(crawl.seen_ttl_s), wire.pack_limits(crawl.limits) if crawl.limits else b"", crawl.starts,
+            crawl.shards,
         )  # fmt: skip
 
     async def rejoin(self, call: Rejoin, identity: dict[str, Any], crawl: Identity) -> Rejoined:
@@ -273,7 +254,7 @@ class Frontier:
         _, stored_run, owned, last_seq, words, registered = reply
         ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
         return Rejoined(
-            status, int(stored_run), frozenset(ids), _exchange_number(last_seq), parse_words(words),
+            status, int(stored_run), frozenset(ids), _exchange_number(last_seq), wire.parse_words(words),
             int(registered),
         )  # fmt: skip
 
@@ -291,7 +272,7 @@ class Frontier:
         )  # fmt: skip
         if self._wait_replicas:
             await self._replicated(call.worker_id, call.epoch)
-        return parse_receipt(reply, time.monotonic())
+        return wire.parse_receipt(reply, time.monotonic())
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
         """Wait until enough replicas have all that was applied so far.
@@ -334,9 +315,8 @@ class Frontier:
         """
         packed = msgpack.packb(fingerprints, use_bin_type=False)
         reply = await self._call("adopt", epoch, run, worker_id, number, int(scrapys), packed)
-        if reply[0] != b"OK":
-            raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
-        return int(reply[1]), reply[2] == 1
+        new, intact = wire.answer_of(reply)
+        return int(new), intact == 1
 
     async def fence(
         self, worker_id: str, epoch: str, run: int, gone: bool = False, by: str = ""
@@ -413,8 +393,10 @@ class Frontier:
             FrontierRefused: the run is over, or the frontier is a different one.
         Source: transitions/audit.lua
         """
-        args = audit_args(epoch, run, lists, worker_ids, last, repair)
-        return parse_audit(await self._call("audit", *args))
+        packed = (msgpack.packb(list(each), use_bin_type=False) for each in (lists, worker_ids))
+        reply = await self._call("audit", epoch, run, *packed, int(last), int(repair))
+        bands, unled, partitions, members, gone, seen_gone = wire.answer_of(reply)
+        return Audited(bands, unled, partitions, members, gone, bool(seen_gone))
 
     async def epoch(self) -> bytes:
         """Return the epoch that is stored; empty: none that can be read."""
@@ -441,7 +423,7 @@ class Frontier:
         if reply[0] == b"CHANGED":
             raise BegunAnew(f"crawl {self.crawl!r} was begun anew meanwhile. Nothing was deleted")
         if reply[0] == b"LIVE":
-            return Flushed(id_text(reply[1]), Census())
+            return Flushed(wire.id_text(reply[1]), Census())
         left = False
         if reply[4]:
             # The exchanges of the next run sweep what is left.
@@ -470,29 +452,6 @@ class Frontier:
                 return True
         return False
 
-    async def limit(
-        self,
-        partition: bytes,
-        delay_s: float | None = None,
-        concurrency: int | None = None,
-        block_s: float | None = None,
-        by: str = "",
-        budget: int | None = None,
-    ) -> tuple[float, int, float, int, int] | None:
-        """Change the limits of one partition, for all workers, while the crawl runs.
-
-        Args:
-            delay_s, concurrency, budget: None: unchanged; negative: the crawl's default; 0: no limit.
-            block_s: block the partition for this long; 0: lift a block; None: unchanged.
-            by: who changes them, for the journal.
-        Returns:
-            the new delay (seconds) and concurrency, the remaining seconds of a block, the new budget, and how
-            much of it is spent; None: there is no crawl.
-        Source: transitions/limit.lua
-        """
-        reply = await self._call("limit", *limit_args(partition, delay_s, concurrency, block_s, by, budget))
-        return parse_limit(reply)
-
     async def tally(self, source: str, epoch: str, run: int, number: int, deltas: bytes) -> str:
         """Add one worker's stats to the sums of all workers; return OK, LOST, RESYNC or FINISHED.
 
@@ -516,11 +475,11 @@ class Frontier:
             FrontierUnavailable: what it would have returned may be lost.
         Source: transitions/notices.lua
         """
-        return parse_notices(await self._call("notices", dead, ms(outage_s)))
-
-    async def census(self) -> Census:
-        """Return all counts; the caller need not be a worker. Source: transitions/overview.lua"""
-        return Census(*(await self._call("overview", ""))[3])
+        status, *found = await self._call("notices", dead, ms(outage_s))
+        if status != b"OK":
+            return None
+        run, counts, kinds = found
+        return Notices(run, Census(*counts), [kind.decode() for kind in kinds])
 
     async def interrupted_starts(self) -> list[str]:
         """Return the name (`Identity.starts`) of each start() that is interrupted; "?": it is not known."""
@@ -531,7 +490,7 @@ class Frontier:
 
     async def members(self) -> list[Member]:
         """Return the registered workers. Source: transitions/overview.lua"""
-        return parse_members((await self._call("overview", ""))[4])
+        return wire.parse_members((await self._call("overview", ""))[4])
 
     def on(self, client: Any) -> Frontier:
         """Return a copy of this frontier behind another client."""
@@ -561,7 +520,7 @@ class Frontier:
             looks: False: return no heartbeats, which costs Redis the less the more workers there are.
         Source: transitions/beat.lua
         """
-        return parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
+        return wire.parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
 
     async def report(
         self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float,
@@ -577,10 +536,9 @@ class Frontier:
             FrontierUnavailable: it may be counted twice if it is reported again.
         Source: transitions/report.lua
         """
-        return parse_beats(
-            await self._call(
-                "report", worker_id, epoch, int(looks), *report_args(counted, ended_s), ms(waited_s), why
-            )
+        figures = counted.exchanges, ms(counted.exchange_s), counted.errors, ms(counted.outage_s)
+        return wire.parse_beats(
+            await self._call("report", worker_id, epoch, int(looks), *figures, ms(ended_s), ms(waited_s), why)
         )
 
     def _script(self, transition: str) -> Script:
@@ -595,7 +553,7 @@ class Frontier:
         try:
             keys_of = self._keys_of.get(transition, self._keys)
             if self._denied:
-                refuse(await self._script("probe").call(self.client, self._keys, self._start_kind))
+                wire.refuse(await self._script("probe").call(self.client, self._keys, self._start_kind))
                 self._denied = False
             reply = await self._script(transition).call(self.client, keys_of, *args)
         except (RedisError, OSError, TimeoutError) as error:
@@ -604,16 +562,12 @@ class Frontier:
                 if isinstance(error, AuthenticationError):
                     login = "Check the user and password in REDIS_URL or REDIS_PARAMS"
                     raise FrontierRefused(f"Redis denies access: {describe(error)}. {login}") from error
-                raise FrontierRefused(denied(describe(error), self._start_keys)) from error
+                raise FrontierRefused(wire.denied(describe(error), self._start_keys)) from error
             if "WRONGTYPE" in str(error):
-                raise FrontierRefused(wrong_type_in(self.crawl)) from error
+                raise FrontierRefused(wire.wrong_type_in(self.crawl)) from error
             raise unavailable(error) from error
-        refuse(reply)
+        wire.refuse(reply)
         return reply
-
-
-def _packed(limits: Limits | None) -> bytes:
-    return pack_limits(limits) if limits else b""
 
 
 def _exchange_number(stored: int) -> int | None:

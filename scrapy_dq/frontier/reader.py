@@ -6,11 +6,12 @@ same order each time.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
 from scrapy_dq.frontier import keys, records
+from scrapy_dq.frontier.blocking import at_once
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
@@ -23,7 +24,7 @@ _PART = 1_000
 _ELEMENTS = 500
 """Most elements of a list."""
 _MOST_LISTS = 200
-"""So many lists are begun in one call: there may be a million lists of one element."""
+"""So many heads are read in one call: there may be a million lists of one element."""
 _HEAD = 8
 """Elements of a list that are read with those of others."""
 _OFFSET = 7
@@ -102,14 +103,18 @@ class Reader:
                 found = list(read)
             yield found
 
-    async def elements(self, name: bytes, begun: Sequence[bytes] = (), beside: int = 1) -> Pages:
+    async def elements(self, name: bytes, head: list[bytes] | None = None, beside: int = 1) -> Pages:
         """Yield the elements of a list.
 
         Args:
-            begun: those at its head, which were read.
+            head: the first ones, from `heads`; None: not read yet.
             beside: so many lists are read at once: each page is smaller.
         """
-        at, pace = len(begun), ReadPace(_ELEMENTS)
+        if head:
+            yield head
+        if head is not None and len(head) < _HEAD:
+            return
+        at, pace = len(head or ()), ReadPace(_ELEMENTS)
         while found := await self.ask("lrange", name, at, at + max(1, pace.count // beside) - 1):
             yield found
             at += len(found)
@@ -153,9 +158,10 @@ class Reader:
 
     async def _waiting(self, partitions: Collection[bytes] | None) -> AsyncIterator[list[Entry]]:
         async for lists in self.lists(partitions):
-            async for ((each, pages),) in self.begun([[each] for each in lists]):
+            heads = self.heads(lists)
+            for each in lists:
                 at, last = 0, None
-                async for page in pages:
+                async for page in self.elements(each.name, await anext(heads)):
                     if not at and records.is_newest_first(page[0]):
                         last = (len(page) if len(page) < _HEAD else await self.ask("llen", each.name)) - 1
                     yield [
@@ -182,36 +188,18 @@ class Reader:
             split = (member.partition(b"\0") for member, _ in others)
             yield [Backlog(partition, keys.rank_of(each)) for partition, _, each in split]
 
-    async def begun(self, groups: Iterable[Sequence[Backlog]]) -> AsyncIterator[list[tuple[Backlog, Pages]]]:
-        """Yield each group of lists with their pages. One call reads the first pages of many lists."""
-        pace = ReadPace(_HEAD * _MOST_LISTS)
-        for some in _together(groups, pace):
-            lists = [each for group in some for each in group]
-            # Of one partition there may be a thousand.
-            head = _HEAD if len(lists) <= _MOST_LISTS else 1
-            heads: list[list[bytes]] = []
-            while len(heads) < len(lists):
-                part = lists[len(heads) :][: max(1, min(_MOST_LISTS, pace.count // head))]
-                found = await self._heads(part, head)
-                pace.saw([element for each in found for element in each])
-                heads += found
-            read = iter(heads)
-            for group in some:
-                yield [(each, self._pages_of(each, next(read), head, len(group))) for each in group]
-
-    async def _heads(self, lists: Sequence[Backlog], count: int) -> list[list[bytes]]:
-        """Return the first *count* elements of each of some lists."""
-        pipe = self.client.pipeline(transaction=False)
-        for each in lists:
-            pipe.lrange(self._prefix + each.name, 0, count - 1)
-        return list(await _awaited(pipe.execute()))
-
-    async def _pages_of(self, of: Backlog, begun: list[bytes], head: int, beside: int) -> Pages:
-        if begun:
-            yield begun
-        if len(begun) == head:
-            async for page in self.elements(of.name, begun, beside):
-                yield page
+    async def heads(self, lists: Sequence[Backlog]) -> Pages:
+        """Yield the first elements of each of some lists; one call reads those of many."""
+        at, pace = 0, ReadPace(_HEAD * _MOST_LISTS)
+        while some := lists[at : at + max(1, pace.count // _HEAD)]:
+            pipe = self.client.pipeline(transaction=False)
+            for each in some:
+                pipe.lrange(self._prefix + each.name, 0, _HEAD - 1)
+            heads = await _awaited(pipe.execute())
+            pace.saw([element for head in heads for element in head])
+            for head in heads:
+                yield head
+            at += len(some)
 
 
 async def _awaited(reply: Any) -> Any:
@@ -221,29 +209,11 @@ async def _awaited(reply: Any) -> Any:
         return await reply
 
 
-def _together(groups: Iterable[Sequence[Backlog]], pace: ReadPace) -> Iterator[list[Sequence[Backlog]]]:
-    """Yield groups whose lists are begun together, as many as *pace* allows by then."""
-    some: list[Sequence[Backlog]] = []
-    count = 0
-    for group in groups:
-        if some and count + len(group) > max(1, pace.count // _HEAD):
-            yield some
-            some, count = [], 0
-        some.append(group)
-        count += len(group)
-    if some:
-        yield some
-
-
 def drained(pages: AsyncIterator[T]) -> Iterator[T]:
     """Yield what a `Reader` with a blocking client yields."""
     while True:
         try:
-            next(anext(pages).__await__())
-        except StopIteration as found:
-            page: T = found.value
+            page: T = at_once(anext(pages))  # type: ignore[arg-type]
         except StopAsyncIteration:
             return
-        else:
-            raise TypeError("a client that does not block")
         yield page

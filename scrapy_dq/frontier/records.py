@@ -145,7 +145,7 @@ def stored(where: str, entry: Entry, order: Order) -> list[Any]:
         return [entry.due_ms, entry.entry_id + rank + entry.partition + b"\0" + entry.payload]
     if where in (RETURNED, QUARANTINE):
         attempts = bytes((entry.attempts,))
-        return [entry.partition + b"\0" + rank + turn + entry.entry_id + attempts + entry.payload]
+        return [0, entry.partition + b"\0" + rank + turn + entry.entry_id + attempts + entry.payload]
     worker_id, reason, label = map(_bytes, (entry.worker_id, entry.reason, entry.label))
     fields = [reason, entry.at_ms, worker_id, entry.attempts, rank + turn, entry.payload, entry.partition]
     if where == FAILED:

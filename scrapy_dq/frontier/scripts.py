@@ -11,7 +11,7 @@ keeps the locals of a file from one call to the next, so a file sets those that 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -21,6 +21,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier.blocking import at_once, reply_of
 from scrapy_dq.frontier.errors import moved_to, passes
+from scrapy_dq.frontier.keys import FIXED
 
 _MOST_MOVES = 4
 """How often a call follows MOVED."""
@@ -77,8 +78,11 @@ end)
 @cache
 def lua_files(folder: str = "") -> dict[str, str]:
     """Return the text of every Lua file, or of those in one folder of lua/, by its name without `.lua`."""
+    names = ",\n".join(f"{name} = KEYS[{number}]" for number, name in enumerate(FIXED, 1))
     return {
         file.name.removesuffix(".lua"): file.read_text("utf-8")
+        .replace("FIXED_KEYS", names)
+        .replace("FIRST_START_KEY", str(len(FIXED) + 1))
         for each in files("scrapy_dq.frontier").joinpath("lua").iterdir()
         if folder in ("", each.name)
         for file in each.iterdir()
@@ -131,13 +135,7 @@ class Script:
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
         """Run on a client of `redis.asyncio` or `redis`; errors of redis-py are raised unchanged."""
-        for _ in range(_MOST_MOVES):
-            try:
-                return await self._run(client, keys, args)
-            except ResponseError as error:
-                if not _leads_elsewhere(error, client):
-                    raise
-        return await self._run(client, keys, args)
+        return await at_node(client, lambda: self._run(client, keys, args))
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
@@ -192,6 +190,15 @@ class Function(Script):
         return await client.fcall(self.name, len(keys), *keys, *args)
 
 
-def _leads_elsewhere(error: ResponseError, client: Any) -> bool:
-    """Tell whether the route of a client now leads to the node that MOVED names (backend/cluster.py)."""
-    return moved_to(error) is not None and hasattr(client.connection_pool, "route")
+async def at_node(client: Any, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of *call*; repeat it while the node that it has asked names another one by MOVED.
+
+    The route of the client then leads there (backend/cluster.py).
+    """
+    for _ in range(_MOST_MOVES):
+        try:
+            return await call()
+        except ResponseError as error:
+            if moved_to(error) is None or not hasattr(client.connection_pool, "route"):
+                raise
+    return await call()

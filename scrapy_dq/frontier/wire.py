@@ -14,17 +14,14 @@ from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
-    Audited,
     Block,
     Census,
-    Figures,
     FrontierRefused,
     Hold,
     Lease,
     Limits,
     Member,
     Note,
-    Notices,
     Receipt,
     Seen,
     Sent,
@@ -137,61 +134,9 @@ def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
     return msgpack.packb(flat, use_bin_type=False)  # type: ignore[no-any-return]
 
 
-def limit_args(
-    partition: bytes,
-    delay_s: float | None,
-    concurrency: int | None,
-    block_s: float | None,
-    by: str,
-    budget: int | None = None,
-) -> tuple[bytes, int, int, int, bytes, int]:
-    """Return the arguments of lua/transitions/limit.lua; see `Frontier.limit`."""
-    delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
-    slots, most = (-1 if n is None else n if n >= 0 else -2 for n in (concurrency, budget))
-    block_ms = -1 if block_s is None else max(0, whole_ms(block_s))
-    return partition, delay_ms, slots, block_ms, by_bytes(by), most
-
-
 def by_bytes(by: str) -> bytes:
     """Return who sends a command, as the journal keeps it: lua/lib/journal.lua cuts what is longer."""
     return by.encode("utf-8", "replace")[:MAX_BY_BYTES]
-
-
-def report_args(counted: Figures, ended_s: float) -> tuple[int, int, int, int, int]:
-    """Return the arguments of lua/transitions/report.lua; see `Frontier.report`."""
-    times = ms(counted.exchange_s), ms(counted.outage_s)
-    return counted.exchanges, times[0], counted.errors, times[1], ms(ended_s)
-
-
-def parse_limit(reply: list[Any]) -> tuple[float, int, float, int, int] | None:
-    """Read lua/transitions/limit.lua's answer."""
-    if reply[0] != b"OK":
-        return None
-    return reply[1] / 1000, int(reply[2]), reply[3] / 1000, int(reply[4]), int(reply[5])
-
-
-def audit_args(
-    epoch: str, run: int, lists: Sequence[bytes], worker_ids: Sequence[bytes], last: bool, repair: bool
-) -> tuple[str, int, bytes, bytes, int, int]:
-    """Return the arguments of lua/transitions/audit.lua; see `Frontier.audit`."""
-    packed = (msgpack.packb(list(each), use_bin_type=False) for each in (lists, worker_ids))
-    return epoch, run, *packed, int(last), int(repair)
-
-
-def parse_audit(reply: list[Any]) -> Audited:
-    """Read lua/transitions/audit.lua's answer."""
-    if reply[0] != b"OK":
-        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
-    lists, unled, partitions, members, gone, seen_gone = reply[1:]
-    return Audited(lists, unled, partitions, members, gone, bool(seen_gone))
-
-
-def parse_notices(reply: list[Any]) -> Notices | None:
-    """Read lua/transitions/notices.lua's answer."""
-    if reply[0] != b"OK":
-        return None
-    _, run, counts, kinds = reply
-    return Notices(run, Census(*counts), [kind.decode() for kind in kinds])
 
 
 def ms(seconds: float) -> int:
@@ -304,30 +249,36 @@ def refuse(reply: Any) -> None:
     """Raise FrontierRefused if *reply* says that stored data cannot be used."""
     if reply[0] == b"DENIED":
         raise FrontierRefused(denied(refused_commands(reply)))
-    if reply[0] == b"TOO_MANY":
-        name = reply[1].decode("utf-8", "replace")
-        raise FrontierRefused(
-            f"the key {name!r} names {reply[2]:,} workers: at most 10,000 can share a crawl"
-        )
     if reply[0] == b"MOVING":
         raise FrontierRefused(half_moved(reply[1]))
     if reply[0] == b"DIFFERS":
         _, field, stored, ours = (part[:1000].decode("utf-8", "replace") for part in reply)
-        way = "Run it as it was started, "
         if field == "shards" and ">" in stored:
             raise FrontierRefused(half_moved(stored.encode()))
-        if field == "shards":
-            way = f"Set DQ_SHARDS = {stored}, or move it with `scrapy dq move <spider> --shards {ours}`, "
-        if field == "seen_kind" and stored in SETTING_OF_SEEN:  # it may have been moved since
-            way = f"Set {SETTING_OF_SEEN[stored]}, "
+        way = "Run it as it was started, "
+        settings = {
+            "shards": f"DQ_SHARDS = {stored}", "order": f"DQ_ORDER = {stored!r}",
+            "seen_kind": SETTING_OF_SEEN.get(stored),
+        }  # fmt: skip
+        if setting := settings.get(field):
+            way = f"Set {setting}, "
             if stored != Seen.COMPACT.value:
-                way += f"move it with `scrapy dq move <spider> --seen {ours}`, "
-        if field == "order":
-            way = f"Set DQ_ORDER = {stored!r}, or move it with `scrapy dq move <spider> --order {ours}`, "
+                way += f"move it with `scrapy dq move <spider> --{field.removesuffix('_kind')} {ours}`, "
         raise FrontierRefused(
             f"the stored crawl has {_FIELDS[field]} {stored!r}, this worker has {ours!r}. {way}"
             f"choose another crawl name with DQ_CRAWL, or start from scratch with SCHEDULER_FLUSH_ON_START"
         )
+
+
+def answer_of(reply: list[Any]) -> list[Any]:
+    """Return what follows OK.
+
+    Raises:
+        FrontierRefused: the run is over, or the frontier is a different one.
+    """
+    if reply[0] != b"OK":
+        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
+    return reply[1:]
 
 
 def refuse_other_schema(crawl: str, stored: bytes | None) -> None:

@@ -42,7 +42,7 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
     found = dq.found("doctor", "--crawl", "")
     assert found["fit"]
     whats = (
-        "version", "eviction", "persistence", "memory", "latency", "clock", "scripts", "limits",
+        "version", "eviction", "persistence", "memory", "latency", "clock", "scripts",
         "compression",
     )  # fmt: skip
     assert levels(found) == dict.fromkeys(whats, "ok")
@@ -61,7 +61,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
     assert dq.status == 1
     assert levels(found) | {"latency": "", "clock": ""} == {
         "version": "ok", "eviction": "bad", "persistence": "warn", "memory": "ok", "latency": "", "clock": "",
-        "scripts": "ok", "limits": "ok", "compression": "ok",
+        "scripts": "ok", "compression": "ok",
     }  # fmt: skip
     text = " ".join(dq.text("doctor").split())
     assert "CONFIG SET maxmemory-policy noeviction" in text
@@ -80,19 +80,6 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: StartRedis) -> N
     assert levels(found)["INFO"] == "warn"
     assert dq.status == 1
     client.close()
-
-
-def test_what_a_service_allows_of_scripts(dq_at: Dq, start_redis: StartRedis) -> None:
-    """Many have no CONFIG, and some take a limited number of arguments: more than any call has."""
-    server = start_redis(appendonly=True)
-    assert "a script may run 5,000 ms; 4,000 arguments are taken" in " ".join(
-        dq_at(server.url).text("doctor").split()
-    )
-    managed = start_redis(appendonly=True, args=["--rename-command", "CONFIG", ""])
-    said = " ".join(dq_at(managed.url).text("doctor").split())
-    assert "CONFIG is denied; 4,000 arguments" in said
-    assert "compression" not in said
-    assert health.limits(None, 0).level == health.BAD
 
 
 def test_lists_that_are_not_compressed(dq_at: Dq, start_redis: StartRedis) -> None:
@@ -205,7 +192,7 @@ def test_what_is_measured_is_judged() -> None:
     """A distant Redis and a clock that differs are warned about."""
     assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
     assert [health.clock(s).level for s in (0.0, -1.9, 2.5, -90)] == ["ok", "ok", "warn", "warn"]
-    assert health.scripts("NOPERM", "").level == "bad"
+    assert health.scripts("NOPERM").level == "bad"
     assert [health.format_bytes(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
         "0 B", "1,023 B", "1.0 KiB", "5.0 GiB", "1,024.0 TiB",
     ]  # fmt: skip

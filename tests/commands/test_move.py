@@ -226,7 +226,7 @@ def test_a_crawl_continues_where_it_was_moved(
     assert done.returncode == 0, done.stderr
     as_now = {"DQ_SHARDS": 3, "DQ_SEEN": "compact", "REDIS_URL": url, "DQ_ROLLBACK_HORIZON": 1}
     refused = project.run_worker(settings=as_now | {"DQ_SHARDS": 1})
-    assert "Set DQ_SHARDS = 3, or move it with `scrapy dq move <spider> --shards 1`" in refused.text
+    assert "Set DQ_SHARDS = 3, move it with `scrapy dq move <spider> --shards 1`" in refused.text
     project.start_workers(2, settings=as_now)
     project.wait()
     assert project.workers[-1].close_reason == "finished"

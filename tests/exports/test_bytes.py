@@ -82,12 +82,9 @@ def expected(rank: int, order: Order) -> list[str]:
     lines: list[dict[str, Any]] = [
         {"limits": [["a.example", "500:2"]]},
         {"blocked": [[DUE, "a.example"]]},
-        *({"waiting": [each], "partition": "a.example"} for each in waiting),  # each list is read to its end
-        {"returned": [came_back(3, 0)]},
-        {"returned": [came_back(4, 2)]},
-        {"returned": [came_back(5, 1)]},
-        {"quarantine": [came_back(6, 3)]},
-        {"quarantine": [came_back(7, 4)]},
+        {"waiting": waiting, "partition": "a.example"},
+        {"returned": [came_back(3, 0), came_back(4, 2), came_back(5, 1)]},
+        {"quarantine": [came_back(6, 3), came_back(7, 4)]},
         {"delayed": [[DUE, rank, "a.example", ids[8], payloads[8]]]},
         {"failed": [[ids[9], "http://a/9", ended[0], DUE + 9, *ended[1:], 9, payloads[9], "a.example"]]},
         {"dead": [[ids[10], ended[0], DUE + 10, *ended[1:], 10, payloads[10], "a.example"]]},

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import pytest
 
 from scrapy_dq.frontier.model import Admission, Census, Order, Status
-from scrapy_dq.frontier.moves import Move
 from support.live_frontier import HandWorker, LiveFrontier, ack, again, entry_id, numbers, partitions, put
 
 pytestmark = pytest.mark.usefixtures("sound")
@@ -57,32 +55,3 @@ def test_after_a_roll_back_there_is_one_of_it(live: LiveFrontier, holder: HandWo
     assert holder.rejoin("again", held=[]).status is Status.OK
     assert holder.take(2) == [1]
     assert holder.exchange(again(1, due_in=100)).census.delayed == 1
-
-
-@pytest.mark.soak
-def test_a_day_of_many_pages_keeps_each_interval(live: LiveFrontier) -> None:
-    """100,000 pages, every 3 to 12 hours each, by the frontier's clock: each within 1 %."""
-    pages, day_s, step_s = 100_000, 86_400, 60
-    worker, draw = HandWorker(live, "worker"), random.Random(1)
-    every = [draw.choice((3, 6, 12)) * 3600 for _ in range(pages)]
-    now, last, visits, worst = 0, [-1] * pages, 0, 0.0
-    for first in range(0, pages, 1000):
-        worker.exchange(*(put(n) for n in range(first, first + 1000)))
-    while now <= day_s:
-        moves: list[Move] = []
-        while receipt := worker.exchange(*moves, want=1000):
-            moves = []
-            for number in numbers(receipt):
-                n = number % pages
-                if last[n] >= 0:
-                    worst = max(worst, abs(now - last[n] - every[n]) / every[n])
-                last[n] = now
-                visits += 1
-                moves.append(again(number, as_number=number + pages, due_in=every[n]))
-            if not moves:
-                break
-        live.advance(step_s)
-        now += step_s
-    assert worst <= 0.01
-    assert visits == sum(1 + day_s // each for each in every)
-    assert worker.exchange().census.delayed == pages

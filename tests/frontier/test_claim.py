@@ -180,26 +180,6 @@ def test_a_large_payload_ends_the_claims_of_an_exchange(fed: Fed, claimer: HandW
     assert fed.left() == 1
 
 
-@pytest.mark.parametrize("order", list(Order))
-def test_a_claim_that_came_back_fits_into_every_order(
-    redis_server: RedisServer, crawl_name: str, order: Order
-) -> None:
-    """Oldest first, whatever the order of the crawl; the extremes of priority do not get in its way."""
-    live = Fed(redis_server.url, crawl_name, "list", order)
-    worker = HandWorker(live, "worker")
-    live.feed(b"a", b"b", b"c")
-    claimed = claim(worker, 3).leases
-    worker.exchange(
-        put(1, priority=2**50),
-        put(2, priority=-(2**50)),
-        *(Release(lease.entry_id) for lease in claimed),
-        seeding=3,
-    )
-    assert payloads(worker.exchange(want=9).leases) == [b"a", b"b", b"c"]
-    live.state()
-    live.close()
-
-
 def test_a_claim_is_no_page_that_is_done(fed: Fed, claimer: HandWorker) -> None:
     """What came of it is counted, not the payload itself."""
     fed.feed(b"a")

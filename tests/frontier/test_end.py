@@ -242,18 +242,16 @@ def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontie
 
 
 @pytest.mark.parametrize(
-    "crawl",
+    ("crawl", "host"),
     [
-        IDENTITY,
-        OTHER_ARGS,
-        replace(ARGS, spider="another"),
-        replace(ARGS, run_name="job"),
+        (IDENTITY, ""), (OTHER_ARGS, ""), (replace(ARGS, spider="another"), ""),
+        (replace(ARGS, run_name="job"), ""), (ARGS, "laptop"),
     ],
-)
-def test_others_begin_the_next_run(live: LiveFrontier, crawl: Identity) -> None:
-    """No window, other arguments, another spider, or a name of its own."""
-    shared_run(live)
-    joined = HandWorker(live, "again", crawl).joined
+)  # fmt: skip
+def test_others_begin_the_next_run(live: LiveFrontier, crawl: Identity, host: str) -> None:
+    """No window, other arguments, another spider, a name of its own; or all workers were on one host."""
+    shared_run(live, host=host)
+    joined = HandWorker(live, "again", crawl, host).joined
     assert (joined.status, joined.run, joined.ended_s) == (Status.OK, 1, None)
 
 
@@ -261,20 +259,6 @@ def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
     """The end is long past."""
     shared_run(live)
     live.redis.hincrby(live.key("meta"), "ended", -60_001)
-    assert HandWorker(live, "again", ARGS).run == 1
-
-
-def test_a_run_of_one_host_has_no_window(live: LiveFrontier) -> None:
-    """A person who runs the same crawl again gets a new run."""
-    shared_run(live, OTHER_ARGS, host="laptop")
-    assert HandWorker(live, "again", ARGS, "laptop").run == 1
-
-
-def test_a_run_of_one_worker_has_no_window(live: LiveFrontier) -> None:
-    """A single worker that starts again does so on purpose."""
-    alone = HandWorker(live, "alone", ARGS)
-    alone.exchange()
-    alone.leave()
     assert HandWorker(live, "again", ARGS).run == 1
 
 

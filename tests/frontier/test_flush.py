@@ -15,7 +15,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, Flushed, Limits, Order, Seen
 from support import sharded_crawl
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
-from support.sharded_crawl import MOST, Crawl
+from support.sharded_crawl import Crawl
 
 
 def filled(live: LiveFrontier) -> list[str]:
@@ -76,37 +76,6 @@ def test_a_flush_deletes_what_nothing_leads_to(live: LiveFrontier, worker: HandW
     delete(live)
     assert not live.key_names()
     assert live.redis.delete(*others) == 3
-
-
-def test_all_shards_are_searched_at_once(
-    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of one Redis, whose keys are read once; crawls whose names begin as this one's are of others."""
-    crawl = crawl_of(Seen.EXACT, True)
-    lost = [f"{keys.prefix(keys.Shard(crawl.name, shard))}backlog:0:lost" for shard in range(MOST)]
-    others = [
-        f"{keys.prefix(keys.Shard(crawl.name, MOST))}backlog:0:a",
-        f"{keys.prefix(crawl.name + '2')}backlog:0:a",
-    ]
-    for name in (*lost, *others):
-        crawl.redis.rpush(name, "an entry")
-    cursors: list[int] = []
-
-    async def purge_all(frontiers: list[Frontier]) -> int:
-        client = frontiers[0].client
-        scan = client.scan
-
-        async def counted(cursor: int, **options: object) -> object:
-            cursors.append(cursor)
-            return await scan(cursor, **options)
-
-        monkeypatch.setattr(client, "scan", counted)
-        return await purge(frontiers)
-
-    assert crawl.with_frontiers(purge_all) == MOST
-    assert cursors.count(0) == 1
-    assert crawl.redis.exists(*lost) == 0
-    assert crawl.redis.delete(*others) == 2
 
 
 def test_a_flush_deletes_what_was_spent_today(live: LiveFrontier) -> None:

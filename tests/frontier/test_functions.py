@@ -66,39 +66,17 @@ def test_nothing_of_one_call_is_left_in_the_next(
         live.state()
 
 
-@pytest.mark.usefixtures("functions")
-@pytest.mark.parametrize("right", ["fcall", "function|load"])
-def test_without_the_right_it_is_a_script(
-    live: LiveFrontier, redis_server: RedisServer, crawl_name: str, right: str
-) -> None:
-    """Redis is asked once."""
-    live.redis.function_flush()
-    live.redis.acl_setuser(
-        crawl_name, enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{right}"]
-    )
-    url = redis_server.url.replace("//", f"//{crawl_name}:any@")
-    try:
-        with closing(LiveFrontier(url, crawl_name, live.order, Seen.EXACT)) as denied:
-            worker = HandWorker(denied, "worker")
-            before = calls(live)
-            for n in range(3):
-                assert numbers(worker.exchange(*puts(b"", 1, n), want=1)) == [n]
-            after = calls(live)
-    finally:
-        live.redis.acl_deluser(crawl_name)
-    assert after["fcall"] == before.get("fcall", 0) + 1
-    assert after["evalsha"] > before["evalsha"]
-
-
 @pytest.mark.usefixtures("functions", "sound")
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ("fcall", "unknown command 'FCALL', with args beginning with: 'dq_exchange_1'"),
         ("fcall", "This command is not supported by this service"),
+        ("fcall", "NOPERM this user has no permissions to run the 'fcall' command"),
         ("fcall", "Function not found"),  # a proxy has loaded it elsewhere
         ("function_load", "Command is not available: 'FUNCTION'"),
         ("function_load", "Error compiling function"),
+        ("function_load", "NOPERM this user has no permissions to run the 'function|load' command"),
     ],
 )
 def test_however_a_service_refuses_functions_it_is_a_script(
@@ -148,20 +126,6 @@ def refusing(live: LiveFrontier, patch: pytest.MonkeyPatch, command: str, words:
 
     patch.setattr(live.frontier.client, command, refuse)
     return asked
-
-
-@pytest.mark.usefixtures("functions", "sound")
-def test_a_full_redis_takes_what_needs_no_memory(live: LiveFrontier, worker: HandWorker) -> None:
-    """It refuses every function then, but of a script only what needs memory."""
-    worker.exchange(*puts(b"", 3))
-    assert numbers(worker.exchange(want=3)) == [0, 1, 2]
-    before = live.redis.config_get("maxmemory")["maxmemory"]
-    live.redis.config_set("maxmemory", 1)
-    try:
-        assert worker.exchange(ack(0), ack(1)).applied
-    finally:
-        live.redis.config_set("maxmemory", before)
-    assert worker.exchange(ack(2)).census.done == 3
 
 
 CONSTANT = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_dq.frontier import Overview, forget, keys
-from scrapy_dq.frontier.admin.backlog import names_beside, sizes, upcoming
+from scrapy_dq.frontier import Overview, forget, keys, limit
+from scrapy_dq.frontier.admin.backlog import sizes, upcoming
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
@@ -22,18 +23,22 @@ from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seeding
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import library, lua_files, parts, source
-from support.lua_names import names_of
 from support.redis_server import RedisServer
 
 LUA = lua_files()
-NAMES = {name: names_of(text) for name, text in LUA.items()}
+CODE = {name: re.sub(r"--.*", "", text) for name, text in LUA.items()}
+DEFINED = {
+    name: {
+        each
+        for names in re.findall(r"^local (?:function )?([\w, ]*\w)", text, re.M)
+        for each in names.split(", ")
+    }
+    for name, text in CODE.items()
+}
+"""The locals of the top level of each file."""
 SCRIPTS = sorted(lua_files("transitions"))
-LOOKS = ["known", "present", "sizes", "upcoming"]
+LOOKS = ["known", "sizes", "upcoming"]
 """Read-only scripts, for commands."""
-BY_HAND = ["drop", "forget", "retry", "steer"]
-"""Scripts that write, for commands only."""
-GIVEN = {"each_call", "stopped"}
-"""What scripts.py defines for each script."""
 MOVES = ("put", "ack", "release", "bury", "fail", "again", "defer", "sent", "block", "lease", "claim")
 
 
@@ -53,8 +58,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "beat": ("id", "epoch"),
     "report": ("id", "epoch", True, Figures(), 0.0),
     "adopt": ("epoch", 0, "a", 1, []),
-    "flush": ([],),
-    "limit": (b"partition",),
+    "flush": ([], False, b""),
     "members": (),
     "notices": (),
     "tally": ("source", "epoch", 0, 1, b"\x90"),
@@ -91,22 +95,6 @@ def stated_args(name: str) -> list[str]:
         assert said
         text = text.replace(SAID, ", ".join(re.findall(r"\w+", said[1])))
     return [] if text.strip() == "none" else [part.strip() for part in text.split(",")]
-
-
-def test_keys_have_the_same_names_in_lua_and_python(redis_server: RedisServer) -> None:
-    """keys.lua and keys.py state the same keys."""
-    families = (
-        "local names = {} for _, each in pairs(key) do names[#names + 1] = each end"
-        " return {names, {backlog_key('<rank>', '<partition>'), worker_key('<id>'), in_flight_key('<id>'),"
-        " bucket_key('<generation>', '<n>')}}"
-    )
-    script = "\n".join(("local function each_call(set) set() end", LUA["keys"], families))
-    with redis_server.client() as client:
-        fixed, made = client.eval(script, len(keys.FIXED), *keys.fixed("a crawl"))
-    prefix = keys.prefix("a crawl")
-    assert sorted(name.decode() for name in fixed) == sorted(keys.fixed("a crawl"))
-    stated = [key.name for key in keys.KEYS if "<" in key.name]
-    assert [name.decode().removeprefix(prefix) for name in made] == stated
 
 
 def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
@@ -151,89 +139,57 @@ class _NoReply:
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
 
-    async def hget(self, *args: Any) -> None:
-        """Have nothing."""
-
-    async def evalsha(self, *args: Any) -> None:
+    def evalsha(self, *args: Any) -> None:
         self.sent.append(args)
         raise redis.ConnectionError("the reply is lost")
 
     fcall = evalsha
 
-
-@pytest.mark.parametrize("method", CALLS)
-def test_a_typed_call_passes_the_arguments_that_its_script_states(method: str) -> None:
-    """All fixed keys, and as many arguments as the header of the Lua file names."""
-    client = _NoReply()
-    frontier = Frontier(client, "a crawl", Order.FIFO)
-    with pytest.raises(FrontierUnavailable):
-        asyncio.run(getattr(frontier, method)(*CALLS[method]))
-    ((_, count, *rest),) = client.sent
-    declared, args = rest[:count], rest[count:]
-    assert declared == [*keys.fixed("a crawl")]
-    assert len(args) == len(stated_args(SCRIPT_OF.get(method, method)))
+    def hmget(self, *_: Any) -> list[bytes | None]:
+        return [b"epoch", None]
 
 
 HOME = keys.Shard("a crawl", keys.HOME)
-BLOCKING_CALLS: dict[str, Any] = {
+COMMANDS: dict[str, Callable[[Any], Any]] = {
     "sizes": lambda client: sizes(client, "a crawl", 10),
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
-    "present": lambda client: names_beside(client, "a crawl", "a.example"),
+    "limit": lambda client: limit(client, "a crawl", "a.example"),
     "known": lambda client: is_seen(client, "a crawl", b"token", b"", b""),
     "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
     "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
     "drop": lambda client: drop(client, "a crawl", "a.example"),
+    "load": lambda client: asyncio.run(NewCrawl([frontier_of(client)], b"epoch").store(0, "seen", [])),
+    "freeze": lambda client: asyncio.run(_freeze(frontier_of(client), "epoch", 1)),
 }
 
 
-MOVING_CALLS: dict[str, Any] = {
-    "load": lambda frontier: NewCrawl([frontier], b"epoch").store(0, "seen", []),
-    "freeze": lambda frontier: _freeze(frontier, "epoch", 1),
-}
+def frontier_of(client: Any) -> Frontier:
+    return Frontier(client, "a crawl", Order.FIFO)
 
 
-@pytest.mark.parametrize("name", MOVING_CALLS)
-def test_a_call_of_a_move_passes_the_arguments_that_its_script_states(name: str) -> None:
-    """As a transition does."""
+def call(client: Any, name: str) -> None:
+    if name in COMMANDS:
+        COMMANDS[name](client)
+    else:
+        asyncio.run(getattr(frontier_of(client), name)(*CALLS[name]))
+
+
+@pytest.mark.parametrize("name", [*CALLS, *COMMANDS])
+def test_a_call_passes_the_arguments_that_its_script_states(name: str) -> None:
+    """All fixed keys, and as many arguments as the header of the Lua file names."""
     client = _NoReply()
-    with pytest.raises(FrontierUnavailable):
-        asyncio.run(MOVING_CALLS[name](Frontier(client, "a crawl", Order.FIFO)))
-    ((_, number, *rest),) = client.sent
-    declared, args = rest[:number], rest[number:]
-    assert declared == [*keys.fixed("a crawl")]
-    assert len(args) == len(stated_args(name))
-
-
-class _NoReplyToLooks(_NoReply):
-    """The same for blocking calls."""
-
-    def evalsha(self, *args: Any) -> None:  # type: ignore[override]
-        self.sent.append(args)
-        raise redis.ConnectionError("the reply is lost")
-
-    def hget(self, *_: Any) -> bytes:
-        return b"fifo"
-
-    def hmget(self, *_: Any) -> list[bytes | None]:
-        return [b"epoch", None]
-
-
-@pytest.mark.parametrize("name", [*LOOKS, *BY_HAND])
-def test_a_blocking_call_passes_the_arguments_that_its_script_states(name: str) -> None:
-    """As a transition does."""
-    client = _NoReplyToLooks()
-    with pytest.raises(redis.ConnectionError):
-        BLOCKING_CALLS[name](client)
+    with pytest.raises((FrontierUnavailable, redis.ConnectionError)):
+        call(client, name)
     ((_, count, *rest),) = client.sent
     declared, args = rest[:count], rest[count:]
     assert declared == [*keys.fixed("a crawl")]
-    assert len(args) == len(stated_args(name))
+    assert len(args) == len(stated_args(SCRIPT_OF.get(name, name)))
 
 
 def test_every_transition_has_a_typed_call() -> None:
     """No script without a method, no method without a script."""
-    called = {*(SCRIPT_OF.get(method, method) for method in CALLS), *MOVING_CALLS, *BLOCKING_CALLS, "probe"}
+    called = {*(SCRIPT_OF.get(method, method) for method in CALLS), *COMMANDS, "probe"}
     assert called == set(SCRIPTS)
 
 
@@ -255,13 +211,20 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(LUA))
-def test_a_lua_file_takes_only_what_its_scripts_define_before_it(name: str) -> None:
-    """Every name is local to a file that it includes, or that one of these includes."""
-    assert not NAMES[name][1].difference(GIVEN, *(NAMES[part][0] for part in parts(name)[:-1]))
+def test_a_lua_file_includes_what_it_calls(name: str) -> None:
+    """Each function of another file is one of a file that it includes, or that one of these includes."""
+    functions = {
+        each
+        for file in set(LUA) - set(SCRIPTS)
+        for each in re.findall(r"^local function (\w+)", CODE[file], re.M)
+    }
+    own = set(re.findall(r"local function (\w+)", CODE[name]))
+    called = functions & set(re.findall(r"(?<![\w.])(\w+)\(", CODE[name])) - own
+    assert not called.difference(*(DEFINED[part] for part in parts(name)))
 
 
 @pytest.mark.parametrize("name", sorted(LUA))
-def test_a_lua_file_includes_what_it_uses(name: str) -> None:
+def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
     """Each call of a script creates its functions, so unused ones cost time.
 
     `base` brings the kinds of seen, which other files use by a table, and `stopped` is called by each script.
@@ -269,36 +232,15 @@ def test_a_lua_file_includes_what_it_uses(name: str) -> None:
     included = re.search("^-- @include (.*)$", LUA[name], re.MULTILINE)
     for file in included[1].split() if included and name != "base" else ():
         others = {part for other in included[1].split() if other != file for part in parts(other)}
-        only_here = {each for part in parts(file) if part not in others for each in NAMES[part][0]}
-        assert only_here & NAMES[name][1] or file in ("base", "stopped"), file
+        only_here = {each for part in parts(file) if part not in others for each in DEFINED[part]}
+        assert only_here & set(re.findall(r"\w+", CODE[name])) or file in ("base", "stopped"), file
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_two_files_of_a_script_define_the_same_name(script: str) -> None:
     """Which one a third file means would depend on the order of the files."""
-    names = [name for part in parts(script)[:-1] for name in NAMES[part][0]]
+    names = [name for part in parts(script)[:-1] for name in DEFINED[part]]
     assert len(names) == len(set(names))
-
-
-LUA_TEXTS = {
-    "local a = a; b(a)": ("a", "a b"),
-    "local a, b c(a)": ("a b", "c"),
-    "local a, b = f(a, function() return b end), b c(a)": ("a b", "a b c f"),
-    "local function f(x, ...) return f(x, y) end": ("f", "y"),
-    "function t.f(x) u = x end": ("", "t u"),
-    "local t = { k = v, ['w'] = { k, l = 'it' } } -- z": ("t", "k v"),
-    "for i, v in pairs(i) do v = i end v()": ("", "i v"),
-    "for i = 1, n do local m = i end m.x:y(z)": ("", "m n z"),
-    "repeat local x = 1 until x > y x()": ("", "x y"),
-    "if a then local b = 1 elseif b then c = b else b = c end": ("", "a b c"),
-    "while a do local a = a end do local d end d = nil": ("", "a d"),
-}
-
-
-@pytest.mark.parametrize("text", LUA_TEXTS)
-def test_names_are_found_by_scope(text: str) -> None:
-    """A local is visible after its statement, up to the end of its block."""
-    assert names_of(text) == tuple(set(names.split()) for names in LUA_TEXTS[text])
 
 
 def test_every_lua_file_is_part_of_a_script() -> None:

@@ -34,26 +34,12 @@ pytestmark = pytest.mark.parametrize("partitioning", ["none", "slots"], indirect
 PRIORITY_ORDERS = [Order.PRIORITY_LIFO, Order.PRIORITY_FIFO]
 
 # number: priority, start
-MIXED = {
-    1: (0, False), 2: (1, False), 3: (0, False), 4: (1, False), 5: (-1, False), 6: (0, True), 7: (0, True),
-    8: (1, True), 9: (-1, True), 10: (0, False),
-}  # fmt: skip
-SERVED = {
-    Order.PRIORITY_LIFO: [4, 2, 8, 10, 3, 1, 6, 7, 5, 9],
-    Order.PRIORITY_FIFO: [2, 4, 8, 1, 3, 10, 6, 7, 5, 9],
-    Order.FIFO: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
-    Order.LIFO: [10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
-}
 
 
 @pytest.fixture(params=Order)
 def live(open_frontier: Callable[..., LiveFrontier], request: pytest.FixtureRequest) -> LiveFrontier:
     """Return a frontier of each order."""
     return open_frontier(request.param)
-
-
-def mixed_puts() -> list[Put]:
-    return [put(n, priority, start=start) for n, (priority, start) in MIXED.items()]
 
 
 def random_puts(count: int, seed: int) -> list[Put]:
@@ -67,12 +53,6 @@ def expected(order: Order, puts: list[Put]) -> dict[bytes, list[int]]:
     reference.join("worker", {}, "epoch", IDENTITY)
     reference.exchange("worker", "epoch", 0, 1, 0, 0, 0, puts)
     return by_partition([int(i) for i in reference.serving()])
-
-
-def test_served_as_the_order_says(live: LiveFrontier, worker: HandWorker) -> None:
-    """Higher priority first where it counts, then newest or oldest, start requests after their like."""
-    worker.exchange(*mixed_puts())
-    assert by_partition(worker.take(20)) == by_partition(SERVED[live.order])
 
 
 def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -> None:
@@ -107,18 +87,6 @@ def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: H
             assert sum(sizes) >= MAX_EXCHANGE_BYTES
         served += numbers(receipt)
     assert by_partition(served) == expected(live.order, puts)
-
-
-def test_the_bytes_of_what_came_back_count_too(live: LiveFrontier, worker: HandWorker) -> None:
-    """Released entries are held against the same bound."""
-    for n in range(8):
-        worker.exchange(put(n, payload=b"x" * 1_000_000))
-    taken = worker.take(8)
-    worker.exchange(*(release(n) for n in taken))
-    receipt = worker.exchange(want=8)
-    assert len(receipt.leases) == 5
-    again = by_partition(numbers(receipt))
-    assert all(by_partition(taken)[slot][: len(served)] == served for slot, served in again.items())
 
 
 @pytest.mark.parametrize("huge", [2**31, 2**50, 2**53 + 1, 2**60, 2**63 - 1, 10**30])

@@ -161,15 +161,3 @@ def test_a_clock_that_steps_back_delays_nobody(live: LiveFrontier, slow: HandWor
     live.advance(60)
     assert numbers(slow.exchange(ack(1), ack(11), want=9)) == [20]
     assert live.count("offset") > year * 1000 - 10_000
-
-
-def test_a_clock_far_ahead_leaves_nothing_stuck(live: LiveFrontier, slow: HandWorker) -> None:
-    """Even if the stored clock is wrong by far, time goes on from there."""
-    slow.exchange(want=1)
-    slow.exchange(ack(0))
-    slow.note(block(B, 500))
-    live.change_count("clock", 4 * 10**12)
-    assert waits(slow.exchange(*puts(B, 1, 10), want=9)) == {1: 0, 10: 0}
-    slow.exchange(ack(1))
-    live.advance(100)
-    assert numbers(slow.exchange(want=9)) == [2]

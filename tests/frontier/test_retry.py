@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgpack
 import pytest
 
-from scrapy_dq.frontier import Retried, kept, peek, retry
+from scrapy_dq.frontier import Retried, peek, retry
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.retry import _batches, retry_records
 from scrapy_dq.frontier.model import Admission, Census, FrontierRefused, Status
 from scrapy_dq.frontier.moves import Move
-from scrapy_dq.frontier.reader import ReadPace
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -132,36 +130,10 @@ def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, 
         assert live.state() == before
 
 
-def record(payload: bytes) -> bytes:
-    """Return a record of a request that failed, as lua/moves/endings.lua would write it."""
-    fields = [entry_id(9), "label", "reason", 0, "worker", 0, b"p" * 16, payload, b""]
-    return msgpack.packb(fields, use_bin_type=False)
-
-
-def test_of_two_failures_with_equal_id_and_time_both_are_shown(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    live.redis.rpush(live.key("failed"), record(payload=b"a"), record(payload=b"b"))
-    assert [each.payload for each in kept(live.redis, live.crawl, "failed")] == [b"a", b"b"]
-
-
 def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
     """Records may be large: what is more than 4 MiB goes in another call; one alone may be larger."""
     assert [len(batch) for batch in _batches([3, 3, 2, 1, 9, 1], lambda mib: mib * 2**20)] == [1, 1, 2, 1, 1]
     assert [len(batch) for batch in _batches(range(250), lambda _: 1)] == [100, 100, 50]
-
-
-def test_what_is_read_at_once_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis keeps a reply in its memory until it is sent: of large records only some are asked for."""
-    live.frontier.keep_failed = 100
-    for n in range(0, 24, 4):
-        worker.exchange(*(put(m, payload=b"x" * 2**20) for m in range(n, n + 4)), want=4)
-        worker.exchange(*(fail(m) for m in range(n, n + 3)), bury(n + 3))
-    assert retry_all(live) == Retried(18, 6)
-    pace = ReadPace()
-    for size, count in ((2**20, 4), (100, 16), (100, 64), (100, 200), (2**23, 1), (0, 4)):
-        pace.saw([b"x" * size])
-        assert pace.count == count
 
 
 def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
@@ -264,22 +236,3 @@ def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
     with pytest.raises(FrontierRefused, match="changed meanwhile"):
         retry_records(live.redis, live.frontier.name, look(live), (), [entry_id(1)])
     assert live.dump() == {}
-
-
-def test_what_failed_by_a_clock_that_was_set_back_since_is_moved(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Times are for people: they choose nothing."""
-    worker.exchange(put(1), put(2))
-    worker.exchange(*(END[how](n) for how, n in zip(END, worker.take(2), strict=True)))
-    (failed,) = live.redis.lrange(live.key("failed"), 0, -1)
-    ((name, dead),) = live.redis.hgetall(live.key("dead")).items()
-
-    def later(record: bytes, field: int) -> bytes:
-        parts = msgpack.unpackb(record, raw=True)
-        parts[field] += 3_600_000
-        return msgpack.packb(parts, use_bin_type=False)
-
-    live.redis.lset(live.key("failed"), 0, later(failed, 3))
-    live.redis.hset(live.key("dead"), name, later(dead, 1))
-    assert retry_all(live) == Retried(failed=1, dead=1)

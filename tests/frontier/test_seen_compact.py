@@ -8,14 +8,12 @@ from hashlib import sha1
 from pathlib import Path
 
 import pytest
-from redis.exceptions import ResponseError
 
 from scrapy_dq.frontier import forget, frontier, keys
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Order, Seen, Status
-from scrapy_dq.frontier.scripts import Script, lua_files, source
 from support.compact import chance_of_a_false_seen, compacted
-from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, numbers, put
+from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 KEPT = replace(IDENTITY, keep_seen=True)
 LOAD, MOST_SPLITS, SWEPT_BESIDE, MOST_BUCKETS = 200, 6, 100, 2**28
@@ -218,49 +216,3 @@ def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: st
 
 
 # What others do to it
-
-
-def test_an_interrupted_exchange_leaves_no_bucket_that_nobody_deletes(
-    live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The directory is written before the first bucket."""
-    worker = HandWorker(live, "worker")
-    whole = Script("exchange")
-    broken = Script("exchange")
-    broken.source = whole.source.replace("\ntidy_seen()", "\nerror('broken off')")
-    broken.sha = sha1(broken.source.encode()).hexdigest()
-    assert broken.sha != whole.sha
-    monkeypatch.setitem(live.frontier._scripts, "exchange", broken)
-    with pytest.raises(FrontierUnavailable, match="broken off"):
-        worker.exchange(seen(1, 1))
-    assert len([name for name in live.key_names() if name.startswith("seen:")]) == 1
-    live.call("flush", ["worker"])
-    assert live.dump() == {}
-
-
-def test_a_full_redis_refuses_the_whole_exchange(live: LiveFrontier) -> None:
-    """A put that could not be recorded as seen is not stored: no error of it is ignored."""
-    worker = HandWorker(live, "worker")
-    worker.exchange(seen(1, 1), want=1)
-    before = live.dump()
-    live.redis.config_set("maxmemory", 1)
-    try:
-        with pytest.raises(FrontierUnavailable, match="memory is full"):
-            worker.exchange(ack(1), seen(2, 2))
-    finally:
-        live.redis.config_set("maxmemory", 0)
-    assert live.dump() == before
-    assert numbers(worker.exchange(ack(1), seen(2, 2), want=1)) == [2]
-
-
-def test_a_bucket_that_cannot_be_written_is_an_error(live: LiveFrontier) -> None:
-    """Only one of another type is skipped: any other error does not count as a new request."""
-    worker = HandWorker(live, "worker")
-    worker.exchange(seen(1, 1))
-    text = source("sweep").replace(lua_files()["sweep"], "load_state() return seen().add('x') and 1")
-    live.redis.config_set("maxmemory", 1)
-    try:
-        with pytest.raises(ResponseError, match="maxmemory"):
-            live.redis.eval(text, len(keys.FIXED), *keys.fixed(live.crawl))
-    finally:
-        live.redis.config_set("maxmemory", 0)

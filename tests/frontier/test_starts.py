@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgpack
 import pytest
 
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Receipt, Seeding, Status
+from scrapy_dq.frontier.model import Admission, Receipt, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 ARGS, OTHER = replace(IDENTITY, starts="args"), replace(IDENTITY, starts="other args")
@@ -170,24 +169,3 @@ def test_a_worker_that_dies_without_a_record_may_have_been_in_its_start(live: Li
     assert all_done(worker).census.incomplete == 1
     later = HandWorker(live, "later", ARGS)
     assert all_done(later).status is Status.FINISHED
-
-
-def test_complete_starts_leave_room_for_an_interrupted_one(live: LiveFrontier, worker: HandWorker) -> None:
-    """A crawl in thousands of parts: of each the name is needed, so that no other start() completes it."""
-    done = {f"part {n}": "done" for n in range(1_500)}
-    live.redis.hset(live.key("meta"), "starts", msgpack.packb(done))
-    other = HandWorker(live, "other", replace(IDENTITY, starts="part 2000"))
-    worker.reclaim(other.worker_id)
-    assert b"part 2000" in msgpack.unpackb(live.redis.hget(live.key("meta"), "starts"), raw=True)
-
-
-def test_no_more_starts_are_noted_than_are_read(live: LiveFrontier, worker: HandWorker) -> None:
-    """What does not fit counts as one, and stays interrupted."""
-    full = {f"{n:06}" + "x" * 4000: "done" for n in range(65)}
-    full["rest"] = "x" * (256 * 1024 - len(msgpack.packb(full)) - 10)
-    live.redis.hset(live.key("meta"), "starts", msgpack.packb(full))
-    dead = HandWorker(live, "dead", replace(IDENTITY, starts="{}"))
-    dead.exchange(seeding=Seeding.ACTIVE)
-    worker.reclaim("dead")
-    assert worker.exchange().census.incomplete == 1
-    assert live.redis.hget(live.key("meta"), "starts")[:3] == b"\x81\xa1?"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis
 
 from scrapy_dq.frontier import shared_stats
-from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.frontier.wire import pack_tally
 from support.live_frontier import HandWorker, LiveFrontier
 
@@ -109,14 +107,3 @@ def test_a_sum_that_overflows_continues_as_a_broken_number(live: LiveFrontier, t
     for _ in range(2):
         assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"
     assert read(live) == pytest.approx({"a": 2.0**64, "b": 2e30, "c": 2e300})
-
-
-def test_a_key_of_another_type_is_refused(live: LiveFrontier, teller: Teller) -> None:
-    """Before anything is written, and as by every call."""
-    live.redis.set(live.key("stats"), "mine")
-    before = live.dump()
-    with pytest.raises(FrontierRefused, match="another type"):
-        teller.tell(("sum", "a", 1))
-    assert live.dump() == before
-    with pytest.raises(redis.ResponseError):
-        read(live)

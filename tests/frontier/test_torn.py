@@ -59,7 +59,7 @@ HOW = pytest.mark.parametrize("words", [DENIED, BUG], ids=["denied", "error"])
 EachStop = Callable[..., Iterator[tuple[LiveFrontier, Callable[[Callable[[], Any]], Any]]]]
 WRITES = (
     "HSET", "HDEL", "HINCRBY", "HINCRBYFLOAT", "SADD", "SREM", "ZADD", "ZREM", "ZUNIONSTORE", "XREADGROUP",
-    "XGROUP", "XACK", "XCLAIM", "RPUSH", "LPUSH", "LPOP", "LREM", "LSET", "LTRIM", "UNLINK",
+    "XGROUP", "XACK", "XAUTOCLAIM", "RPUSH", "LPUSH", "LPOP", "LREM", "LSET", "LTRIM", "UNLINK",
 )  # fmt: skip
 SHADOW = """
 local real, writes, refused, redis = redis, 0, {{}}, nil
@@ -83,7 +83,7 @@ redis = {{
   end,
 }}
 """
-FEW_TOKENS = ("local LOAD, MOST_SPLITS, PART = 200", "local LOAD, MOST_SPLITS, PART = 0.001")
+FEW_TOKENS = ("local LOAD, MOST_SPLITS = 200", "local LOAD, MOST_SPLITS = 0.001")
 """With this, a compact `seen` splits its buckets at once."""
 FIRST = scripts.lua_files()["keys"]
 """Each script begins with this file."""
@@ -430,7 +430,7 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
         for part in found:
             yield part
 
-    for live, stop in each_stop("load", words, least=30):
+    for live, stop in each_stop("load", words, least=20):
 
         def store(live: LiveFrontier = live) -> Loaded:
             target = Target(live.order, Seen.EXACT)

@@ -347,8 +347,7 @@ def test_every_transition_is_among_those_that_were_tried() -> None:
     """A new one has to be added to `use_everything`, and its commands to the docs."""
 
     by_commands = {
-        "steer", "retry", "forget", "drop", "freeze", "load", "sizes", "upcoming", "present", "probe",
-        "known",
+        "steer", "retry", "forget", "drop", "freeze", "load", "sizes", "upcoming", "probe", "known",
     }  # fmt: skip
     assert set(lua_files("transitions")) - by_commands == {
         "join", "rejoin", "exchange", "fence", "drain", "leave", "beat", "report", "flush", "limit",

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +14,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from scrapy_dq.frontier import Frontier, keys
+from scrapy_dq.frontier import Frontier, keys, limit, peek
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
@@ -211,6 +211,10 @@ class LiveFrontier:
         return self._loop.run_until_complete(work)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
+        if method == "limit":
+            return self._limit(*args, **named)
+        if method == "census":
+            return peek(self.redis, self.crawl).census
         before = self._limits_set() if method == "rejoin" else None
         answer = self.run(getattr(self.frontier, method)(*args, **named))
         if isinstance(answer, Joined):
@@ -223,6 +227,14 @@ class LiveFrontier:
         with suppress(redis.ResponseError):  # somebody else has replaced it
             return self.redis.hget(self.key("meta"), "limits_set")
         return None
+
+    def _limit(
+        self, partition: bytes, delay_s: float | None = None, concurrency: int | None = None,
+        block_s: float | None = None, **more: Any,
+    ) -> Any:  # fmt: skip
+        given = {"delay_s": delay_s, "concurrency": concurrency, "block_s": block_s, **more}
+        answer = limit(self.redis, self.crawl, partition.decode(), **given)
+        return answer and astuple(answer)
 
     def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
         """Change the limits of a partition, as a person does; a block that is left is rounded to 10 s."""

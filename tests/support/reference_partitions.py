@@ -127,7 +127,7 @@ class Partitions:
         block_s: float | None,
         budget: int | None = None,
     ) -> tuple[int, int, int, int, int]:
-        """As `Frontier.limit`, with the answer in units."""
+        """As `limit`, with the answer in units."""
         if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only shown
             return self._in_force(partition)
         self.limited |= (delay_s, concurrency, budget) != (None, None, None)

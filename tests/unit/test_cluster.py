@@ -212,7 +212,7 @@ def test_an_observer_finds_all_masters(
 async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
     client = await connection.open(quiet=True)
     try:
-        await Frontier(client, crawl, Order.FIFO).census()
+        await Frontier(client, crawl, Order.FIFO).members()
         owner = cluster.owner(keys.meta(crawl)).port
         with connection.blocking() as other:
             assert other.connection_pool.route is client.connection_pool.route  # type: ignore[attr-defined]

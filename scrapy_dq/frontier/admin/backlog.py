@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from scrapy_dq.frontier import keys
+from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.admin.shards import shards_of
-from scrapy_dq.frontier.errors import denies, describe
+from scrapy_dq.frontier.errors import describe
 from scrapy_dq.frontier.model import StartKeys
-from scrapy_dq.frontier.records import Entry
-from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Function, Script
+from scrapy_dq.frontier.reader import Reader, drained
+from scrapy_dq.frontier.records import DELAYED, IN_FLIGHT, Entry
+from scrapy_dq.frontier.scripts import UNDECLARED_KEYS, Script
 from scrapy_dq.frontier.wire import refused_commands, wrong_type
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 PART = 500
 """Partitions that one call examines: a script blocks Redis while it runs."""
 MAX_UPCOMING = 1000
-MOST_ARGUMENTS = 4000
 SIZES_S = 0.06
 MAX_BYTES = 4_194_304
 _STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
@@ -119,9 +119,7 @@ def _sizes_in_shard(client: Any, shard: keys.Shard, top: int, most: int, budget_
     return Sizes(partitions, looked_at, largest[:top], slowest[:top], blocked[:top])
 
 
-def names_beside(
-    client: Any, crawl: str, partition: str, *, most: int = 20_000, budget_s: float = 0.06
-) -> list[str] | None:
+def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000) -> list[str] | None:
     """Return names of partitions in use, if *partition* is not in use, else None; blocking.
 
     A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. Of the
@@ -130,20 +128,27 @@ def names_beside(
 
     Args:
         most: return at most about this many names.
-        budget_s: start no further part after this many seconds.
     Raises:
         redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     """
-    script, until = Script("present"), time.monotonic() + budget_s
     client, shard = shards_of(client, crawl).of_partition(partition)
-    cursor, names, name = b"0", set[bytes](), partition.encode()
-    while True:
-        known, cursor, some = script.call_blocking(client, keys.fixed(shard), name, cursor, PART)
-        names.update(some)
-        if known or name in names:
-            return None
-        if cursor == b"0" or len(names) >= most or time.monotonic() >= until:
-            return sorted(map(_text, names))
+    reader, prefix, name = Reader(client, shard), keys.prefix(shard), partition.encode()
+    pipe = client.pipeline(transaction=False)
+    for key in ("limits", "busy"):
+        pipe.hexists(prefix + key, name)
+    for key in ("rotation", "suspects", "resting", "saturated", "earliest", "blocked"):
+        pipe.zscore(prefix + key, name)
+    pipe.zrange(prefix + "delayed", 0, PART - 1)
+    *uses, delayed = pipe.execute()
+    names = {records.member(DELAYED, each).partition for each in delayed}
+    for leases in drained(reader.entries(IN_FLIGHT)):
+        names.update(each.partition for each in leases)
+    for found in chain(drained(reader.pages(b"limits")), drained(reader.pages(b"bands"))):
+        names.update(each for each, _ in found)
+        if len(names) >= most:
+            break
+    in_use = name in names or any(use is not None and use is not False for use in uses)
+    return None if in_use else sorted(map(_text, names))
 
 
 def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
@@ -202,8 +207,8 @@ def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None) -> tuple[str, str]:
-    """Return why scripts do not run (empty: they do), and in what form Redis has the exchange; blocking.
+def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None) -> str:
+    """Return why scripts do not run; empty: they do. Blocking.
 
     Nothing of the crawl is changed.
 
@@ -215,34 +220,9 @@ def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None
         text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""
-        refused = refused_commands(Script("probe").call_blocking(client, keys.fixed(shard), kind))
-        exchange = Function("exchange")
-        (cached,) = client.script_exists(exchange.sha)
+        return refused_commands(Script("probe").call_blocking(client, keys.fixed(shard), kind))
     except ResponseError as error:
-        return describe(error), ""
-    with suppress(ResponseError):  # it has none, or this user may not see them
-        if client.function_list(library=exchange.name):
-            return refused, f"a function of the library {exchange.name}"
-    return refused, "cached" if cached else "not cached yet"
-
-
-def script_limits(client: Any, shard: keys.Shard) -> tuple[int | None, int]:
-    """Return how many ms a script may run before Redis refuses others, and how many arguments it may have.
-
-    None: this user, or nobody, may read the configuration. No more than MOST_ARGUMENTS are tried: no script
-    has a tenth of them. Blocking.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    slow_ms = None
-    with suppress(ResponseError, ValueError):
-        found = client.config_get("lua-time-limit")
-        slow_ms = int(next(iter(found.values()))) if found else None
-    for count in (MOST_ARGUMENTS, MOST_ARGUMENTS // 10):
-        with suppress(ResponseError):
-            return slow_ms, int(client.eval("return #ARGV", 1, keys.meta(shard), *[b""] * count))
-    return slow_ms, 0
+        return describe(error)
 
 
 def compress_depth(client: Any) -> int | None:
@@ -260,7 +240,7 @@ def compress_depth(client: Any) -> int | None:
 
 
 def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
-    """Return those start keys that no script of this user gets, if its scripts run at all; blocking.
+    """Return those start keys that this user may not read; blocking.
 
     Returns:
         and a message about one of another type, from which nothing is served; empty: none.
@@ -270,14 +250,12 @@ def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
     refused, wrong = [], ""
     for name in start_keys.keys:
         try:
-            reply = client.eval("return redis.call('TYPE', KEYS[1]).ok", 1, name)
-        except ResponseError as error:
-            if not denies(error):
-                raise
+            kind = client.type(name).decode()
+        except NoPermissionError:
             refused.append(name)
             continue
-        if reply.decode() not in ("none", start_keys.kind):
-            wrong = wrong or wrong_type(name, reply.decode(), start_keys.kind)
+        if kind not in ("none", start_keys.kind):
+            wrong = wrong or wrong_type(name, kind, start_keys.kind)
     return refused, wrong
 
 

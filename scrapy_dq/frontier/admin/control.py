@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.admin.shards import command, shards_of
+from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Hold, fits_a_partition
-from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import by_bytes, limit_args, parse_limit, refuse
+from scrapy_dq.frontier.wire import by_bytes, whole_ms
 
 MAX_DELAY_S = 86_400
 MAX_CONCURRENCY = 1_000_000
@@ -68,12 +67,16 @@ def limit(
     """
     if not fits_a_partition(partition):
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
-    args = limit_args(partition.encode(), delay_s, concurrency, block_s, by, budget)
+    delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
+    slots, most = (-1 if n is None else n if n >= 0 else -2 for n in (concurrency, budget))
+    block_ms = -1 if block_s is None else max(0, whole_ms(block_s))
     client, shard = shards_of(client, crawl).of_partition(partition)
-    reply = Script("limit").call_blocking(client, keys.fixed(shard), *args)
-    refuse(reply)
-    found = parse_limit(reply)
-    return None if found is None else PartitionLimits(*found)
+    args = partition.encode(), delay_ms, slots, block_ms, by_bytes(by), most
+    found = command(client, shard, "limit", *args)
+    if found is None:
+        return None
+    delay_ms, concurrency, blocked_ms, budget, spent = found
+    return PartitionLimits(delay_ms / 1000, int(concurrency), blocked_ms / 1000, int(budget), int(spent))
 
 
 def wake(client: Any, crawl: str) -> None:
@@ -82,7 +85,7 @@ def wake(client: Any, crawl: str) -> None:
     Raises:
         As `steer`.
     """
-    refuse(Script("steer").call_blocking(client, keys.fixed(crawl), "wake", b""))
+    command(client, Shard(crawl, HOME), "steer", "wake", b"")
 
 
 class Word(str, Enum):
@@ -113,7 +116,5 @@ def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
         FrontierRefused: a key of the crawl has a foreign type.
     Source: transitions/steer.lua
     """
-    args = word.value, by_bytes(by)
-    reply = Script("steer").call_blocking(client, keys.fixed(crawl), *args)
-    refuse(reply)
-    return None if reply[0] != b"OK" else Hold(reply[2].decode("utf-8", "replace"))
+    found = command(client, Shard(crawl, HOME), "steer", word.value, by_bytes(by))
+    return None if found is None else Hold(found[1].decode("utf-8", "replace"))

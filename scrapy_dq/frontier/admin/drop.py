@@ -8,11 +8,10 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys, records
-from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.admin.shards import command, shards_of
 from scrapy_dq.frontier.reader import Reader, drained
 from scrapy_dq.frontier.records import DECLINED, DELAYED
-from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import by_bytes, refuse
+from scrapy_dq.frontier.wire import by_bytes
 
 STEP = 1_000
 """Most entries in one call: a script blocks Redis while it runs."""
@@ -63,13 +62,11 @@ def drop(
     def step(most: int, apart: str = "delayed", members: Sequence[bytes] = ()) -> None:
         nonlocal total, left
         packed = msgpack.packb(list(members), use_bin_type=False)
-        args = name, most, apart, packed, by_bytes(by)
-        reply = Script("drop").call_blocking(client, keys.fixed(shard), *args)
-        refuse(reply)
-        if reply[0] != b"OK":
+        found = command(client, shard, "drop", name, most, apart, packed, by_bytes(by))
+        if found is None:
             raise _Absent
-        total, left = total + reply[1], bool(reply[2])
-        dropped(reply[1])
+        total, left = total + found[0], bool(found[1])
+        dropped(found[0])
 
     try:
         before = -1

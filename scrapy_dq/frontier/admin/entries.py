@@ -99,9 +99,8 @@ def kept(
 
     parts = list(shards.each(read))
     found = [each for part in parts for each in part]
-    if (
-        where == DEAD or sum(map(bool, parts)) > 1
-    ):  # one list has its own order, which does not depend on a clock
+    # One list has its own order, which does not depend on a clock.
+    if where == DEAD or sum(map(bool, parts)) > 1:
         found.sort(key=lambda each: -each.at_ms)
     return found[: max(0, limit)]
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import at_home, shards_of
-from scrapy_dq.frontier.errors import explain
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.keys import Shard
-from scrapy_dq.frontier.model import Census, FrontierRefused, FrontierUnavailable, Hold, Member, Order
+from scrapy_dq.frontier.model import Census, FrontierRefused, Hold, Member, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import (
     number_of,
@@ -86,10 +86,8 @@ async def order_of(client: Any, crawl: str) -> Order | None:
     Raises:
         FrontierUnavailable: no usable reply.
     """
-    try:
+    with as_unavailable():
         order = await client.hget(keys.meta(crawl), "order")
-    except (RedisError, OSError, TimeoutError) as error:
-        raise FrontierUnavailable(explain(error)) from error
     return {each.value.encode(): each for each in Order}.get(order)
 
 

@@ -10,13 +10,12 @@ import msgpack
 
 from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.admin.shards import command, shards_of
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, FrontierRefused
+from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
 from scrapy_dq.frontier.reader import Reader, ReadPace, drained
 from scrapy_dq.frontier.records import DEAD, Entry
-from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import by_bytes, refuse
+from scrapy_dq.frontier.wire import by_bytes
 
 _Move = Callable[[Sequence[tuple[bytes, int]], Sequence[bytes]], int]
 """Moves records as `retry_records` takes them; returns how many were moved."""
@@ -181,13 +180,10 @@ def retry_records(
     """
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
-    script = Script("retry")
     of = overview.epoch, overview.run
-    reply = script.call_blocking(client, keys.fixed(shard), *of, *args, by_bytes(by), int(reopen))
-    refuse(reply)
-    if reply[0] != b"OK":
-        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
-    return reply[1], reply[2]
+    # Without a crawl it answers LOST.
+    from_failed, from_dead = command(client, shard, "retry", *of, *args, by_bytes(by), int(reopen)) or (0, 0)
+    return from_failed, from_dead
 
 
 def _batches(chosen: Sequence[Any], size: Callable[[Any], int]) -> Iterator[list[Any]]:

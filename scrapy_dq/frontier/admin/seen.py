@@ -8,10 +8,10 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.shards import shards_of
+from scrapy_dq.frontier.admin.shards import command, shards_of
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.scripts import Script
-from scrapy_dq.frontier.wire import by_bytes, refuse
+from scrapy_dq.frontier.wire import by_bytes
 
 
 def is_seen(client: Any, crawl: str, fingerprint: bytes, partition: bytes, known_as: bytes) -> bool:
@@ -53,9 +53,8 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
     args = [msgpack.packb([pair[i] for pair in fingerprints], use_bin_type=False) for i in (0, 1)]
 
     def forget_in_shard(client: Any, shard: keys.Shard) -> set[int] | None:
-        reply = Script("forget").call_blocking(client, keys.fixed(shard), *args, by_bytes(by))
-        refuse(reply)
-        return set(reply[1]) if reply[0] == b"OK" else None
+        found = command(client, shard, "forget", *args, by_bytes(by))
+        return None if found is None else set(found[0])
 
     # Where one was put depends on its partition, which its fingerprint does not tell. After a move,
     # several shards may have it.

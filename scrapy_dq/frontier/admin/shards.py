@@ -10,6 +10,8 @@ from redis.exceptions import ConnectionError, RedisError, ResponseError
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import is_answer, moved_to
 from scrapy_dq.frontier.keys import HOME, Shard, shard_of
+from scrapy_dq.frontier.scripts import Script
+from scrapy_dq.frontier.wire import answer_of, refuse
 
 T = TypeVar("T")
 _MOST_TRIES = 4
@@ -116,6 +118,18 @@ def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
     if isinstance(client, Shards):
         client, _ = next(iter(client))
     return _called(call, client, Shard(crawl, HOME))
+
+
+def command(client: Any, shard: Shard, transition: str, *args: Any) -> list[Any] | None:
+    """Run a script that changes a shard, and return what it answers after OK; None: no such crawl. Blocking.
+
+    Raises:
+        redis.exceptions.RedisError: no reply.
+        FrontierRefused: the crawl cannot be changed, or has changed meanwhile.
+    """
+    reply = Script(transition).call_blocking(client, keys.fixed(shard), *args)
+    refuse(reply)
+    return None if reply[0] == b"ABSENT" else answer_of(reply)
 
 
 def in_cluster(client: Any) -> bool:

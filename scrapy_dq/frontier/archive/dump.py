@@ -1,11 +1,8 @@
-"""A crawl -> its parts. Nothing is changed, and no key is read as a whole.
-
-What is at rest is read in the same order each time: an interrupted load relies on it.
-"""
+"""A crawl -> its parts. Nothing is changed, and no key is read as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from heapq import merge
 from itertools import groupby
 from typing import Any
@@ -38,57 +35,49 @@ async def dump(
         for kind in kinds:
             if number != HOME and kind in (parts.STATS, *HISTORY):
                 continue  # the curves of another shard would not fit to those of home
-            async for items in _items(Reader(frontier.client, frontier.name), kind, header):
-                for some in _sliced(items):
-                    yield Part(kind, number, some)
+            async for items in _sliced(_items(Reader(frontier.client, frontier.name), kind, header), kind):
+                yield Part(kind, number, items)
 
 
 def _items(reader: Reader, kind: str, header: Header) -> _Items:
+    if kind == parts.SEEN and header.seen is not Seen.EXACT:
+        return (
+            _times(reader, kind.encode()) if header.seen is Seen.EXPIRING else _buckets(reader, kind.encode())
+        )
     if kind in TOKENS:
-        return _tokens(reader, kind, header.seen if kind == parts.SEEN else Seen.EXACT)
+        return _tokens(reader, kind.encode())
+    if kind in (parts.BLOCKED, parts.EARLIEST):
+        return _times(reader, kind.encode())
+    if kind in HISTORY:
+        return _elements(reader, kind.encode())
     if kind in (RETURNED, QUARANTINE):
         return _came_back(reader, kind)
     if kind == WAITING:
         return _waiting(reader)
-    return reader.entries(kind) if kind in ENTRIES else _others(reader, kind.encode())
+    return reader.entries(kind) if kind in ENTRIES else reader.pages(kind.encode())
 
 
-async def _tokens(reader: Reader, kind: str, seen: Seen) -> _Items:
-    name = kind.encode()
-    if seen is Seen.COMPACT:
-        async for items in _buckets(reader, name):
-            yield items
-    elif seen is Seen.EXPIRING:
-        offset = await reader.offset()
-        async for members in reader.pages(name, "zset"):
-            yield [(int(at) - offset, token) for token, at in members]
-    else:
-        async for members in reader.pages(name, "set"):
-            yield [(token,) for token in members]
+async def _tokens(reader: Reader, name: bytes) -> _Items:
+    async for members in reader.pages(name, "set"):
+        yield [(token,) for token in members]
+
+
+async def _times(reader: Reader, name: bytes) -> _Items:
+    offset = await reader.offset()
+    async for members in reader.pages(name, "zset"):
+        yield [(int(at) - offset, member) for member, at in members]
+
+
+async def _elements(reader: Reader, name: bytes) -> _Items:
+    async for elements in reader.elements(name):
+        yield [(each,) for each in elements]
 
 
 async def _buckets(reader: Reader, name: bytes) -> _Items:
     generation, buckets = await reader.ask("hmget", name, "generation", "buckets")
-    found: list[Any] = []
     for n in range(int(buckets) if generation else 0):
         members = await reader.ask("smembers", b"%s:%s:%d" % (name, generation, n))
-        found += ((n % _FIRST_BUCKETS, member) for member in members)
-        if len(found) >= _PART:
-            yield found
-            found = []
-    yield found
-
-
-async def _others(reader: Reader, name: bytes) -> _Items:
-    """Yield what is neither a token nor an entry."""
-    if name.decode() in HISTORY:
-        async for elements in reader.elements(name):
-            yield [(each,) for each in elements]
-        return
-    times = name.decode() in (parts.BLOCKED, parts.EARLIEST)
-    offset = await reader.offset() if times else 0
-    async for found in reader.pages(name):
-        yield [(int(at) - offset, partition) for partition, at in found] if times else found
+        yield [(n % _FIRST_BUCKETS, member) for member in members]
 
 
 async def _came_back(reader: Reader, kind: str) -> _Items:
@@ -103,44 +92,45 @@ async def _came_back(reader: Reader, kind: str) -> _Items:
 
 async def _waiting(reader: Reader) -> _Items:
     """Yield the backlog partition by partition, the oldest entries first, whatever their rank."""
-    lists = {each async for found in reader.lists() for each in found}
-    partitions = (list(group) for _, group in groupby(sorted(lists), lambda each: each.partition))
-    async for group in reader.begun(partitions):
-        async for entries in _merged(group):
+    lists = sorted({each async for found in reader.lists() for each in found})
+    heads = reader.heads(lists)
+    for _, group in groupby(lists, lambda each: each.partition):
+        some = list(group)
+        pages = [reader.elements(each.name, await anext(heads), len(some)) for each in some]
+        async for entries in _merged([_entries(*each) for each in zip(some, pages, strict=True)]):
             yield entries
 
 
-async def _merged(lists: list[tuple[Backlog, Pages]]) -> AsyncIterator[list[Entry]]:
-    if len(lists) == 1:
-        while entries := await _next(*lists[0]):
-            yield entries
-        return
-    heads = [await _next(*each) for each in lists]
+def _entries(of: Backlog, pages: Pages) -> _Items:
+    return ([records.waiting(each, of.rank, of.partition) for each in page] async for page in pages)
+
+
+async def _merged(lists: list[_Items]) -> _Items:
+    heads = [await anext(each, []) for each in lists]
     while any(heads):
         # As far as the list whose page ends first: what is read next of it may be older than the others.
         ends = min(head[-1].sequence for head in heads if head)
         older = ([e for e in head if e.sequence <= ends] for head in heads)
         yield list(merge(*older, key=lambda e: e.sequence))
-        for n, each in enumerate(lists):
-            was_read = bool(heads[n])
-            heads[n] = [e for e in heads[n] if e.sequence > ends]
-            if was_read and not heads[n]:
-                heads[n] = await _next(*each)
+        for n, head in enumerate(heads):
+            if head:
+                heads[n] = [e for e in head if e.sequence > ends] or await anext(lists[n], [])
 
 
-async def _next(of: Backlog, pages: Pages) -> list[Entry]:
-    """Return the next ones of a list; empty: it has no more."""
-    return [records.waiting(each, of.rank, of.partition) for each in await anext(pages, [])]
-
-
-def _sliced(items: list[Any]) -> Iterator[list[Any]]:
-    """Yield them in parts of the usual size."""
-    begin = size = 0
-    for at, item in enumerate(items):
-        is_entry = isinstance(item, Entry)
-        size += len(item.payload) + len(item.reason) + len(item.label) if is_entry else len(item[-1])
-        if at + 1 - begin >= _PART or size >= _PART_BYTES:
-            yield items[begin : at + 1]
-            begin, size = at + 1, 0
-    if begin < len(items):
-        yield items[begin:]
+async def _sliced(pages: _Items, kind: str) -> _Items:
+    """Yield items in parts of the usual size; of WAITING, each part has one partition."""
+    part: list[Any] = []
+    size = 0
+    async for items in pages:
+        for item in items:
+            if part and kind == WAITING and part[0].partition != item.partition:
+                yield part
+                part, size = [], 0
+            part.append(item)
+            is_entry = isinstance(item, Entry)
+            size += len(item.payload) + len(item.reason) + len(item.label) if is_entry else len(item[-1])
+            if len(part) >= _PART or size >= _PART_BYTES:
+                yield part
+                part, size = [], 0
+    if part:
+        yield part

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from redis.exceptions import ResponseError
-
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.parts import KEPT, Header
-from scrapy_dq.frontier.errors import as_unavailable, moved_to
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
+from scrapy_dq.frontier.scripts import at_node
 from scrapy_dq.frontier.wire import half_moved, refuse_other_schema
 
 _SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1, 2, 3, 4, 7, 9, 11
@@ -91,14 +90,9 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
 
 async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
     """Return the meta of a shard; in a cluster, its node is found by this."""
+    client, name = frontier.client, keys.meta(frontier.name)
     with as_unavailable():
-        for last in (False,) * 3 + (True,):
-            try:
-                return dict(await frontier.client.hgetall(keys.meta(frontier.name)))
-            except ResponseError as error:
-                if last or moved_to(error) is None:
-                    raise
-    raise AssertionError("the last try returns or raises")
+        return dict(await at_node(client, lambda: client.hgetall(name)))
 
 
 def counts_of(meta: dict[bytes, bytes]) -> list[int]:

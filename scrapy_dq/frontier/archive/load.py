@@ -1,7 +1,6 @@
 """Parts -> a new crawl, in any order, kind of seen and number of shards.
 
-An interrupted load is continued by the same parts in the same order: elements of lists are counted, and all
-else is a set.
+An interrupted load begins again: what it has stored is deleted first.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.archive import parts
@@ -24,8 +22,8 @@ from scrapy_dq.frontier.messages import apart
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen, clamped
 from scrapy_dq.frontier.records import CLAIMED, FAILED, WAITING, Entry
 
-_PART, _PART_BYTES = 500, 1_048_576
-"""Elements of lists in one call, about: there may be a million lists of one element."""
+_PART = 500
+"""Most items in one call."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,6 @@ class Target:
 class Loaded:
     """What a call has done."""
 
-    continued: bool = False
-    """An interrupted one was."""
     before: bool = False
     """The same was loaded before, completely: nothing was done."""
     entries: int = 0
@@ -61,11 +57,11 @@ async def load(
     progress: Callable[[int], object] = lambda count: None,
     whole: bool = False,
 ) -> Loaded:
-    """Store a crawl that does not exist; the next call continues one that was interrupted.
+    """Store a crawl that does not exist; the next call begins one again that was interrupted.
 
     Args:
         frontiers: of all shards that it will have, home first.
-        given: all its parts, always in the same order.
+        given: all its parts.
         priority_of: returns the priority of a payload, if the order of the old crawl knew none.
         progress: called with the number of further entries and fingerprints.
         whole: refuse to end if other entries were given than the header counts.
@@ -74,24 +70,17 @@ async def load(
         FrontierRefused: the crawl exists, is half of something else, or was rolled back meanwhile.
     """
     require_convertible(header, target.seen)
-    metas, count = [await meta_of(each) for each in frontiers], len(frontiers)
-    home = metas[HOME]
     if await is_loaded(frontiers, header.id):
         return Loaded(before=True)
-    continued = await require_none(frontiers, header.id)
-    new = NewCrawl(frontiers, home.get(b"epoch") or uuid4().hex.encode())
-    described = _meta_of_new(header, target, count)
-    if continued and any(home.get(each) != described[each] for each in (b"order", b"seen_kind")):
-        raise FrontierRefused(
-            f"crawl {frontiers[HOME].crawl!r} is half imported with another DQ_ORDER or DQ_SEEN: "
-            f"continue with those. Nothing was changed"
-        )
-    had = await new.begin(metas, described, header.sequence)
-    loading = _Loading(new, header, target, had, priority_of)
+    metas = await require_none(frontiers, header.id)
+    new = NewCrawl(frontiers)
+    await new.begin(metas, _meta_of_new(header, target, len(frontiers)), header.sequence)
+    loading = _Loading(new, header, target, len(frontiers), priority_of)
     async for part in given:
         await loading.take(part)
         if part.kind == parts.SEEN or part.kind in ENTRIES:
             progress(len(part.items))
+    await loading.take_waiting()
     if whole and loading.entries != header.entries:
         raise FrontierRefused(
             f"crawl {header.crawl!r} counts {header.entries:,} requests, and {loading.entries:,} were found: "
@@ -99,7 +88,7 @@ async def load(
             f"{frontiers[HOME].crawl!r}"
         )
     await loading.end()
-    return Loaded(continued, False, loading.entries, loading.tokens, new.doubts)
+    return Loaded(False, loading.entries, loading.tokens, new.doubts)
 
 
 async def is_loaded(frontiers: Sequence[Frontier], id_: str) -> bool:
@@ -121,16 +110,15 @@ def require_convertible(header: Header, seen: Seen) -> None:
         )
 
 
-async def require_none(frontiers: Sequence[Frontier], id_: str) -> bool:
-    """Raise FrontierRefused if the crawl exists, unless it was loaded from the export *id_*.
+async def require_none(frontiers: Sequence[Frontier], id_: str) -> list[dict[bytes, bytes]]:
+    """Raise FrontierRefused if the crawl exists, unless a load from the export *id_* was interrupted.
 
     Returns:
-        whether that was interrupted.
+        the meta of each shard.
     """
     metas, crawl = [await meta_of(each) for each in frontiers], frontiers[HOME].crawl
     home, ours = metas[HOME], id_.encode()
-    continued = home.get(b"shards", b"").startswith(b"0>")
-    if continued:
+    if home.get(b"shards", b"").startswith(b"0>"):
         if home.get(b"imported") != ours:
             raise FrontierRefused(
                 f"crawl {crawl!r} is half imported, from another export: import that to the end, or delete "
@@ -138,8 +126,8 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> bool:
             )
         if home[b"shards"] != b"0>%d" % len(frontiers):
             raise FrontierRefused(
-                f"crawl {crawl!r} is half imported with DQ_SHARDS = {home[b'shards'][2:].decode()}: continue "
-                f"with that. Nothing was changed"
+                f"crawl {crawl!r} is half imported with DQ_SHARDS = {home[b'shards'][2:].decode()}: set "
+                f"that. Nothing was changed"
             )
     for number, meta in enumerate(metas):
         if b"epoch" in meta and meta.get(b"imported") != ours:
@@ -148,7 +136,7 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> bool:
                 f"{where} {crawl!r} exists, and only a new one can be made: delete it with `scrapy dq "
                 f"clear --all`, or choose another name with DQ_CRAWL. Nothing was changed"
             )
-    return continued
+    return metas
 
 
 def _meta_of_new(header: Header, target: Target, shards: int) -> dict[bytes, bytes]:
@@ -165,26 +153,31 @@ def _meta_of_new(header: Header, target: Target, shards: int) -> dict[bytes, byt
 
 class _Loading:
     def __init__(
-        self, new: NewCrawl, header: Header, target: Target, had: Sequence[int],
-        priority_of: Callable[[bytes], int],
-    ) -> None:  # fmt: skip
+        self, new: NewCrawl, header: Header, target: Target, shards: int, priority_of: Callable[[bytes], int]
+    ) -> None:
         self._new, self._priority_of = new, priority_of
-        self._header, self._target, self._shards = header, target, len(had)
-        self._had = had
-        """By shard: how many elements of lists were stored before this call."""
-        self._sent: dict[int, int] = defaultdict(int)
-        """By shard: how many of them were there until now."""
+        self._header, self._target, self._shards = header, target, shards
         self._failed: dict[int, int] = defaultdict(int)
         """By shard: how many records of failed requests."""
         self.entries = self.tokens = 0
-        self._lists: dict[int, list[Any]] = defaultdict(list)
-        """By shard: what transitions/load.lua takes of lists that were not sent yet."""
-        self._elements: dict[int, int] = defaultdict(int)
-        self._bytes: dict[int, int] = defaultdict(int)
-        """By shard: how many elements these have, and bytes."""
+        self._waiting: list[Entry] = []
 
     async def take(self, part: Part) -> None:
-        """Store a part; elements of lists some parts later."""
+        """Store a part; what waits some parts later: each has one partition, and there may be a million."""
+        if part.kind == WAITING:
+            self._waiting += part.items
+            if len(self._waiting) < _PART:
+                return
+            part = part._replace(items=[])
+        await self.take_waiting()
+        await self._take_all(part)
+
+    async def take_waiting(self) -> None:
+        """Store what waits that was not stored yet."""
+        waiting, self._waiting = self._waiting, []
+        await self._take_all(Part(WAITING, HOME, waiting))
+
+    async def _take_all(self, part: Part) -> None:
         # A file may hold any number of items in one.
         for at in range(0, len(part.items), _PART):
             await self._take(part._replace(items=part.items[at : at + _PART]))
@@ -193,28 +186,39 @@ class _Loading:
         if part.kind in ENTRIES:
             self.entries += len(part.items)
             await self._forget_messages(part.items)
-            part = part._replace(items=[self._as_new(each) for each in part.items])
-        if part.kind == WAITING:
-            await self._take_waiting(part.items)
-            return
-        await self._send_lists()
-        if part.kind in TOKENS:
+            await self._take_entries(part.kind, [self._as_new(each) for each in part.items])
+        elif part.kind in TOKENS:
             await self._take_tokens(part)
-        elif part.kind in HISTORY:
-            await self._append(HOME, part.kind, [each for (each,) in part.items], len(part.items))
-        elif part.kind == parts.STATS:
+        elif part.kind in HISTORY or part.kind == parts.STATS:
             await self._new.store(HOME, part.kind, [field for item in part.items for field in item])
-        elif part.kind in ENTRIES:
-            for to, entries in self._by_shard(part.items).items():
-                order = self._target.order
-                stored = [field for each in entries for field in records.stored(part.kind, each, order)]
-                if part.kind == FAILED:
-                    self._failed[to] += len(entries)
-                    await self._append(to, part.kind, stored, len(entries))
-                else:
-                    await self._new.store(to, part.kind, stored)
         else:
             await self._take_limits(part)
+
+    async def _take_entries(self, kind: str, entries: Sequence[Entry]) -> None:
+        found: dict[int, list[Entry]] = defaultdict(list)
+        for each in entries:
+            # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
+            claimed = each.partition == CLAIMED  # these stay at home
+            found[HOME if claimed else shard_of(each.partition, each.entry_id, self._shards)].append(each)
+        for to, here in found.items():
+            if kind == FAILED:
+                self._failed[to] += len(here)
+            if kind == WAITING:
+                await self._new.store(to, "backlog", self._lists_of(here))
+            else:
+                await self._new.store(
+                    to, kind, [field for each in here for field in self._stored(kind, each)]
+                )
+
+    def _lists_of(self, entries: Sequence[Entry]) -> list[Any]:
+        """Return rank, partition and elements of one list after another."""
+        lists: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
+        for each in entries:
+            lists[each.rank, each.partition] += self._stored(WAITING, each)
+        return [field for (rank, partition), some in lists.items() for field in (rank, partition, some)]
+
+    def _stored(self, kind: str, entry: Entry) -> list[Any]:
+        return records.stored(kind, entry, self._target.order)
 
     async def _forget_messages(self, entries: Sequence[Entry]) -> None:
         """Acknowledge the messages of streams that *entries* were made from.
@@ -235,32 +239,9 @@ class _Loading:
         return entry if is_same else entry._replace(payload=payload, rank=rank)
 
     async def end(self) -> None:
-        await self._send_lists()
         elsewhere = sum(self._failed.values()) - self._failed[HOME]
         failed = max(self._failed[HOME], self._header.failed - elsewhere)
         await self._new.end(self._header.done, failed, self._header.gone)
-
-    async def _append(self, to: int, label: str, items: list[Any], count: int) -> None:
-        """Add *count* elements to lists, unless an interrupted call has."""
-        first = self._sent[to]
-        self._sent[to] += count
-        if self._sent[to] > self._had[to]:
-            await self._new.store(to, label, items, first)
-
-    async def _send_lists(self, *, part: bool = False) -> None:
-        """Send the lists that wait; *part*: to shards for which they make a call of the usual size."""
-        for to, count in list(self._elements.items()):
-            if not part or count >= _PART or self._bytes[to] >= _PART_BYTES:
-                del self._elements[to], self._bytes[to]
-                await self._append(to, "backlog", self._lists.pop(to), count)
-
-    def _by_shard(self, entries: Sequence[Entry]) -> dict[int, list[Entry]]:
-        found: dict[int, list[Entry]] = defaultdict(list)
-        for each in entries:
-            # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
-            claimed = each.partition == CLAIMED  # these stay at home
-            found[HOME if claimed else shard_of(each.partition, each.entry_id, self._shards)].append(each)
-        return found
 
     async def _take_limits(self, part: Part) -> None:
         """Store limits, blocks and budgets: those that are in force, where the partition lives."""
@@ -294,17 +275,6 @@ class _Loading:
         if is_whole and self._header.partition_by == "none":
             return (shard_of(b"", token, self._shards),)
         return shards_for_all_of(part.shard, self._header.shards, self._shards)
-
-    async def _take_waiting(self, entries: Sequence[Entry]) -> None:
-        for to, here in self._by_shard(entries).items():
-            lists: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
-            for each in here:
-                lists[each.rank, each.partition] += records.stored(WAITING, each, self._target.order)
-            for (rank, partition), elements in lists.items():
-                self._lists[to] += (rank, partition, elements)
-                self._bytes[to] += sum(map(len, elements))
-            self._elements[to] += len(here)
-        await self._send_lists(part=True)
 
 
 def shards_for_all_of(shard: int, before: int, after: int) -> range:

@@ -43,3 +43,9 @@ local function remove_best_band(partition)
     redis.call('HDEL', key.bands, partition)
   end
 end
+-- Returns the set in which a partition with waiting entries has its turn: rotation, or suspects, if only entries in
+-- quarantine wait; nothing: no entry waits.
+local function turns_in(partition)
+  if redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition) then return 'rotation' end
+  return first_of(key.quarantine, partition) and 'suspects'
+end

@@ -21,13 +21,7 @@ local function look_for_partitions()
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
   local resting = redis.call('ZRANGE', key.resting, 0, 0)
-  local function is_empty(partition)
-    return redis.call('HEXISTS', key.bands, partition) == 0 and not first_of(key.returned, partition)
-      and not first_of(key.quarantine, partition)
-  end
-  if resting[1] then
-    if is_empty(resting[1]) then damaged('rotation') end
-  end
+  if resting[1] and not turns_in(resting[1]) then damaged('rotation') end
   if redis.call('EXISTS', key.saturated) == 0 then
     if not resting[1] then damaged('rotation') end
     return

@@ -1,10 +1,6 @@
 -- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis, so they
 -- are recorded here and unlinked in small steps: by exchanges, and by the client that has dropped them (sweep.lua).
 -- @include state
-local function discard(generation, buckets)
-  redis.call('HSET', key.discarded, generation, buckets)
-  now_there('discarded')
-end
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_some(most)
   -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty.

@@ -47,22 +47,16 @@ local function read_delayed(member)
   return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
 end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
--- Splits a record of in-flight into its fields.
-local function read_record(record)
-  local partition, element = split(record, 10)
-  return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), flags = string.byte(record, 9),
-    partition = partition, payload = string.sub(element, 21) }
-end
 -- Returns one lease of a worker; false if it does not hold it. A move first stores the entry in its next place, and
 -- then ends the lease: a script that is stopped in between has lost nothing.
 local function read_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
-  local lease = read_record(record)
-  lease.attempts, lease.quarantined, lease.suspect = lease.flags % 128, lease.flags >= 128, lease.flags >= 128
-  lease.deferred = string.sub(lease.partition, 1, 1) == DEFERRED
-  if lease.deferred then lease.partition = string.sub(lease.partition, 2) end
-  return lease
+  local partition, element = split(record, 10)
+  local flags, deferred = string.byte(record, 9), string.sub(partition, 1, 1) == DEFERRED
+  return { place = string.sub(record, 1, 8) .. string.sub(element, 1, 8), payload = string.sub(element, 21),
+    partition = deferred and string.sub(partition, 2) or partition, deferred = deferred,
+    attempts = flags % 128, quarantined = flags >= 128, suspect = flags >= 128 }
 end
 local function end_lease(worker_id, id, lease)
   redis.call('HDEL', in_flight_key(worker_id), id)

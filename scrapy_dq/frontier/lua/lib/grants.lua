@@ -8,9 +8,6 @@ local grants
 each_call(function()
   grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} }
 end)
-local function begin_grants(worker_id, max_bytes)
-  grants.worker_id, grants.max_bytes = worker_id, max_bytes
-end
 -- An entry that was forgotten (forget.lua) and put again by a replay log is leased and settled once.
 local function uncount_repeated(in_flight)
   local held, written = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1)), {}

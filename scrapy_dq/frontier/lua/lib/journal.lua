@@ -22,5 +22,3 @@ local function note_event(kind, who, count, about)
   redis.pcall('RPUSH', key.journal, packed)
   redis.pcall('LTRIM', key.journal, -MOST_EVENTS, -1)
 end
--- Returns the bytes with which all events of this run begin.
-local function event_of_run() return string.sub(cmsgpack.pack({ state.run, 0, 0, 0, 0, 0 }), 1, -6) end

@@ -13,20 +13,14 @@ local function put_into(partition, where, score)
   end
   polite = polite or where and where ~= 'rotation'
 end
-local turn_checked
-each_call(function() turn_checked = false end)
 local function next_turn()
-  if not turn_checked then -- after a roll-back or an eviction, a lower turn would starve waiting partitions
-    local last = redis.call('ZREVRANGE', key.rotation, 0, 0, 'WITHSCORES')[2]
-    state.turn, turn_checked = math.max(tonumber(last or 0), state.turn), true
-  end
   state.turn = state.turn + 1
   return state.turn
 end
 -- Moves a partition to the right set; it may be served from *ahead* ms before its time on.
 local function classify(partition, ahead, served)
-  local ordinary = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
-  if not ordinary and not first_of(key.quarantine, partition) then return put_into(partition, nil) end
+  local where = turns_in(partition)
+  if not where then return put_into(partition, nil) end
   if is_saturated(partition) then
     if state.budget_period == 2 and is_spent(partition) then -- until the next day
       return put_into(partition, 'resting', { now_ms() + DAY_MS - wall_ms() % DAY_MS, partition })
@@ -39,7 +33,7 @@ local function classify(partition, ahead, served)
   end
   local turn = { next_turn(), partition }
   if not served then table.insert(turn, 1, 'NX') end
-  put_into(partition, ordinary and 'rotation' or 'suspects', turn)
+  put_into(partition, where, turn)
 end
 local function classify_touched(ahead)
   local names = {}

@@ -1,34 +1,30 @@
 -- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
--- Whether an error means that a user is denied a command; Redis 6.2 words it differently from 7, and both from 8 and
--- Valkey. The last one: rename-command.
 -- @include keys
-local function is_denied(text)
-  for _, words in ipairs({ 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
-    'nknown Redis command' }) do
-    if string.find(text or '', words, 1, true) then return true end
-  end
-  return false
-end
+-- What an error says if a user is denied a command; Redis 6.2 words it differently from 7, and both from 8 and Valkey.
+-- The last one: rename-command.
+local DENIED = { 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
+  'nknown Redis command' }
 -- Returns the commands of all scripts that are denied, and the error for the first one; leaves nothing behind.
 -- *kind*: of the start keys (claim.lua); only a crawl that is fed by streams needs their commands.
 local function refused_commands(kind)
   local scratch, refused, words = worker_key('rights'), {}, ''
   local function try(...)
     local reply = redis.pcall(...)
-    local denied = type(reply) == 'table' and is_denied(reply.err)
-    if denied then
-      if not refused[1] then words = reply.err end
-      refused[#refused + 1] = (...)
+    for _, denied in ipairs(DENIED) do
+      if type(reply) == 'table' and string.find(reply.err or '', denied, 1, true) then
+        if not refused[1] then words = reply.err end
+        refused[#refused + 1] = (...)
+        return false
+      end
     end
-    return not denied
+    return true
   end
   -- On a key that does not exist; commands that write fail with another error, or change nothing.
   try('TIME')
-  for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'SCARD', 'SMEMBERS', 'SRANDMEMBER',
-    'TYPE', 'ZCARD' }) do try(command, scratch) end
-  for _, command in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'LPOS', 'SISMEMBER', 'ZMSCORE', 'ZREM', 'ZSCORE' }) do
-    try(command, scratch, '')
-  end
+  for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'LPOP', 'SCARD', 'SMEMBERS',
+    'SRANDMEMBER', 'TYPE', 'ZCARD' }) do try(command, scratch) end
+  for _, command in ipairs({ 'HDEL', 'HEXISTS', 'HGET', 'HMGET', 'LPOS', 'SISMEMBER', 'SREM', 'ZMSCORE', 'ZREM',
+    'ZSCORE' }) do try(command, scratch, '') end
   for _, command in ipairs({ 'HRANDFIELD', 'HSCAN', 'LINDEX' }) do try(command, scratch, 0) end
   for _, command in ipairs({ 'LRANGE', 'LREM', 'LSET', 'LTRIM', 'ZRANGE', 'ZREVRANGE' }) do
     try(command, scratch, 0, 0)
@@ -38,24 +34,16 @@ local function refused_commands(kind)
   try('HSET', scratch, '', '', 'of these the number is even')
   if kind == 'stream' then
     try('XACK', scratch, '', '0-1')
-    try('XCLAIM', scratch, '', '', 0, '0-1')
+    try('XAUTOCLAIM', scratch, '', '', 0, '0-0')
     try('XGROUP', 'CREATE', scratch, '', '0')
-    try('XPENDING', scratch, '')
     try('XREADGROUP', 'GROUP', '', '', 'STREAMS', scratch, '>')
   end
   try('ZADD', scratch, 'XX', 0, '')
   try('ZUNIONSTORE', scratch, 1, scratch)
   -- These write with any arguments.
-  try('UNLINK', scratch)
-  if try('SREM', scratch, '') then
-    try('SADD', scratch, '')
-    redis.pcall('SREM', scratch, '')
-  end
-  if try('LPOP', scratch) then
-    for _, command in ipairs({ 'LPUSH', 'RPUSH' }) do
-      try(command, scratch, '')
-      redis.pcall('LPOP', scratch)
-    end
+  for _, command in ipairs(try('UNLINK', scratch) and { 'SADD', 'LPUSH', 'RPUSH' } or {}) do
+    try(command, scratch, '')
+    redis.pcall('UNLINK', scratch)
   end
   redis.pcall('UNLINK', scratch)
   return refused, words

@@ -6,11 +6,10 @@
 -- began: exchanges, their ms, errors, ms without Redis.
 -- `meta.sampled`: when the last sample was taken (ms), how many were, these sums, when the last outage was noted (ms).
 -- @include journal
-local EVERY_MS, MOST_DROPPED = 9500, 100
+local EVERY_MS = 9500
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
--- How many are kept, and of how many bytes: all that a crawl keeps takes less than 256 KiB, whatever it counts.
-local LISTS = { samples = { 1080, 50000 }, minutes = { 2880, 145000 } }
-local OVERHEAD = 3 -- bytes of a list element, without its value
+-- How many are kept: all that a crawl of millions keeps takes less than 256 KiB.
+local MOST = { samples = 1080, minutes = 2880 }
 local function sampled()
   local found = { string.match(redis.call('HGET', key.meta, 'sampled') or '', SAMPLED) }
   for i = 1, 7 do found[i] = tonumber(found[i] or 0) end
@@ -32,17 +31,8 @@ local function pack_numbers(...)
   return table.concat(packed)
 end
 local function add_sample(name, packed)
-  local most, bytes = unpack(LISTS[name])
   redis.pcall('RPUSH', key[name], packed)
-  redis.pcall('LTRIM', key[name], -math.min(most, math.floor(bytes / (#packed + OVERHEAD))), -1)
-end
--- Removes what earlier runs have left, once this one is a day old; some at a time. All of this run begin with *ours*.
-local function drop_earlier(name, ours)
-  for _ = 1, MOST_DROPPED do
-    local head = redis.pcall('LINDEX', key[name], 0)
-    if type(head) ~= 'string' or string.sub(head, 1, #ours) == ours then return end
-    redis.pcall('LPOP', key[name])
-  end
+  redis.pcall('LTRIM', key[name], -MOST[name], -1)
 end
 -- Takes a sample if the last one is old enough, and changes *found* (as `sampled` returns it). *last*: the last worker
 -- leaves, and with it the curves end.
@@ -59,7 +49,4 @@ local function sample(found, last)
   local packed = pack_numbers(state.run, math.floor(at / 1000), math.floor(at % 1000 / 10), unpack(counts))
   add_sample('samples', packed)
   if last or found[2] % 6 == 1 then add_sample('minutes', packed) end
-  if at - tonumber(redis.call('HGET', key.meta, 'began') or 0) < DAY_MS then return end
-  for _, name in ipairs({ 'samples', 'minutes' }) do drop_earlier(name, pack_numbers(state.run)) end
-  drop_earlier('journal', event_of_run())
 end

@@ -5,16 +5,13 @@
 -- empty name: no start() (a program, a command); '?': a worker whose record is gone.
 -- @include state
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
-local MOST_STORED = 256 * 1024 -- bytes: many starts with long arguments would make each script slow that reads all
 local function stored_starts()
   local stored = redis.call('HGET', key.meta, 'starts')
   return stored and cmsgpack.unpack(stored) or {}
 end
--- Returns whether there was room for them.
 local function save_starts(starts)
   if next(starts) == nil then return redis.call('HDEL', key.meta, 'starts') end
-  local packed = cmsgpack.pack(starts)
-  return #packed <= MOST_STORED and redis.call('HSET', key.meta, 'starts', packed)
+  redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
 -- If a worker's seeding level falls, everything that its start() yields is stored: this completes any interrupted
@@ -31,8 +28,6 @@ local function start_done(worker_id, level, was_level)
   -- A start() that is not shared, or has to run again, is completed only by one that has started later.
   local later = type(was) == 'table' and (is_own(name) or was[3])
   if not later or joined > was[1] then starts[name] = 'done' end
-  if save_starts(starts) then return end
-  starts[name] = nil -- an equal one that is interrupted later has to run again
   save_starts(starts)
 end
 local function note_broken(name, worker_id, again)
@@ -40,10 +35,8 @@ local function note_broken(name, worker_id, again)
   if starts[name] == 'done' and not is_own(name) and not again then return '' end
   local was = type(starts[name]) == 'table' and starts[name] or {}
   starts[name] = { next_event(), worker_id, again or was[3] or false, was[4] or was[2] ~= nil and was[2] ~= worker_id }
-  if save_starts(starts) then return name end
-  starts[name], starts[UNKNOWN] = nil, starts[name]
-  if not save_starts(starts) then save_starts({ [UNKNOWN] = starts[UNKNOWN] }) end
-  return UNKNOWN
+  save_starts(starts)
+  return name
 end
 -- A worker is dead, or leaves; returns the name of its start() if that is incomplete now, else ''.
 local function start_broken(worker_id)

@@ -5,9 +5,9 @@
 -- rolled back), another consumer reads the message again.
 local read_stream
 do
-  -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many
-  -- an exchange looks at, and how many it takes of these, at most.
-  local IDLE_MS, PAUSE_MS, LOOKS, MOST = 60000, 10000, 100, 8
+  -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many an
+  -- exchange looks at, at most.
+  local IDLE_MS, PAUSE_MS, LOOKS = 60000, 10000, 8
   -- What a spider gets of a message: the value of its only field, or JSON of all, in which `meta` is JSON already. That
   -- is only checked: decoded and encoded, it would have numbers of 14 digits, and {} for [].
   local function data_of(fields)
@@ -19,47 +19,21 @@ do
     end
     return head .. string.sub(cjson.encode(all), 2)
   end
-  -- Those that nobody works on. What is in progress stays pending for as long as that takes: it is passed over, and the
-  -- next look begins behind it. `meta` has when the last look was, and where the next one begins (nothing: anew).
-  local function abandoned(name)
+  -- Returns pending messages that were idle. What is in progress stays pending for as long as that takes: it is passed
+  -- over later. `meta` has when the last look was, and where the next one begins (nothing: anew).
+  local function idle_messages(name)
     local note, now = 'stream ' .. name, wall_ms()
     local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
     from = from or ''
     if from == '' and math.abs(now - (tonumber(looked) or 0)) < PAUSE_MS then return {} end
-    local pending = redis.pcall('XPENDING', name, group_of(), from == '' and '-' or from, '+', LOOKS)
-    if pending.err then pending = {} end -- there is no group yet
-    local fields, ids = {}, {}
-    for i, each in ipairs(pending) do fields[i] = name .. '\0' .. each[1] end
-    local counted = fields[1] and redis.call('HMGET', key.messages, unpack(fields))
-    from = #pending == LOOKS and '(' .. pending[LOOKS][1] or ''
-    for i, each in ipairs(pending) do
-      if not counted[i] and each[3] >= IDLE_MS then ids[#ids + 1] = each[1] end
-      if #ids == MOST then
-        from = '(' .. each[1]
-        break
-      end
-    end
-    redis.call('HSET', key.meta, note, string.format('%.0f ', now) .. from)
-    if not ids[1] then return {} end
-    local claimed = redis.pcall('XCLAIM', name, group_of(), 'crawl', IDLE_MS, unpack(ids))
-    return claimed.err and {} or claimed
+    local reply = redis.pcall('XAUTOCLAIM', name, group_of(), 'crawl', IDLE_MS, from == '' and '0-0' or from,
+      'COUNT', LOOKS)
+    if reply.err then reply = { '0-0', {} } end -- there is no group yet
+    redis.call('HSET', key.meta, note, string.format('%.0f ', now) .. (reply[1] == '0-0' and '' or reply[1]))
+    return reply[2]
   end
-  -- Returns payloads, each marked as of its message: of some that were abandoned, or of the next one; or an error.
-  -- *looks*: whether those that were abandoned are looked for, once in an exchange.
-  read_stream = function(name, mark, looks)
-    local messages, payloads = looks and abandoned(name) or {}, {}
-    local function read()
-      return redis.pcall('XREADGROUP', 'GROUP', group_of(), 'crawl', 'COUNT', 1, 'STREAMS', name, '>')
-    end
-    local reply = messages[1] == nil and read()
-    if type(reply) == 'table' and reply.err and string.find(reply.err, 'NOGROUP', 1, true) then
-      if redis.call('EXISTS', name) == 0 then return {} end
-      local made = redis.pcall('XGROUP', 'CREATE', name, group_of(), '0')
-      if made.err then return made end
-      reply = read()
-    end
-    if type(reply) == 'table' and reply.err then return reply end
-    messages = reply and reply[1] and reply[1][2] or messages
+  local function payloads_of(messages, name, mark)
+    local payloads = {}
     for _, message in ipairs(messages) do
       -- No fields: it was deleted meanwhile. One that is counted is in progress here.
       local field = message and message[2] and name .. '\0' .. message[1]
@@ -68,6 +42,23 @@ do
       end
     end
     return payloads
+  end
+  -- Returns payloads, each marked as of its message: of some that were abandoned, or of the next one; or an error.
+  -- *looks*: whether those that were abandoned are looked for, once in an exchange.
+  read_stream = function(name, mark, looks)
+    local abandoned = looks and payloads_of(idle_messages(name), name, mark) or {}
+    if abandoned[1] then return abandoned end
+    local function read()
+      return redis.pcall('XREADGROUP', 'GROUP', group_of(), 'crawl', 'COUNT', 1, 'STREAMS', name, '>')
+    end
+    local reply = read()
+    if reply and reply.err and string.find(reply.err, 'NOGROUP', 1, true) then
+      if redis.call('EXISTS', name) == 0 then return {} end
+      local made = redis.pcall('XGROUP', 'CREATE', name, group_of(), '0')
+      reply = made.err and made or read()
+    end
+    if not reply or reply.err then return reply or {} end
+    return payloads_of(reply[1][2], name, mark)
   end
 end
 -- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each becomes an entry; if it is

@@ -44,32 +44,36 @@ local function read_moves(packed)
   end
   return puts, positions, endings
 end
+-- Ends a lease whose work is over, and counts it as *counted* (done, failed, or nothing).
+local function end_work(worker_id, id, lease, counted, never_sent)
+  end_lease(worker_id, id, lease)
+  if counted then
+    state[counted] = state[counted] + 1
+    count_spent(lease.partition, never_sent)
+  end
+  declined.forget({ id })
+  count_message(lease.payload, -1)
+end
 -- release: in-flight -> its exact place in the backlog, no attempt charged; an entry that some worker has declined
 -- -> declined, so that this worker does not get it again.
--- ARGS     worker_id, id
--- RETURNS  true | false (not held)
+-- ARGS     worker_id, id, lease (as read_lease() returns it)
+-- RETURNS  nothing
 -- COST     O(log returned)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
-local function release(worker_id, id)
-  local lease = read_lease(worker_id, id)
-  if not lease then return false end
+local function release(worker_id, id, lease)
   if declined.of(id) then declined.wait(id, lease)
   else come_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
   end_lease(worker_id, id, lease)
-  return true
 end
 -- decline: in-flight -> declined. The code of this worker cannot serve the entry; the others are offered it.
--- ARGS     worker_id, id, reason, fingerprint (of the request; empty: none)
--- RETURNS  true | false (not held)
+-- ARGS     worker_id, id, lease, reason, fingerprint (of the request; empty: none)
+-- RETURNS  nothing
 -- COST     O(log declined + workers that have declined it)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
-local function decline(worker_id, id, reason, fingerprint)
-  local lease = read_lease(worker_id, id)
-  if not lease then return false end
+local function decline(worker_id, id, lease, reason, fingerprint)
   declined.note(worker_id, id, reason, fingerprint)
   declined.wait(id, lease)
   end_lease(worker_id, id, lease)
-  return true
 end
 -- ack: in-flight -> gone. Only the worker that holds the lease may ack; ids that it does not hold (reclaimed, or acked
 -- before) are ignored.
@@ -81,18 +85,10 @@ local function ack(worker_id, ids, never_sent)
   if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
     for _, id in ipairs(ids) do
       local lease = read_lease(worker_id, id)
-      if lease then end_lease(worker_id, id, lease) end
       -- A claimed start payload is not counted: the requests made from it are.
-      if lease and lease.partition ~= CLAIMED then
-        state.done = state.done + 1
-        count_spent(lease.partition, never_sent)
-      end
-      if lease then
-        count_message(lease.payload, -1)
-        declined.forget({ id })
-      end
+      if lease then end_work(worker_id, id, lease, lease.partition ~= CLAIMED and 'done', never_sent) end
     end
-  elseif #ids > 0 then
+  else
     -- No count depends on their contents, so they need not be read.
     local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
     state.in_flight, state.done = state.in_flight - acked, state.done + acked
@@ -100,67 +96,42 @@ local function ack(worker_id, ids, never_sent)
   end
 end
 -- bury: in-flight -> dead letter, kept with its reason for inspection.
--- ARGS     worker_id, id, reason
--- RETURNS  true | false (not held)
+-- ARGS     worker_id, id, lease, reason
+-- RETURNS  nothing
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
-local function bury_lease(worker_id, id, lease, reason)
+local function bury(worker_id, id, lease, reason)
   now_there('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
     reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))
-  end_lease(worker_id, id, lease)
-  declined.forget({ id })
-  count_message(lease.payload, -1)
-end
-local function bury(worker_id, id, reason)
-  local lease = read_lease(worker_id, id)
-  if not lease then return false end
-  bury_lease(worker_id, id, lease, reason)
-  return true
+  end_work(worker_id, id, lease)
 end
 -- fail: in-flight -> failed. It is counted, and a copy is kept among the newest failed requests.
--- ARGS     worker_id, id, reason, label, never_sent (see above), keep
--- RETURNS  true | false (not held)
+-- ARGS     worker_id, id, lease, ending (as read_moves() returns it: reason, label, never_sent), keep
+-- RETURNS  nothing
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
-local function fail(worker_id, id, reason, label, never_sent, keep)
-  local lease = read_lease(worker_id, id)
-  if not lease then return false end
-  if keep > 0 then
-    redis.call('LPUSH', key.failed, cmsgpack.pack({
-      id, label, reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
-      lease.partition,
-    }))
-  end
-  end_lease(worker_id, id, lease)
-  declined.forget({ id })
-  state.failed = state.failed + 1
-  count_spent(lease.partition, never_sent)
-  count_message(lease.payload, -1)
-  if keep > 0 then redis.call('LTRIM', key.failed, 0, keep - 1) end
-  return true
+local function fail(worker_id, id, lease, ending, keep)
+  redis.call('LPUSH', key.failed, cmsgpack.pack({
+    id, ending.label, ending.reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload,
+    lease.partition,
+  }))
+  end_work(worker_id, id, lease, 'failed', ending.never_sent)
+  redis.call('LTRIM', key.failed, 0, keep - 1)
 end
 -- again: in-flight -> delayed, under the next id: the work is done, and is to be done again. In one step, so that the
 -- crawl never has two entries of a page, nor none, whatever is killed or rolled back.
--- ARGS     worker_id, ending (as read_moves() returns it: id, next_id, payload, rank, wait_ms, never_sent)
--- RETURNS  true | false (not held)
+-- ARGS     worker_id, id, lease, ending (as read_moves() returns it: next_id, payload, rank, wait_ms, never_sent)
+-- RETURNS  nothing
 -- COST     O(log delayed)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
-local function again(worker_id, ending)
-  local lease = read_lease(worker_id, ending.id)
-  if not lease then return false end
+local function again(worker_id, id, lease, ending)
   local member = ending.next_id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
-  local added = redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
-  state.delayed = state.delayed + added
-  end_lease(worker_id, ending.id, lease)
-  declined.forget({ ending.id })
-  state.done = state.done + 1
-  state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
-  count_spent(lease.partition, ending.never_sent)
-  count_message(lease.payload, -1)
+  state.delayed = state.delayed + redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
   now_there('delayed')
-  return true
+  end_work(worker_id, id, lease, 'done', ending.never_sent)
+  state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
 end
 -- defer: in-flight -> in-flight, done: the end of its lease waits for its puts in other shards (deferred_ends.py).
 -- It counts against no limit any more but the budget, and if its worker dies, it is not a suspect.
@@ -198,14 +169,14 @@ local function settle(worker_id, endings, keep_failed)
   if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
   for _, ending in ipairs(endings) do
     local kind = ending.kind
+    local id, lease = ending.id, ending.id and read_lease(worker_id, ending.id)
     if kind == KIND.ACK then ack(worker_id, ending.ids, ending.never_sent)
-    elseif kind == KIND.RELEASE then release(worker_id, ending.id)
-    elseif kind == KIND.DECLINE then decline(worker_id, ending.id, ending.reason, ending.label)
-    elseif kind == KIND.BURY then bury(worker_id, ending.id, ending.reason)
     elseif kind == KIND.DEFER then defer(worker_id, ending.ids)
-    elseif kind == KIND.AGAIN then again(worker_id, ending)
-    elseif kind == KIND.FAIL then
-      fail(worker_id, ending.id, ending.reason, ending.label, ending.never_sent, keep_failed)
-    end
+    elseif not lease then -- It was reclaimed, or has ended before.
+    elseif kind == KIND.RELEASE then release(worker_id, id, lease)
+    elseif kind == KIND.DECLINE then decline(worker_id, id, lease, ending.reason, ending.label)
+    elseif kind == KIND.BURY then bury(worker_id, id, lease, ending.reason)
+    elseif kind == KIND.AGAIN then again(worker_id, id, lease, ending)
+    else fail(worker_id, id, lease, ending, keep_failed) end
   end
 end

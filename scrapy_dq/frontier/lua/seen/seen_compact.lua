@@ -39,18 +39,7 @@ function KINDS.compact()
     end
     return moving
   end
-  -- Returns a name that no buckets ever had: buckets of a directory that is gone must not be used as new ones.
-  local function new_generation()
-    local time, digits = redis.call('TIME'), {}
-    local rest = time[1] * 1000000 + time[2]
-    while rest > 0 do
-      local digit = rest % 36
-      digits[#digits + 1] = string.sub('0123456789abcdefghijklmnopqrstuvwxyz', digit + 1, digit + 1)
-      rest = (rest - digit) / 36
-    end
-    return table.concat(digits)
-  end
-  local LOAD, MOST_SPLITS, PART = 200, 6, 1000 -- 1,000 puts of an exchange need 5 splits
+  local LOAD, MOST_SPLITS = 200, 6 -- 1,000 puts of an exchange need 5 splits
   local kind = {}
   local generation, buckets, rounds, count -- once they were read; generation is false: there is none
   local changed = false
@@ -65,7 +54,8 @@ function KINDS.compact()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
   end
   local function begin()
-    generation, count, buckets = new_generation(), 0, FIRST
+    -- A name that no buckets ever had: those of a directory that is gone must not be used as new ones.
+    generation, count, buckets = string.format('%.0f', wall_us()), 0, FIRST
     rounds = rounds_of(buckets)
     save() -- at once: buckets without a directory could never be found again
   end
@@ -73,15 +63,11 @@ function KINDS.compact()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
     local moving = to_the_last(redis.call('SMEMBERS', whole), buckets, rounds)
     -- Add first, then remove: if the script is stopped, each member is where it is looked up, at worst in both.
-    for i = 1, #moving, PART do
-      redis.call('SADD', last, unpack(moving, i, math.min(i + PART - 1, #moving)))
-    end
+    if moving[1] then redis.call('SADD', last, unpack(moving)) end
     buckets = buckets + 1
     rounds = rounds_of(buckets)
     save()
-    for i = 1, #moving, PART do
-      redis.call('SREM', whole, unpack(moving, i, math.min(i + PART - 1, #moving)))
-    end
+    if moving[1] then redis.call('SREM', whole, unpack(moving)) end
   end
   local function change(command, by, n, member)
     local done = redis.call(command, bucket_key(generation, n), member)
@@ -120,7 +106,10 @@ function KINDS.compact()
     changed = false
   end
   function kind.drop()
-    if look() then discard(generation, buckets) end
+    if look() then
+      redis.call('HSET', key.discarded, generation, buckets)
+      now_there('discarded')
+    end
     generation = nil -- read it again after key.seen is gone
   end
   return kind

@@ -8,11 +8,12 @@
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: repeating the audit finds what is left to repair
 -- @include base partition limits starts journal
+local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
 -- Counts the entries in lists, `returned`, `quarantine` and `declined`; adds their partitions to *found*. It also
--- removes bands without a list: they would keep a run open. *looks*: writes nothing.
-local function recount_waiting(found, looks)
+-- removes bands without a list: they would keep a run open.
+local function recount_waiting(found)
   local waiting = 0
   local function is_empty(partition, band)
     local size = redis.call('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
@@ -25,14 +26,14 @@ local function recount_waiting(found, looks)
     local partition, band = split(member, 1)
     -- The same as the best one: a script was stopped while it became the best one.
     if band == best_of[partition] or is_empty(partition, band) then
-      if not looks then redis.call('ZREM', key.more_bands, member) end
+      if repair then redis.call('ZREM', key.more_bands, member) end
     elseif not best_of[partition] then
       best_of[partition] = band -- the best one is gone, and this is the next
-      if not looks then remove_best_band(partition) end
+      if repair then remove_best_band(partition) end
     end
   end
   for i = 1, #best, 2 do
-    if is_empty(best[i], best[i + 1]) and not looks then remove_best_band(best[i]) end
+    if is_empty(best[i], best[i + 1]) and repair then remove_best_band(best[i]) end
   end
   for _, set in ipairs({ key.returned, key.quarantine }) do
     waiting = waiting + redis.call('ZCARD', set)
@@ -57,6 +58,7 @@ local function recount_in_flight()
       of[partition], held[leases[i]] = (of[partition] or 0) + 1, true
     end
   end
+  if not repair then return in_flight end
   redis.call('UNLINK', key.busy)
   for partition, count in pairs(of) do redis.call('HSET', key.busy, partition, count) end
   local unsent = state.limited and redis.call('HGETALL', key.unsent) or {}
@@ -65,20 +67,6 @@ local function recount_in_flight()
   end
   return in_flight
 end
-local function recount()
-  local found = {}
-  state.waiting, state.in_flight = recount_waiting(found), recount_in_flight()
-  state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
-  free(key.saturated) -- each is checked at its turn
-  for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
-    touched[partition] = touched[partition] or not found[partition] or nil -- nothing of it waits
-  end
-  for partition in pairs(found) do
-    if not redis.call('ZSCORE', key.rotation, partition) then touched[partition] = true end
-  end
-  classify_touched(0)
-end
-local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
 local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
 load_sizes()
 local answer = stale(epoch, run)
@@ -122,17 +110,14 @@ end
 local gone, seen_gone = 0, 0
 if last then
   local counted, found = state.waiting + state.in_flight + state.delayed, {}
+  state.waiting, state.in_flight = recount_waiting(found), recount_in_flight()
+  state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
+  for partition in pairs(found) do look_at(partition) end
   if repair then
-    recount_waiting(found)
-    for partition in pairs(found) do look_at(partition) end
-    recount()
-  else
-    state.waiting, state.in_flight = recount_waiting(found, true), 0
-    for partition in pairs(found) do look_at(partition) end
-    for _, id in ipairs(redis.call('SMEMBERS', key.members)) do
-      state.in_flight = state.in_flight + leases_of(id)
+    free(key.saturated) -- each is checked at its turn
+    for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
+      touched[partition] = touched[partition] or not found[partition] or nil -- nothing of it waits
     end
-    state.delayed = redis.call('ZCARD', key.delayed)
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
   if state.torn and state.torn ~= '0' then gone = 0 end -- a stopped script could not store its counts (stopped.lua)

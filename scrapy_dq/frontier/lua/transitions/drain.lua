@@ -22,14 +22,11 @@ for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) d
   local lease = read_lease(worker_id, id)
   if lease and lease.quarantined then lease.attempts = lease.attempts + 1 end
   if lease and lease.attempts >= max_attempts then
-    bury_lease(worker_id, id, lease,
-      'its worker died ' .. lease.attempts .. ' times while it was the suspect')
+    bury(worker_id, id, lease, 'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
   elseif lease then
     lease.quarantined = not lease.deferred
-    if declined.of(id) then declined.wait(id, lease)
-    else come_back(lease.deferred and 'returned' or 'quarantine', id, lease) end
-    end_lease(worker_id, id, lease)
+    release(worker_id, id, lease)
     moved = moved + 1
   end
 end

@@ -48,6 +48,4 @@ end
 classify(partition, 0)
 save_state()
 if dropped > 0 then note_event('drop', by, dropped, partition) end
-local left = redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition)
-  or first_of(key.quarantine, partition)
-return { 'OK', dropped, left and 1 or 0 }
+return { 'OK', dropped, turns_in(partition) and 1 or 0 }

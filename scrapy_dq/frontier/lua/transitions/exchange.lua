@@ -62,7 +62,7 @@ holds_suspect = holds_suspect or no_suspects
 if forgotten then forget(forgotten) end
 tidy(ahead, max_bytes)
 tidy_seen()
-begin_grants(worker_id, max_bytes)
+grants.worker_id, grants.max_bytes = worker_id, max_bytes
 if state.hold ~= '' then want, claims = 0, false end
 if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
 -- Check the keys, too: the counts may have been overwritten.

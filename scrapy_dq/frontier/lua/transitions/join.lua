@@ -13,7 +13,6 @@
 --          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see join.lua)
 --          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected
---          | TOO_MANY, key, members: nothing was changed
 -- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- @include base journal described rights stopped
@@ -71,14 +70,11 @@ local function replace_limits(packed, worker_id)
   note_event('limits', worker_id, 1, about[1] and table.concat(about, ', ') or 'of single partitions')
   return were
 end
-local MOST_MEMBERS = 10000
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
 local refused, words_of_redis = refused_commands(ARGV[8])
 if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
 load_sizes()
--- Many scripts read all members: a million would block Redis for seconds.
-if there.members > MOST_MEMBERS then return { 'TOO_MANY', key.members, there.members } end
 local apart = follow_home(new_epoch, of_run, exist, replaces)
 if apart then return { apart, apart == 'LATER' and state.run or state.epoch or '' } end
 local over = is_over(of_run)

@@ -18,7 +18,7 @@ local broken = began and start_broken(worker_id) or ''
 local starts = fields_of(worker_id, 'starts')[1] or ''
 local ids = redis.call('HKEYS', in_flight_key(worker_id))
 if ids[1] then write_first() end
-for _, id in ipairs(ids) do release(worker_id, id) end
+for _, id in ipairs(ids) do release(worker_id, id, read_lease(worker_id, id)) end
 remove_member(worker_id)
 classify_touched(0)
 save_partitions()

@@ -21,10 +21,8 @@ end
 for _, id in ipairs(worker_ids) do
   if not is_member(id) then unlink(worker_key(id), in_flight_key(id)) end
 end
-local used = {}
 local generation = redis.pcall('HGET', key.seen, 'generation')
-if type(generation) == 'string' then used[generation] = true end
 for i = 1, #buckets, 2 do
-  if not used[buckets[i]] then unlink(bucket_key(buckets[i], buckets[i + 1])) end
+  if buckets[i] ~= generation then unlink(bucket_key(buckets[i], buckets[i + 1])) end
 end
 return { 'OK', unlinked }

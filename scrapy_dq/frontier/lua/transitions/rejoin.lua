@@ -67,7 +67,7 @@ if old.fenced == '0' then
       if string.byte(leases[i + 1], 9) >= 128 then suspect = leases[i] end
       owned[#owned + 1] = leases[i]
     else
-      release(old_id, leases[i])
+      release(old_id, leases[i], read_lease(old_id, leases[i]))
     end
   end
   -- Only now: if this script is stopped earlier, the repeat has to do everything.

@@ -6,7 +6,7 @@
 -- CRASH    nothing to do
 -- Entries in `returned` and `quarantine` are not counted: they are few.
 -- @include entry
-local MOST_LISTS, MOST_LISTS_IN_ALL = 50, 10000 -- of one partition; of all partitions in one call
+local MOST_LISTS = 50 -- of one partition
 local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load_state()
 local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
@@ -30,22 +30,8 @@ end
 local function entries_of(partition, band)
   return redis.call('LLEN', backlog_key(rank_text(unpack_rank(band)), partition))
 end
--- Reads a stored value for each name, 1,000 names per call.
-local function of_each(stored)
-  local said = {}
-  for from = 1, #names, 1000 do
-    local some = stored(unpack(names, from, math.min(from + 999, #names)))
-    for i = 1, #some do said[from + i - 1] = some[i] end
-  end
-  return said
-end
-local own, blocked_until = {}, {}
-if redis.call('EXISTS', key.limits) == 1 then
-  own = of_each(function(...) return redis.call('HMGET', key.limits, ...) end)
-end
-if redis.call('EXISTS', key.blocked) == 1 then
-  blocked_until = of_each(function(...) return redis.call('ZMSCORE', key.blocked, ...) end)
-end
+local own = names[1] and redis.call('HMGET', key.limits, unpack(names))
+local blocked_until = names[1] and redis.call('ZMSCORE', key.blocked, unpack(names))
 local ENTRIES, TAKES = 2, 6
 local largest, slowest, told, flat = {}, {}, {}, {}
 local function rank_among(best, by, candidate)
@@ -55,15 +41,13 @@ local function rank_among(best, by, candidate)
   table.insert(best, place, candidate)
   best[top + 1] = nil
 end
-local most_lists = math.max(1, math.min(MOST_LISTS, math.floor(MOST_LISTS_IN_ALL / math.max(1, #names))))
 for i, partition in ipairs(names) do
   local entries = entries_of(partition, bands[partition])
   if several then
     local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
-      'LIMIT', 0, most_lists - 1)
+      'LIMIT', 0, MOST_LISTS - 1)
     for _, member in ipairs(others) do
-      local band = string.sub(member, #partition + 2)
-      entries = entries + entries_of(partition, band)
+      entries = entries + entries_of(partition, string.sub(member, #partition + 2))
     end
   end
   local delay, concurrency = parse_limits(own[i])

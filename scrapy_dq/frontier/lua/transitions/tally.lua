@@ -5,28 +5,7 @@
 -- COST     O(deltas)
 -- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once;
 --          worker dead: what it has not reported is not counted; stopped by an error: nor is the rest of this report
--- @include base rights
--- sums: the stats of all workers, added up.
--- Adds *deltas* (flat: kind, stat, decimal number).
-local function add_up(deltas)
-  for i = 1, #deltas, 3 do
-    local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
-    if kind == 'sum' then
-      -- A stored value that is not a number, or a sum that is too large, leaves it unchanged: only this stat is wrong.
-      local sum = redis.pcall('HINCRBY', key.stats, field, delta)
-      if type(sum) == 'table' and not is_denied(sum.err) then
-        sum = redis.pcall('HINCRBYFLOAT', key.stats, field, delta)
-      end
-      if type(sum) == 'table' and is_denied(sum.err) then error(sum.err, 0) end
-    else
-      local stored = redis.call('HGET', key.stats, field)
-      local old, new = tonumber(stored), tonumber(delta)
-      if not stored or (old and ((kind == 'max' and new > old) or (kind == 'min' and new < old))) then
-        redis.call('HSET', key.stats, field, delta)
-      end
-    end
-  end
-end
+-- @include base
 local source, number = ARGV[1], tonumber(ARGV[4])
 load_sizes()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
@@ -34,5 +13,19 @@ if answer then return { answer } end
 local told = 'told:' .. source
 if (tonumber(redis.call('HGET', key.stats, told) or 0) or 0) >= number then return { 'OK', 0 } end
 redis.call('HSET', key.stats, told, number)
-add_up(cmsgpack.unpack(ARGV[5]))
+local deltas = cmsgpack.unpack(ARGV[5])
+for i = 1, #deltas, 3 do
+  local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
+  if kind == 'sum' then
+    -- A stored value that is not a number, or a sum that is too large, leaves it unchanged: only this stat is wrong.
+    local sum = redis.pcall('HINCRBY', key.stats, field, delta)
+    if type(sum) == 'table' then redis.pcall('HINCRBYFLOAT', key.stats, field, delta) end
+  else
+    local stored = redis.call('HGET', key.stats, field)
+    local old, new = tonumber(stored), tonumber(delta)
+    if not stored or (old and ((kind == 'max' and new > old) or (kind == 'min' and new < old))) then
+      redis.call('HSET', key.stats, field, delta)
+    end
+  end
+end
 return { 'OK', 1 }
