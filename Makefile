@@ -66,7 +66,7 @@ screenshots: $(INSTALLED_BROWSER)
 
 # Pages never parsed, beside scrapy-redis, JOBDIR and Crawlee. ARGS="--help" tells how to run a part of it.
 compare-faults: $(INSTALLED_COMPARE)
-	cd tests && ../$(RUN) -m faults.compare $(ARGS)
+	PYTHONPATH=tests $(RUN) -m benchmarks.compare_faults $(ARGS)
 
 # Which lines no test runs, worker processes included; twice as long as `make test`.
 coverage: $(INSTALLED_COVERAGE)

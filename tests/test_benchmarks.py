@@ -1,4 +1,4 @@
-"""`make bench`: what it makes of samples, and that a crawl which is not whole gives none."""
+"""`make bench`: what it makes of samples, that a crawl which is not whole gives none, and what it drives."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scrapy_dq.frontier import peek
+from support.redis_server import RedisServer
+
 ROOT = Path(__file__).parents[1]
 
 RAN_ON = {
@@ -17,7 +22,7 @@ RAN_ON = {
 }  # fmt: skip
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run Python in the root, where `benchmarks` is: it is no part of what is installed."""
     return subprocess.run(
         [sys.executable, *words],
@@ -25,7 +30,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
 
@@ -124,3 +129,36 @@ for name, reason, paths in [
         "double: of 5000 pages 0 were never crawled, 1 twice; closed with ['finished']",
         "ended: of 5000 pages 0 were never crawled, 0 twice; closed with ['shutdown']",
     ], done.stderr
+
+
+def test_a_scheduler_can_be_driven_without_a_crawl() -> None:
+    """What the driver knows of our insides is there: nothing it puts or settles stays behind."""
+    with RedisServer() as server, server.client() as client:
+        plan = {
+            "scheduler": "scrapy_dq.Scheduler", "settings": {"REDIS_URL": server.url}, "requests": 100,
+            "phases": ["new", "known", "taken"], "redis_url": server.url,
+        }  # fmt: skip
+        found = json.loads(run("-m", "benchmarks.drive", json.dumps(plan)).stdout)
+        assert {name: phase["requests"] for name, phase in found.items()} == dict.fromkeys(
+            plan["phases"], 100
+        )
+        census = peek(client, "sample").census
+        assert (census.done, census.in_flight, census.waiting) == (100, 0, 0)
+
+
+@pytest.mark.soak
+def test_the_memory_of_a_worker_over_a_million_pages() -> None:
+    """It grows by what it remembers, which is bounded (LOCAL_SEEN); Scrapy's filter knows every URL."""
+    with RedisServer() as server:
+        plan: dict[str, Any] = {"requests": 1_000_000, "phases": ["crawled"]}
+        ours = plan | {
+            "scheduler": "scrapy_dq.Scheduler",
+            "settings": {"REDIS_URL": server.url},
+            "redis_url": server.url,
+        }
+        theirs = plan | {"scheduler": "scrapy.core.scheduler.Scheduler", "settings": {}}
+        done = [run("-m", "benchmarks.drive", json.dumps(each), timeout_s=3600) for each in (ours, theirs)]
+    sizes = [[size // 2**20 for size in json.loads(each.stdout)["crawled"]] for each in done]
+    print("MiB at the start and after each tenth: scrapy_dq, Scrapy in memory:", *sizes)
+    assert sizes[0][-1] - sizes[0][1] < 64
+    assert sizes[0][-1] < sizes[1][-1]

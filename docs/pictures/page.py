@@ -37,7 +37,6 @@ PAGES = {
     "failed": f"/crawl/{CRAWL}/failed",
     "request": f"/crawl/{CRAWL}/failed",
     "dead": f"/crawl/{CRAWL}/dead",
-    "stored": f"/crawl/{CRAWL}/settings",
     "settings": "/settings",
 }
 LOOKS: dict[str, dict[str, Any]] = {

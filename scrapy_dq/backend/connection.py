@@ -27,7 +27,6 @@ from redis.retry import Retry
 
 from scrapy_dq.backend import cluster, health, sentinel
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
-from scrapy_dq.embedded.server import need_own_server
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.blocking import at_once, blocking, reply_of
 from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
@@ -218,7 +217,7 @@ class Connection:
             route = self._routes.get(shard)
             if route is None and keys.HOME in self._routes:
                 route = self._routes[keys.HOME].another()
-            client = new_client(cls, url, options, own_server=bool(self._socket), route=route)
+            client = new_client(cls, url, options, route=route)
             pool = client.connection_pool
             if hasattr(pool, "route"):
                 self._routes[shard] = pool.route
@@ -395,21 +394,16 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     return "", options
 
 
-def _make_safe(pool: Any, own_server: bool) -> None:
-    """Make TLS connections verify the host name, and errors while logging in show no password.
-
-    Args:
-        own_server: nothing is sent to a server of another user.
-    """
+def _make_safe(pool: Any) -> None:
+    """Make TLS connections verify the host name, and errors while logging in show no password."""
     options = pool.connection_kwargs
     pool.connection_class = sentinel.own_connections(pool.connection_class)
     # redis-py before 6 does not verify it.
     if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
-        log_in = partial(_log_in, own_server=own_server)
         on_the_loop = sentinel.is_on_the_loop(pool.connection_class)
-        options["redis_connect_func"] = log_in if on_the_loop else blocking(log_in)
+        options["redis_connect_func"] = _log_in if on_the_loop else blocking(_log_in)
 
 
 def speaks_tls(pool: Any) -> bool:
@@ -417,11 +411,8 @@ def speaks_tls(pool: Any) -> bool:
     return issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
 
 
-async def _log_in(connection: Any, *, own_server: bool) -> None:
+async def _log_in(connection: Any) -> None:
     """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
-    if own_server:
-        on_the_loop = sentinel.is_on_the_loop(type(connection))
-        need_own_server(connection._writer.get_extra_info("socket") if on_the_loop else connection._sock)
     try:
         await reply_of(connection.on_connect())
     except RedisError as error:
@@ -434,17 +425,11 @@ async def _log_in(connection: Any, *, own_server: bool) -> None:
 
 
 def new_client(
-    cls: Any,
-    url: str | None,
-    options: Mapping[str, Any],
-    *,
-    own_server: bool = False,
-    route: cluster.Route | None = None,
+    cls: Any, url: str | None, options: Mapping[str, Any], *, route: cluster.Route | None = None
 ) -> Any:
     """Return a client of *cls*, by *url* if there is one.
 
     Args:
-        own_server: the server has to be one of this user, at a unix socket.
         route: of other clients of the same crawl in a Redis Cluster.
     Raises:
         ConfigError: the URL cannot be used; nothing of it is shown.
@@ -464,7 +449,7 @@ def new_client(
         client = cls(**options)
     if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
         for pool in sentinel.pools_of(client):
-            _make_safe(pool, own_server)
+            _make_safe(pool)
             cluster.follow(pool)
     return client
 

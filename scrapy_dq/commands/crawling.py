@@ -76,10 +76,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         log_file = crawler.settings["LOG_FILE"]
         logs: list[Path] | list[None]
         try:
-            if options.log_dir:
-                logs = log_paths(options.workers, options.log_dir.absolute(), log_file, config.crawl)
-            else:
-                logs = log_paths(options.workers, home / "logs", log_file, config.crawl, home=home)
+            logs = log_paths(options.workers, options.log_dir, log_file, config.crawl, home)
         except NoLogs as error:
             if options.log_dir or log_file:
                 raise

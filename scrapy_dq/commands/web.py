@@ -73,7 +73,7 @@ async def _serve(
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(LOOK_S)
-        await looks.close()  # else the server would wait for the feeds
+        await looks.close()  # else the server would wait for those who wait for a look
         await serving
     finally:
         await looks.close()

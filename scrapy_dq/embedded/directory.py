@@ -12,10 +12,8 @@ They are taken in this order, users.lock and server.lock only under start.lock (
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
-import tempfile
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,7 +40,8 @@ class RedisDirectory:
         self.path = path.absolute()
         self._use: int | None = None
         self._use_pid = 0
-        self._suffix = secrets.token_hex(4)
+        self._folder: int | None = None
+        """Of a long path: leads to the socket."""
 
     def prepare(self) -> None:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
@@ -54,15 +53,11 @@ class RedisDirectory:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
         found = self.path.stat()
-        if found.st_uid != os.getuid():
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise EmbeddedError(
-                f"{self.path} belongs to another user (uid {found.st_uid}). Set DQ_DATA_DIR to a folder of "
-                f"your own, or REDIS_URL to a running Redis."
-            )
-        if found.st_mode & 0o022:
-            raise EmbeddedError(
-                f"Other users may write into {self.path}, and so put another server there: chmod 700 it, "
-                f"after you have checked what is in it, or set REDIS_URL to a running Redis."
+                f"Other users may write into {self.path} (its owner is uid {found.st_uid}), and so put "
+                f"another server there. Check what is in it, and chmod 700 it; or set DQ_DATA_DIR to another "
+                f"folder, or REDIS_URL to a running Redis."
             )
 
     @contextmanager
@@ -102,9 +97,11 @@ class RedisDirectory:
         if use is None:
             return
         if self._use_pid == os.getpid():
-            self.forget_links(own=True)
             fcntl.flock(use, fcntl.LOCK_UN)
         os.close(use)
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            os.close(folder)
 
     def use_is_current(self) -> bool:
         """Tell whether others see our use: the directory may have been deleted since."""
@@ -133,39 +130,18 @@ class RedisDirectory:
             return not _lock(lock, exclusive=False)
 
     def socket(self) -> Path:
-        """Return a path to the socket that fits into sun_path, through a symlink of our own if necessary.
-
-        The socket itself always lies in the directory, so no two workers must agree on this path.
-        """
-        if len(os.fsencode(self.path / SOCKET)) <= MAX_SOCKET_PATH_BYTES:
-            return self.path / SOCKET
-        target = os.path.realpath(self.path)
-        for link in self._links(target):
-            if len(os.fsencode(link / SOCKET)) > MAX_SOCKET_PATH_BYTES or not os.access(link.parent, os.W_OK):
-                continue
-            with suppress(FileExistsError):
-                link.symlink_to(target)
-            # In a folder that all can write, another user may have made it first.
-            if _is_our_link(link, target):
-                return link / SOCKET
-        raise EmbeddedError(
-            f"The path of {self.path} is too long for a unix socket, and neither the temporary folder nor "
-            "/tmp can hold a short symlink to it. Move the project, set TMPDIR, or set REDIS_URL."
-        )
-
-    def forget_links(self, *, own: bool = False) -> None:
-        """Remove the symlinks that `socket` made, also those that other processes use; or only our *own*."""
-        target = os.path.realpath(self.path)
-        for link in self._links(target):
-            if _is_our_link(link, target) and (link.name.endswith(self._suffix) or not own):
-                link.unlink(missing_ok=True)
-
-    def _links(self, target: str) -> Iterator[Path]:
-        name = f"scrapy-dq-{os.getuid()}-{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}"
-        for folder in (tempfile.gettempdir(), "/tmp"):
-            yield Path(folder, name)
-            # Others can take the first name, which is known, but not this one.
-            yield Path(folder, f"{name}-{self._suffix}")
+        """Return a path to the socket that fits into sun_path; a long one is for this process only."""
+        path = self.path / SOCKET
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+            return path
+        if sys.platform != "linux":
+            raise EmbeddedError(
+                f"The path of {path} is too long for a unix socket. Set DQ_DATA_DIR to a folder with a "
+                f"shorter path, or REDIS_URL to a running Redis."
+            )
+        if self._folder is None:
+            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return Path(f"/proc/self/fd/{self._folder}", SOCKET)
 
     def open_log(self) -> int:
         return self._open(LOG, os.O_WRONLY | os.O_APPEND)
@@ -188,10 +164,6 @@ class RedisDirectory:
             yield descriptor
         finally:
             os.close(descriptor)
-
-
-def _is_our_link(link: Path, target: str) -> bool:
-    return link.is_symlink() and link.lstat().st_uid == os.getuid() and os.readlink(link) == target
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:

@@ -10,15 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
-import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import redis
 from redis.backoff import NoBackoff
@@ -41,44 +38,6 @@ OPTIONS = (
 )
 STOP_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 2.0
-_CREDENTIALS = struct.Struct("3i")
-"""Of SO_PEERCRED: pid, uid, gid of the process that listens."""
-
-
-@contextmanager
-def _quiet_redis() -> Iterator[None]:
-    """Suppress what redis-py logs of a failed operation that is expected: before the server listens, and when
-    SHUTDOWN ends the connection.
-    """
-    redis_logger = logging.getLogger("redis.client")
-    before = redis_logger.level
-    redis_logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        redis_logger.setLevel(before)
-
-
-def need_own_server(connected: Any) -> None:
-    """Refuse a connected unix socket (on Linux) that another user listens on.
-
-    The short link to the socket may have been deleted by a cleaner of the temporary folder, and its name be
-    another user's since.
-
-    Raises:
-        ConnectionError: of redis-py, so that it is an outage as if nobody listened.
-    """
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return
-    _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
-    if uid != os.geteuid():
-        raise ConnectionError(f"the server at the path of the embedded Redis is another user's (uid {uid})")
-
-
-def _log_in(connection: Any) -> None:
-    need_own_server(connection._sock)
-    connection.on_connect()
 
 
 class EmbeddedRedis:
@@ -104,6 +63,8 @@ class EmbeddedRedis:
         self._log_offset = 0
         self._silence = ""
         self._mutex = threading.Lock()
+        # redis-py logs each PING to a server that does not listen yet, at DEBUG: Scrapy's default level.
+        logging.getLogger("redis.client").setLevel(logging.INFO)
 
     def acquire(self) -> Path:
         """Become a user, start the server if none lives, and return the path of its unix socket.
@@ -281,18 +242,17 @@ class EmbeddedRedis:
                 logger.warning("Embedded Redis: %s, does not stop (%s); left running", who, self._silence)
                 return
             try:
-                with self._client() as client, _quiet_redis():
+                with self._client() as client:
                     # NOSAVE spares the RDB only: the AOF is written and fsynced. It also ends a stuck script.
                     client.shutdown(nosave=True)
             except RedisError as error:
                 self._silence = str(error)
             time.sleep(POLL_S)  # and repeat: a server that is still starting does not listen yet
-        self._directory.forget_links()
         logger.info("Embedded Redis: stopped %s", who)
 
     def _state(self) -> Literal["ready", "loading"] | None:
         """Send one PING; None if nothing answers."""
-        with self._client() as client, _quiet_redis():
+        with self._client() as client:
             try:
                 client.ping()
             except BusyLoadingError:  # a ConnectionError in redis-py, so it comes first
@@ -304,20 +264,14 @@ class EmbeddedRedis:
                 return "ready"  # MISCONF, BUSY: it answers; the frontier handles such errors
         return "ready"
 
-    @contextmanager
-    def _client(self) -> Iterator[redis.Redis]:
-        client = redis.Redis(
+    def _client(self) -> redis.Redis:
+        return redis.Redis(
             unix_socket_path=str(self._socket),
             protocol=2,
-            redis_connect_func=_log_in,  # type: ignore[arg-type]  # it is called with the connection
             socket_timeout=REPLY_TIMEOUT_S,
             socket_connect_timeout=REPLY_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
         )
-        try:
-            yield client
-        finally:
-            client.close()
 
     def _no_answer(self) -> EmbeddedError:
         return self._failure(

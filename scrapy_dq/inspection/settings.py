@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scrapy_dq.frontier.admin.overview import described
-from scrapy_dq.inspection.place import Place
 from scrapy_dq.settings import Config, Setting
 from scrapy_dq.settings.config import SETTINGS
 from scrapy_dq.text import printable, prose_without_logins, without_login
@@ -48,12 +46,3 @@ def _text(setting: Setting, value: Any) -> str:
     if value is None or isinstance(value, (tuple, dict)):
         return str(value or "")
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def read_stored(place: Place) -> dict[str, str]:
-    """Return what the stored crawl says of itself.
-
-    Raises:
-        redis.exceptions.RedisError: no reply.
-    """
-    return {name: printable(value) for name, value in described(place.client, place.crawl).items()}

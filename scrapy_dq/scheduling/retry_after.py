@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import re
 from email.utils import parsedate_to_datetime
 
@@ -29,6 +30,8 @@ class RetryAfter:
         self._downloads = downloads
         self._max_s = max_s
         self._stats = counts
+        self._logged_until: dict[bytes, float] = {}
+        """By site: requests that are under way when it asks for a pause are answered in the same way."""
 
     def downloaded(self, response: Response, request: Request) -> None:
         """Obey *response*; the receiver of Scrapy's signal `response_downloaded`."""
@@ -45,9 +48,13 @@ class RetryAfter:
         # site would be blocked for what this one answers.
         if partition is None or _is_another_host(partition, own):
             partition = own
-        wait_s = min(asked_s, self._max_s)
+        wait_s, now = min(asked_s, self._max_s), time.monotonic()
         self._stats.inc_value(stats.RETRY_AFTER)
         self._downloads.block(partition, wait_s)
+        self._logged_until = {site: until for site, until in self._logged_until.items() if until > now}
+        if partition in self._logged_until:
+            return
+        self._logged_until[partition] = now + wait_s
         capped = f" (asked for {asked_s:g} s; DQ_RETRY_BACKOFF)" if wait_s < asked_s else ""
         logger.info(
             "%s answers %d with Retry-After: no worker sends it requests for %g s%s",

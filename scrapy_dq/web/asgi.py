@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,7 @@ from typing import Any
 from scrapy.settings import Settings
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable
@@ -25,7 +24,7 @@ from scrapy_dq.settings import Config
 from scrapy_dq.text import printable
 from scrapy_dq.web.access import Access
 from scrapy_dq.web.commands import ENTRY_ID, BadOrder, obey
-from scrapy_dq.web.guard import MOST_BODY_BYTES, Guard
+from scrapy_dq.web.guard import Guard
 from scrapy_dq.web.looks import Busy, Looks, Seen, Subject
 
 FILES = {
@@ -36,17 +35,12 @@ FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 """They hold nothing of a crawl: whoever reaches the page may load them."""
-LIVE = ("crawls", "crawl")
-"""Kinds that a feed may show."""
-MOST_LISTENERS = 100
-KEEP_ALIVE_S = 10.0
-"""A feed sends a comment so often if it sends nothing else: it finds out that a browser is gone."""
-KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "stored", "history", "days")
+KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "history", "days")
 LONGEST_CRAWL = 1_000
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Looks]:
-    """Return the app, and what looks at Redis for it: close that to end all feeds."""
+    """Return the app, and what looks at Redis for it: close that to end all waiting for a look."""
     looks = Looks(config)
 
     @asynccontextmanager
@@ -54,12 +48,14 @@ def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, L
         yield
         await looks.close()
 
-    site = _Site(config, settings, access, looks)
+    async def shown_settings(request: Request) -> Response:
+        return JSONResponse({"settings": settings_of(config), "steering": access.steering})
+
+    site = _Site(settings, looks)
     routes = [Route(path, _file(*file)) for path, file in FILES.items()]
     routes += [
         Route("/data", site.data),
-        Route("/feed", site.feed),
-        Route("/settings", site.settings),
+        Route("/settings", shown_settings),
         Route("/metrics", site.metrics),
         Route("/do", site.do, methods=["POST"]),
     ]
@@ -78,16 +74,13 @@ def metrics_app(access: Access, text: Callable[[], bytes]) -> Any:
 class _Site:
     """Answers requests that the guard let pass."""
 
-    def __init__(self, config: Config, settings: Settings, access: Access, looks: Looks) -> None:
-        self._config = config
+    def __init__(self, settings: Settings, looks: Looks) -> None:
         self._settings = settings
-        self._access = access
         self._looks = looks
-        self._listeners = 0
         self._metrics = Metrics(looks.crawls)
 
     async def data(self, request: Request) -> Response:
-        """Return one look."""
+        """Return a look of just now, or the next one: an open page asks each second."""
         subject = _subject(request)
         if subject is None:
             return _refusal(400, "there is no such data")
@@ -96,32 +89,6 @@ class _Site:
         except Busy as error:
             return _refusal(503, str(error))
         return Response(envelope(seen), media_type="application/json")
-
-    async def feed(self, request: Request) -> Response:
-        """Send each look as an event, until browser or server end it."""
-        subject = _subject(request)
-        if subject is None or subject.kind not in LIVE:
-            return _refusal(400, "there is no such feed")
-        if self._listeners >= MOST_LISTENERS:
-            return _refusal(503, "too many pages are open: close some")
-        headers = {"X-Accel-Buffering": "no"}  # for nginx in front of it
-        return StreamingResponse(self._events(subject), media_type="text/event-stream", headers=headers)
-
-    async def _events(self, subject: Subject) -> AsyncIterator[str]:
-        number = 0
-        self._listeners += 1
-        try:
-            while not self._looks.closed:
-                seen = await self._looks.newer(subject, number, KEEP_ALIVE_S)
-                yield f"data: {envelope(seen)}\n\n" if seen.number != number else ":\n\n"
-                number = seen.number
-        finally:
-            self._listeners -= 1
-
-    async def settings(self, request: Request) -> Response:
-        """Return the settings in force, and what this page may do."""
-        found = {"settings": settings_of(self._config), "steering": self._access.steering}
-        return JSONResponse(found)
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of all crawls, for Prometheus."""
@@ -133,13 +100,8 @@ class _Site:
 
     async def do(self, request: Request) -> Response:
         """Change a crawl, and say what was done."""
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BODY_BYTES:
-                return _refusal(413, "it is too long")
         try:
-            order = json.loads(body)
+            order = await request.json()
         except (ValueError, RecursionError):
             return _refusal(400, "it is no JSON")
         if not isinstance(order, dict) or not _is_crawl(order.get("crawl")):
@@ -159,7 +121,7 @@ class _Site:
 
 
 def envelope(seen: Seen) -> str:
-    """Return what was seen as JSON in one line, with its age."""
+    """Return what was seen as JSON, with its age."""
     age_s = f"{time.monotonic() - seen.at:.3f}" if seen.body else "null"
     error, found = json.dumps(seen.error), json.dumps(seen.found)
     return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {seen.body or "null"}}}'
@@ -187,13 +149,10 @@ def _is_crawl(name: Any) -> bool:
 
 
 def _file(name: str, media_type: str) -> Any:
-    """Return an endpoint that sends a file of static/, or nothing to a browser that has it."""
+    """Return an endpoint that sends a file of static/."""
     content = resources.files("scrapy_dq.web").joinpath("static").joinpath(name).read_bytes()
-    headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "Cache-Control": "no-cache"}
 
     async def endpoint(request: Request) -> Response:
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=media_type, headers=headers)
+        return Response(content, media_type=media_type)
 
     return endpoint

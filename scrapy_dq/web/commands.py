@@ -77,8 +77,6 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
     concurrency = _number(order, "concurrency", MAX_CONCURRENCY)
     if concurrency is not None and concurrency != int(concurrency):
         raise BadOrder("the concurrency has to be a whole number")
-    if order.get("default") is True:
-        delay_s = concurrency = -1
     if (delay_s, concurrency, block_s) == (None, None, None):
         raise BadOrder("name a delay, a concurrency or a block")
     if place.overview(hint=False, most_members=0).phase == "finished":
@@ -99,14 +97,13 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
 
 
 def _retry(place: Place, order: Mapping[str, Any]) -> str:
-    kinds = ("failed", "dead") if order.get("kind") == "both" else (order.get("kind"),)
-    if not all(kind in ("failed", "dead") for kind in kinds):
-        raise BadOrder("the kind has to be failed, dead or both")
+    kind = order.get("kind")
+    if kind not in ("failed", "dead"):
+        raise BadOrder("the kind has to be failed or dead")
     wants = _choice(place, order)
     found = retry(
         place.shards, place.crawl, place.overview(hint=False, most_members=0),
-        failed=wants if "failed" in kinds else None, dead=wants if "dead" in kinds else None,
-        by=_who(),
+        failed=wants if kind == "failed" else None, dead=wants if kind == "dead" else None, by=_who(),
     )  # fmt: skip
     missed = f" No answer from {named(found.unreachable)}: retry again later." if found.unreachable else ""
     if not (found.failed or found.dead or found.left):

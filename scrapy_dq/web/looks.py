@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any, NamedTuple
 
 from scrapy_dq.frontier.errors import as_unavailable, is_answer
@@ -19,15 +18,12 @@ from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
-from scrapy_dq.inspection.settings import read_stored
 from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, Watcher
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
 from scrapy_dq.web import shown
 
 logger = logging.getLogger(__name__)
-OWN_PART = 0.75
-"""Most of the time of a look that counts as Python's own: Redis may still send what is being read."""
 PATIENCE_S = 25.0
 """How long an answer waits for its turn."""
 PAUSE = 49
@@ -48,7 +44,7 @@ class Subject(NamedTuple):
     """What is looked at."""
 
     kind: str
-    """crawls, crawl, failed, dead, failed_one, dead_one, stored, history (three hours) or days."""
+    """crawls, crawl, failed, dead, failed_one, dead_one, history (three hours) or days."""
     crawl: str = ""
     entry_id: str = ""
 
@@ -57,7 +53,6 @@ class Subject(NamedTuple):
 class Seen:
     """The result of the newest look, or why there is none that is newer."""
 
-    number: int = 0
     at: float = 0.0
     """Of the data, by this process's monotonic clock."""
     body: str = ""
@@ -89,12 +84,11 @@ class Looks:
 
     def __init__(self, config: Config) -> None:
         self.crawls = CrawlList()
-        self.closed = False
+        self._closed = False
         self._config = config
         self._stack = ExitStack()
         self._place: Place | None = None
         self._kept: dict[Subject, _Kept] = {}
-        self._numbers = count(1)
         self._rests: dict[str, float] = {}
         """By crawl: until when there is no look at it."""
         self._rest = 0.0
@@ -102,26 +96,21 @@ class Looks:
         self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1, "dq-looks")
 
-    async def newer(self, subject: Subject, than: int = 0, within_s: float = 10.0) -> Seen:
-        """Return what was seen in a look after number *than*, or, after *within_s*, the same as before.
+    async def newest(self, subject: Subject, within_s: float = PATIENCE_S) -> Seen:
+        """Return what was seen just now, or in the next look, or, after *within_s*, what was seen before.
 
         Raises:
             Busy: too many different things are looked at.
         """
-        kept = self._keep(subject, time.monotonic())
-        if kept.seen.number <= than and not self.closed:
+        now = time.monotonic()
+        kept = self._keep(subject, now)
+        most_age_s = HISTORY_EVERY_S if subject.kind in HISTORY else EVERY_S
+        is_fresh = kept.seen.body and not kept.seen.error and now - kept.seen.at <= most_age_s
+        if not (is_fresh or self._closed):
             if kept.task is None:
                 kept.task = asyncio.ensure_future(self._look_in_turn(subject, kept))
             await asyncio.wait([kept.task], timeout=within_s)
         return kept.seen
-
-    async def newest(self, subject: Subject) -> Seen:
-        """Return what was seen just now, or in the next look."""
-        most_age_s = HISTORY_EVERY_S if subject.kind in HISTORY else EVERY_S
-        seen = self._kept[subject].seen if subject in self._kept else Seen()
-        if seen.body and not seen.error and time.monotonic() - seen.at <= most_age_s:
-            return seen
-        return await self.newer(subject, seen.number, PATIENCE_S)
 
     async def call(self, crawl: str, change: Callable[[Place], Any]) -> Any:
         """Return what *change* returns for a crawl; in a thread of its own, at once.
@@ -156,9 +145,9 @@ class Looks:
 
     async def close(self) -> None:
         """End all waiting, and close the client; may be called twice."""
-        if self.closed:
+        if self._closed:
             return
-        self.closed = True
+        self._closed = True
         tasks = [kept.task for kept in self._kept.values() if kept.task]
         for task in tasks:
             task.cancel()
@@ -192,28 +181,20 @@ class Looks:
             kept.task = None
 
     async def _look_now(self, subject: Subject, kept: _Kept) -> None:
-        seen, answered, took_s = await self._in_thread(subject, kept)
+        began = time.monotonic()
+        kept.seen, answered = await self._in_thread(subject, kept)
         now = kept.looked_at = time.monotonic()
-        kept.seen = replace(seen, number=next(self._numbers))
         # Most of the time of a look without an answer was waiting for one.
-        pause_s = PAUSE * took_s if answered else AFTER_NO_ANSWER_S
+        pause_s = PAUSE * (now - began) if answered else AFTER_NO_ANSWER_S
         self._rests = {crawl: until for crawl, until in self._rests.items() if until > now}
         self._rests[subject.crawl] = now + pause_s
         self._rest = now + min(pause_s, MOST_PAUSE_S)
 
-    async def _in_thread(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool, float]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._timed, subject, kept)
-
-    def _timed(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool, float]:
-        """Look at Redis; also return how long it may have worked for that: as long as the thread waited."""
-        began, own_began = time.monotonic(), time.thread_time()
-        seen, answered = self._look(subject, kept)
-        took_s, own_s = time.monotonic() - began, time.thread_time() - own_began
-        return seen, answered, took_s - min(own_s, OWN_PART * took_s)
+    async def _in_thread(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, subject, kept)
 
     def _look(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool]:
-        """Look at Redis; return what was seen, and whether it answered; in the thread."""
+        """Look at Redis; return what was seen, and whether it answered; in a thread."""
         before = kept.seen
         try:
             with as_unavailable():
@@ -255,8 +236,6 @@ class Looks:
             return lambda: read_failures(place, kind, MOST_ROWS)
         if kind in HISTORY:
             return lambda: read_curves(place, minutes=kind == "days")
-        if kind == "stored":
-            return lambda: read_stored(place)
         if kind == "crawls":
             return lambda: shown.crawls(self.crawls.look(place), place.target)
         watcher = Watcher(place, most_members=MOST_READ)

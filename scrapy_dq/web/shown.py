@@ -106,20 +106,11 @@ def full(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> str:
-    """Return *value* as text, written only as far as it is shown.
-
-    All of it could be 500 times as long as its record: each line begins with as many spaces as it is deep. So
-    nothing deeper than some 200 levels is reached, either.
-    """
-    if isinstance(value, str):
-        return _lines(value)
-    parts, length = list[str](), 0
-    for part in json.JSONEncoder(ensure_ascii=False, indent=1).iterencode(value):
-        parts.append(part)
-        length += len(part)
-        if length > LONGEST:
-            return f"{_lines(''.join(parts)[:LONGEST])}\n(and more)"
-    return _lines("".join(parts))
+    """Return *value* as text; a long one is not indented, which could make it 500 times as long."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str) and len(text) <= LONGEST:
+        text = json.dumps(value, ensure_ascii=False, indent=1)
+    return _lines(text)
 
 
 def _lines(text: str) -> str:

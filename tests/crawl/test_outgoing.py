@@ -5,18 +5,19 @@ Each test fails if what download_hooks.py uses of Scrapy's download handlers, or
 
 from __future__ import annotations
 
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.certificates import Authority
 from support.domain_site import DomainSite
 from support.given import MakeProject
-from support.odd_site import OddSite, write_certificate
+from support.odd_site import OddSite
 from support.project import Project
 from support.redis_server import RedisServer
 from support.tree_spider import spider_of
@@ -61,8 +62,8 @@ def start_odd() -> Iterator[StartSite]:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_certificate(tmp_path_factory.mktemp("tls") / "both.pem")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    return Authority(tmp_path_factory.mktemp("tls")).context()
 
 
 def crawl(project: Project, workers: int) -> None:
@@ -76,11 +77,11 @@ def test_a_connection_that_is_slow_to_be_set_up_takes_nothing_from_the_delay(
     redis_server: RedisServer,
     make_project: MakeProject,
     start_odd: StartSite,
-    certificate: Path,
+    certificate: ssl.SSLContext,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One request comes half a second later than the worker wished, the next does not."""
-    site = start_odd(6, certificate=certificate, slow_s=0.5)
+    site = start_odd(6, tls=certificate, slow_s=0.5)
     if proxy:
         monkeypatch.setenv("https_proxy", f"http://{site.address}")
     settings = {"DQ_DOMAIN_DELAY": 1.0, "HTTPPROXY_ENABLED": proxy}
@@ -98,10 +99,10 @@ def test_a_slow_answer_does_not_delay_the_next_request(
     redis_server: RedisServer,
     make_project: MakeProject,
     start_odd: StartSite,
-    certificate: Path,
+    certificate: ssl.SSLContext,
 ) -> None:
     """The connection tells that a request is out, each time a new one: there is no wait for an answer."""
-    site = start_odd(6, certificate=certificate if tls else None, latency_s=2.0)
+    site = start_odd(6, tls=certificate if tls else None, latency_s=2.0)
     settings = {"DQ_DOMAIN_DELAY": 0.1}
     project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
 

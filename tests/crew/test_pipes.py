@@ -28,6 +28,7 @@ from scrapy_dq.crew.pipes import MAX_BYTES, VARIABLE, Handshake, Reader, send
 from scrapy_dq.crew.supervisor import SIGNALS, StopSignals, Supervisor
 from scrapy_dq.crew.worker_agent import LONGEST_ERROR, WorkerAgent, _Relay
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -131,14 +132,16 @@ def supervised(tmp_path: Path, view: ViewOfOne, *command: str) -> Supervisor:
 
 
 def test_an_unexpected_error_leaves_no_worker_behind(tmp_path: Path) -> None:
-    """Nobody would know of them."""
+    """Each sees that its parent has gone, as when that is killed."""
     view = ViewOfOne()
+    waits = f"import json, os; os.read(json.loads(os.environ[{VARIABLE!r}])['lifeline'], 1)"
     with pytest.raises(RuntimeError, match="an unexpected error"):
-        supervised(tmp_path, view, "sleep", "600").work(StopSignals())
-    assert view.process is not None
-    assert view.process.status == -signal.SIGTERM
+        supervised(tmp_path, view, sys.executable, "-c", waits).work(StopSignals())
+    process = view.process
+    assert process is not None
+    wait_until(lambda: process.status == 0, "the worker has ended")
     (tmp_path / "log").unlink()
-    assert view.process.last_words() == []
+    assert process.last_words() == []
 
 
 def test_a_worker_that_cannot_be_started_is_told(tmp_path: Path) -> None:
@@ -250,7 +253,7 @@ def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> Non
 def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
     """In a folder of the crawl's own, whatever its name; a LOG_FILE gets each worker's number."""
     for text in ("first", "second"):
-        for log in log_paths(2, tmp_path, None, "../50%"):
+        for log in log_paths(2, tmp_path, None, "../50%", tmp_path):
             log.write_text(text)
     (folder,) = tmp_path.iterdir()
     assert sorted(log.name for log in folder.glob("*.log*")) == [
@@ -258,7 +261,7 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (folder / "worker-1.log.1").read_text() == "first"
     assert folder.stat().st_mode & 0o777 == 0o700  # URLs, and what callbacks log, are nobody else's
-    assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c") == [tmp_path / "x-1.log"]
+    assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c", tmp_path) == [tmp_path / "x-1.log"]
 
 
 def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) 
     (tmp_path / "shop").symlink_to(tmp_path)
     for name in ("books", "shop"):
         with pytest.raises(CrewError, match="only you can write to"):
-            log_paths(1, tmp_path, None, name)
+            log_paths(1, tmp_path, None, name, tmp_path)
     assert os.listdir(tmp_path / "books") == []
 
 
@@ -280,12 +283,12 @@ def test_the_folders_above_the_logs_are_private_whatever_the_umask(tmp_path: Pat
     before = os.umask(0)
     try:
         for home in (tmp_path / "dq", tmp_path / "moved"):
-            assert log_paths(1, home / "logs", None, "books", home=home)
+            assert log_paths(1, None, None, "books", home)
             for folder in (home, home / "logs"):
                 assert folder.stat().st_mode & 0o777 == 0o700
                 folder.chmod(0o770)
                 with pytest.raises(CrewError, match=f"{folder} is not a folder that only you can write to"):
-                    log_paths(1, home / "logs", None, "books", home=home)
+                    log_paths(1, None, None, "books", home)
                 folder.chmod(0o700)
     finally:
         os.umask(before)
@@ -293,7 +296,7 @@ def test_the_folders_above_the_logs_are_private_whatever_the_umask(tmp_path: Pat
 
 def test_a_file_of_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
     """Whoever could read it could lock it; of a former version it may be readable."""
-    assert log_paths(1, tmp_path, None, "shop")
+    assert log_paths(1, tmp_path, None, "shop", tmp_path)
     assert (tmp_path / "shop" / "in-use.lock").stat().st_mode & 0o777 == 0o600
     lock = tmp_path / "books" / "in-use.lock"
     lock.parent.mkdir()
@@ -308,17 +311,17 @@ def test_a_file_of_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> No
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
         with pytest.raises(CrewError, match=r"in-use\.lock is locked .* --log-dir"):
-            log_paths(1, tmp_path, None, "books")
+            log_paths(1, tmp_path, None, "books", tmp_path)
         other.communicate()
 
 
 def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
     """Numbers go on from those that another crew uses now; once it is gone, they are free."""
-    first = log_paths(2, tmp_path, None, "books")
+    first = log_paths(2, tmp_path, None, "books", tmp_path)
     first[0].write_text("of the first")
     code = (
         "import sys; from pathlib import Path; from scrapy_dq.crew.launch import log_paths\n"
-        "print(*(log.name for log in log_paths(2, Path(sys.argv[1]), None, 'books')))"
+        "print(*(log.name for log in log_paths(2, Path(sys.argv[1]), None, 'books', Path())))"
     )
     for _ in range(2):
         done = subprocess.run(

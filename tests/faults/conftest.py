@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from support.fault_crawl import CONTENDERS, FIGURES, FaultCrawl, Verdict
-from support.given import Figures, MakeCrawl, MakeProject, StartRedis, StartSite
+from support.clusters import Cluster
+from support.fault_crawl import FIGURES, FaultCrawl, Verdict
+from support.given import Figures, MakeCrawl, MakeProject, StartProxy, StartRedis, StartSite
 from support.redis_server import RedisServer
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
@@ -20,42 +22,47 @@ def fault_redis(start_redis: StartRedis) -> RedisServer:
     return start_redis(appendonly=True)
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three masters, each with a replica, for the tests of a file."""
+    with Cluster(password="pass") as made:
+        yield made
+
+
 @pytest.fixture
 def fault_crawl(
-    request: pytest.FixtureRequest, start_site: StartSite, make_project: MakeProject
+    request: pytest.FixtureRequest,
+    start_site: StartSite,
+    start_proxy: StartProxy,
+    make_project: MakeProject,
+    figures: Figures,
 ) -> MakeCrawl:
     """Return a function that makes a tree site and a project for it.
 
-    Its arguments: the RedisServer (by default `fault_redis`; None: embedded), `through` (a proxy's URL),
-    `contender`, `site` (a dict for Tree), and what Project takes. The pages are at four hosts, and each
-    takes 30 ms, unless *site* says otherwise. No request is taken for the cause of several deaths: workers
-    that are killed at random may meet the same suspect more than three times.
+    Its arguments: the Redis (by default `fault_redis`; None: embedded), `proxied` (there is a proxy between),
+    `through` (another URL of that Redis), `site` (a dict for Tree), and what Project takes. The pages are at
+    four hosts, and each takes 30 ms, unless *site* says otherwise. No request is taken for the cause of
+    several deaths: workers that are killed at random may meet the same suspect more than three times.
     """
 
     def make(
-        *redis: RedisServer | None,
+        *redis: Any,
+        proxied: bool = False,
         through: str = "",
-        contender: Any = "scrapy_dq",
         site: dict[str, Any] | None = None,
         settings: dict[str, Any] | None = None,
         **options: Any,
     ) -> FaultCrawl:
         tree = start_site(**({"pages": 600, "latency_s": 0.03, "hosts": HOSTS} | (site or {})))
         (server,) = redis or (request.getfixturevalue("fault_redis"),)
-        url = server.url if server else ""
-        options.setdefault("start_urls", [tree.start_url])
+        proxy = start_proxy(server.url) if proxied else None
         project = make_project(
-            options.pop("start_urls"),
-            redis_url=through or url or None,
-            settings={
-                "DQ_WORKER_TTL": 2,
-                "DQ_MAX_ATTEMPTS": 100,
-                **CONTENDERS[contender],
-                **(settings or {}),
-            },
+            options.pop("start_urls", [tree.start_url]),
+            redis_url=proxy.url if proxy else through or (server.url if server else None),
+            settings={"DQ_WORKER_TTL": 2, "DQ_MAX_ATTEMPTS": 100} | (settings or {}),
             **options,
         )
-        return FaultCrawl(project, tree, url, contender)
+        return FaultCrawl(project, tree, server, proxy, figures)
 
     return make
 

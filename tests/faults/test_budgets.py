@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import limit
 from support.fault_crawl import FaultCrawl
-from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
+from support.given import MakeCrawl
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-SITE = {"pages": 150, "fan_out": 5, "hosts": HOSTS}
+SITE = {"pages": 150, "fan_out": 5, "hosts": HOSTS, "latency_s": 0.2}
 
 
 def crawled(site: TreeSite) -> Counter[str]:
@@ -23,18 +23,18 @@ def crawled(site: TreeSite) -> Counter[str]:
     return Counter(hit.host for hit in site.log())
 
 
-def strike(redis: RedisServer, crawl: FaultCrawl) -> int:
+def strike(crawl: FaultCrawl) -> int:
     """Roll Redis back and kill a worker; return how many requests of before do not count any more.
 
     Those that Redis has forgotten: sent, or held by a worker, and not done as far as Redis knows.
     """
-    snapshot = redis.snapshot()
+    snapshot = crawl.redis.snapshot()
     crawl.wait_for(len(crawl.done) + 6)
     for worker in crawl.live:  # so that nothing changes between what is counted
         worker.suspend()
         wait_until(lambda each=worker: each.suspended, "it is frozen")
     before = crawled(crawl.site).total() + crawl.leases()
-    redis.roll_back(snapshot)
+    crawl.redis.roll_back(snapshot)
     forgotten = before - crawl.overview().census.done
     killed, *live = crawl.live
     killed.kill()
@@ -45,52 +45,43 @@ def strike(redis: RedisServer, crawl: FaultCrawl) -> int:
     return forgotten
 
 
-def test_each_host_keeps_its_budget(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
-    """No host gets more than that and what Redis has forgotten; what was over it is all there."""
-    crawl = fault_crawl(
-        site=SITE | {"latency_s": 0.2},
-        settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4},
-    )
+def end_early(crawl: FaultCrawl, strikes: Sequence[int], reason: str) -> int:
+    """Let three workers crawl, and strike after so many pages; all close for *reason*. Return as `strike`."""
     crawl.start(3)
-    for pages in (10, 25):
+    for pages in strikes:
         crawl.wait_for(pages)
-        forgotten = strike(fault_redis, crawl)
-    first = crawl.end()
-    assert set(first.reasons) == {"domain_budget"}
+        forgotten = strike(crawl)
+    verdict = crawl.end()
+    assert set(verdict.reasons) == {reason}
+    assert verdict.leases_left == 0
+    return forgotten
+
+
+def complete(crawl: FaultCrawl, **options: Any) -> None:
+    """Start one more worker, which crawls all that is left."""
+    crawl.start(**options)
+    verdict = crawl.end()
+    crawl.note(verdict)
+    assert not verdict.lost
+    assert verdict.reasons[-1] == "finished"
+
+
+def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
+    """No host gets more than that and what Redis has forgotten; what was over it is all there."""
+    crawl = fault_crawl(site=SITE, settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4})
+    forgotten = end_early(crawl, (10, 25), "domain_budget")
     assert crawled(crawl.site).total() <= 3 * 20 + forgotten
-    assert first.leases_left == 0
-    with connect_url(fault_redis.url) as client:
+    with crawl.redis.client() as client:
         for host in HOSTS:
             assert limit(client, crawl.project.name, host, budget=0) is not None
-    crawl.start()
-    last = crawl.end()
-    figures(last)
-    assert not last.lost
-    assert last.reasons[-1] == "finished"
+    complete(crawl)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_number_of_pages_is_kept(
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-    shards: int,
-) -> None:
+def test_the_number_of_pages_is_kept(fault_crawl: MakeCrawl, shards: int) -> None:
     """Of all workers together (with shards: nearly); more pages, and the crawl ends complete."""
     settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
-    crawl = fault_crawl(site=SITE | {"latency_s": 0.2}, settings=settings)
-    crawl.start(3)
-    for pages in (10, 30):
-        crawl.wait_for(pages)
-        forgotten = strike(fault_redis, crawl)
-    first = crawl.end()
-    assert set(first.reasons) == {"max_pages"}
+    crawl = fault_crawl(site=SITE, settings=settings)
+    forgotten = end_early(crawl, (10, 30), "max_pages")
     assert shards > 1 or crawled(crawl.site).total() <= 60 + forgotten
-    assert first.leases_left == 0
-    crawl.start(settings={"DQ_MAX_PAGES": 0})
-    last = crawl.end()
-    figures(last)
-    assert not last.lost
-    assert last.reasons[-1] == "finished"
+    complete(crawl, settings={"DQ_MAX_PAGES": 0})

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from scrapy_dq.frontier import keys
 from support import outages
 from support.clusters import Cluster
-from support.fault_crawl import assert_whole
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.waiting import wait_until
 
 SITE = {"pages": 2_000, "latency_s": 0.03}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(password="pass") as made:
-        yield made
-
-
 def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
-    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
+    cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
     """Its replica takes the slot, and may lack the last moments; the old master comes back as its replica."""
     crawl = fault_crawl(cluster, site=SITE)
@@ -31,18 +20,13 @@ def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
     crawl.wait_for_part(0.1)
     old, before = cluster.owner(keys.meta(crawl.project.name)), crawl.leases() - crawl.done.total()
     old.kill()
-    for worker in workers:
-        wait_until(lambda w=worker: outages.ended(w) >= 1, "the end of the outage is told", 60)
+    outages.wait_for_ends(workers, timeout_s=60)
     may_repeat = before + crawl.leases() + crawl.done.total()
     old.start()
-    verdict = crawl.end(120)
-    figures(verdict, may_repeat=may_repeat)
-    assert_whole(verdict, may_repeat)
+    crawl.end_whole(may_repeat, timeout_s=120)
 
 
-def test_the_crawl_pauses_while_its_slot_is_moved(
-    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_the_crawl_pauses_while_its_slot_is_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
     """Key by key, twice; no script sees a part of them, and nothing is done twice."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
@@ -62,24 +46,5 @@ def test_the_crawl_pauses_while_its_slot_is_moved(
         for worker, before in zip(workers, ends, strict=True):
             wait_until(lambda w=worker, b=before: outages.ended(w) > b, "they go on", 30)
         assert cluster.owner(meta) is target
-    verdict = crawl.end(120)
-    figures(verdict, rejoins=sum(worker.stats.get("dq/rejoins", 0) for worker in workers))
-    assert_whole(verdict)
+    crawl.end_whole(timeout_s=120)
     assert all("dq/rejoins" not in worker.stats for worker in workers)
-
-
-def test_the_crawl_goes_on_while_all_slots_are_moved(
-    cluster: Cluster, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
-    """Each master gives all of its slots to the next one."""
-    crawl = fault_crawl(cluster, site=SITE)
-    workers = crawl.start(2)
-    meta = keys.meta(crawl.project.name)
-    crawl.wait_for_part(0.1)
-    before, done = cluster.owner(meta), len(crawl.done)
-    cluster.move_slots()
-    during = len(crawl.done) - done
-    assert cluster.owner(meta) is not before
-    verdict = crawl.end(120)
-    figures(verdict, during=during, rejoins=sum(worker.stats.get("dq/rejoins", 0) for worker in workers))
-    assert_whole(verdict)

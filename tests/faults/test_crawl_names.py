@@ -11,7 +11,6 @@ from urllib.parse import quote, unquote
 import pytest
 import redis
 
-from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys, peek
 from scrapy_dq.frontier.model import Order
 from support.given import Figures, MakeCrawl
@@ -38,16 +37,8 @@ def names(count: int, rng: random.Random) -> list[str]:
 
 def neighbours(name: str) -> list[str]:
     """Return other names that a careless encoding or a pattern would take for *name*."""
-    alike = [
-        name + ":",
-        quote(name, safe=""),
-        unquote(name),
-        name + "*",
-        name[:-1],
-        name.swapcase(),
-        "*",
-        "?",
-    ]
+    alike = [name + ":", quote(name, safe=""), unquote(name), name + "*", name[:-1], name.swapcase()]
+    alike += ["*", "?"]
     return [other[:MAX_LENGTH] for other in dict.fromkeys(alike) if other and other[:MAX_LENGTH] != name]
 
 
@@ -114,28 +105,13 @@ def test_a_crawl_touches_no_key_of_another_name(
 
 
 NASTY = (
-    "}",
-    "%7D",
-    "*",
-    "{}: *%é\n漢\\",
-    "a",
-    "a:",
-    "a}:meta",
-    " ",
-    "?[a-z]",
-    "'; FLUSHALL",
-    "x" * MAX_LENGTH,
+    "}", "%7D", "*", "{}: *%é\n漢\\", "a", "a:", "a}:meta", " ", "?[a-z]", "'; FLUSHALL", "x" * MAX_LENGTH,
     "\u202e😀" * 150,
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("chosen", [NASTY[:4], pytest.param(NASTY, marks=pytest.mark.soak)], ids=len)
-def test_crawls_with_unusual_names_run_side_by_side(
-    chosen: Sequence[str],
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_crawls_with_unusual_names_run_side_by_side(chosen: Sequence[str], fault_crawl: MakeCrawl) -> None:
     """Each worker has a crawl of its own, all pages once; one that starts afresh harms no other."""
     crawl = fault_crawl(site={"pages": 40, "latency_s": 0.02})
     every_page = dict.fromkeys(crawl.site.paths, 1)
@@ -147,9 +123,9 @@ def test_crawls_with_unusual_names_run_side_by_side(
             assert worker.close_reason == "finished"
             assert crawl.project.count(pids=[worker.pid]) == every_page, name
             assert f"] INFO: Crawl {name!r} at " in worker.text
-    figures(names=len(chosen), pages=crawl.done.total())
+    crawl.note(names=len(chosen), pages=crawl.done.total())
 
-    with connect_url(fault_redis.url) as client:
+    with crawl.redis.client() as client:
         seen = {name: peek(client, name) for name in chosen}
         assert all(
             (o.phase, o.run, o.census.done, o.members) == ("finished", 0, 40, []) for o in seen.values()
@@ -166,9 +142,7 @@ def test_crawls_with_unusual_names_run_side_by_side(
 
 
 @pytest.mark.parametrize("setting", ["DQ_CRAWL", "DQ_RUN_NAME"])
-def test_a_name_that_is_not_text_is_refused(
-    setting: str, fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_a_name_that_is_not_text_is_refused(setting: str, fault_crawl: MakeCrawl) -> None:
     """An argument whose bytes are not UTF-8 stops the crawl before Redis is touched; the error names it."""
     crawl = fault_crawl(site={"pages": 1})
     worker = crawl.project.run_worker(
@@ -176,7 +150,7 @@ def test_a_name_that_is_not_text_is_refused(
     )
     assert not crawl.done
     assert f"scrapy_dq cannot start: {setting} = " in worker.text
-    with fault_redis.client() as client:
+    with crawl.redis.client() as client:
         assert client.dbsize() == 0
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from support.fail_points import EXTENSIONS, FEW_LEASES, fail_at
-from support.fault_crawl import FaultCrawl, assert_whole
+from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GO, SLOW_START
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.outages import lines
 from support.worker import Worker
 
@@ -30,20 +30,17 @@ def await_death(crawl: FaultCrawl, worker: Worker) -> int:
     """
     assert worker.wait(30) == -signal.SIGKILL, worker.text[-3000:]
     crawl.killed.add(worker.pid)
-    leases = crawl.leases_of({worker.pid})
+    leases = crawl.leases({worker.pid})
     crawl.leases_at_kills += leases
     return leases
 
 
-def assert_the_next_worker_finishes(crawl: FaultCrawl, figures: Figures, **more: Any) -> Worker:
+def assert_the_next_worker_finishes(crawl: FaultCrawl) -> Worker:
     """Start a worker, which finishes the crawl at once, and says what it has taken back."""
     held = {m.worker_id: m.in_flight for m in crawl.overview().members}
     (last,) = crawl.start()
 
-    verdict = crawl.end()
-    figures(verdict, leases_at_kills=crawl.leases_at_kills, **more)
-    assert_whole(verdict, crawl.leases_at_kills, workers=1)
-    assert set(crawl.project.count("item")) == crawl.site.paths
+    crawl.end_whole(crawl.leases_at_kills, workers=1)
     overview = crawl.overview()
     assert (overview.phase, overview.members, overview.census.dead) == ("finished", [], 0)
     for worker_id, leases in held.items():
@@ -70,19 +67,19 @@ def times(place: str, once: int, *soak: int) -> list[Any]:
     ],
 )
 def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
-    place: str, on_pass: int, crawl: FaultCrawl, figures: Figures
+    place: str, on_pass: int, crawl: FaultCrawl
 ) -> None:
     """The next worker finishes the crawl; only what the dead one held is processed twice."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))
     leases = await_death(crawl, victim)
 
     assert leases > 0 or on_pass <= 2
-    assert_the_next_worker_finishes(crawl, figures)
+    assert_the_next_worker_finishes(crawl)
 
 
 @pytest.mark.parametrize(("place", "on_pass"), times("in the middle of start()", 40, 10, 80))
 def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
-    place: str, on_pass: int, fault_crawl: MakeCrawl, figures: Figures
+    place: str, on_pass: int, fault_crawl: MakeCrawl
 ) -> None:
     """The next worker's start() yields all; those that were admitted before are known."""
     crawl = fault_crawl(
@@ -95,7 +92,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     await_death(crawl, victim)
     assert crawl.done
 
-    last = assert_the_next_worker_finishes(crawl, figures)
+    last = assert_the_next_worker_finishes(crawl)
 
     # Only the last few had not been handed in.
     assert on_pass // 2 <= last.stats["dq/seeds/known"] < on_pass
@@ -105,9 +102,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     ("place", "on_pass"),
     [*times("between fence and drain", 1, 1, 1), *times("between two steps of the drain", 1, 2, 3)],
 )
-def test_an_interrupted_reclaim_is_resumed(
-    place: str, on_pass: int, crawl: FaultCrawl, figures: Figures
-) -> None:
+def test_an_interrupted_reclaim_is_resumed(place: str, on_pass: int, crawl: FaultCrawl) -> None:
     """One worker is killed, one dies while it reclaims from the first: the third has all requests."""
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)
@@ -119,7 +114,7 @@ def test_an_interrupted_reclaim_is_resumed(
     (fenced,) = [member for member in crawl.overview().members if member.fenced]
     assert fenced.in_flight == crawl.leases_at_kills - drained
 
-    assert_the_next_worker_finishes(crawl, figures)
+    assert_the_next_worker_finishes(crawl)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +126,7 @@ def test_an_interrupted_reclaim_is_resumed(
     ],
 )
 def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
-    place: str, on_pass: int, crawl: FaultCrawl, figures: Figures
+    place: str, on_pass: int, crawl: FaultCrawl
 ) -> None:
     """A worker that got SIGTERM dies before it has left, or just after: the next one goes on from there."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))
@@ -143,4 +138,4 @@ def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
     assert len(crawl.overview().members) == (place != "after the leave")
     assert crawl.overview().census.waiting > 0
 
-    assert_the_next_worker_finishes(crawl, figures)
+    assert_the_next_worker_finishes(crawl)

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.backend.connection import connect_url
-from support.fault_crawl import FaultCrawl, assert_whole
-from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
+from support.fault_crawl import FaultCrawl
+from support.given import MakeCrawl
 from support.tree_spider import FED
 from support.waiting import wait_until
 
@@ -56,14 +54,7 @@ def assert_acknowledged(client: redis.Redis, crawl: FaultCrawl, count: int) -> N
 @pytest.mark.parametrize(
     ("kind", "shards"), [("list", 1), ("SET", 1), ("ZSET", 1), ("STREAM", 1), ("list", 3), ("STREAM", 3)]
 )
-def test_each_url_that_was_fed_is_crawled(
-    kind: str,
-    shards: int,
-    count: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_each_url_that_was_fed_is_crawled(kind: str, shards: int, count: int, fault_crawl: MakeCrawl) -> None:
     """At least once; and at most as many twice as the killed worker held."""
     settings: dict[str, Any] = {"DQ_WORKER_TTL": 30, "LOG_LEVEL": "INFO", "DQ_SHARDS": shards}
     if kind != "list":
@@ -74,7 +65,7 @@ def test_each_url_that_was_fed_is_crawled(
     began = time.monotonic()
     victim, _ = crawl.start(2)
     urls = [crawl.site.url(f"/p/{k}") for k in range(count)]
-    with connect_url(fault_redis.url, 5.0) as client:
+    with crawl.redis.client() as client:
         key = f"{crawl.project.name}:start_urls"
         feed(client, kind, key, urls[: count // 2])
         wait_until(lambda: crawl.overview().census.done >= count // 4, "a quarter is done", 60 + count / 50)
@@ -82,46 +73,39 @@ def test_each_url_that_was_fed_is_crawled(
         crawl.start()
         feed(client, kind, key, urls[count // 2 :])
         verdict = crawl.end(60 + count / 50)
+        seconds = time.monotonic() - began
+        crawl.note(verdict, leases_at_kill=crawl.leases_at_kills, pages_per_s=f"{count / seconds:.0f}")
+        crawl.assert_whole(verdict, crawl.leases_at_kills)
         if kind == "STREAM":
             assert_acknowledged(client, crawl, count)
         else:
             assert not client.exists(key)
-    seconds = time.monotonic() - began
-    figures(verdict, leases_at_kill=crawl.leases_at_kills, pages_per_s=f"{count / seconds:.0f}")
-    assert_whole(verdict, crawl.leases_at_kills)
     assert crawl.overview().phase == "finished"
 
 
-def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(fault_crawl: MakeCrawl) -> None:
     """And a worker is killed, too: each message ends acknowledged."""
     count = 400
-    settings = {"DQ_ROLLBACK_HORIZON": 10, "REDIS_START_URLS_AS_STREAM": True}
     crawl = fault_crawl(
         start_urls=[],
-        site={"pages": count, "latency_s": 0.03},
-        settings=settings,
+        site={"pages": count},
+        settings={"DQ_ROLLBACK_HORIZON": 10, "REDIS_START_URLS_AS_STREAM": True},
         spider=QUICK.replace("= {", "= {'DOWNLOAD_DELAY': 0.02, "),
     )
     crawl.start(2)
-    with connect_url(fault_redis.url, 5.0) as client:
-        feed(
-            client,
-            "STREAM",
-            f"{crawl.project.name}:start_urls",
-            map(crawl.site.url, sorted(crawl.site.paths)),
-        )
+    urls = map(crawl.site.url, sorted(crawl.site.paths))
+    with crawl.redis.client() as client:
+        feed(client, "STREAM", f"{crawl.project.name}:start_urls", urls)
     for part in (0.2, 0.4):
         crawl.wait_for_part(part)
-        snapshot = fault_redis.snapshot()
+        snapshot = crawl.redis.snapshot()
         crawl.wait_for(len(crawl.done) + 20)
         crawl.kill(crawl.live[0])
-        fault_redis.roll_back(snapshot)
+        crawl.redis.roll_back(snapshot)
         crawl.start()
     verdict = crawl.end(120)
-    figures(verdict)
+    crawl.note(verdict)
     assert not verdict.lost
     assert verdict.reasons == ("finished", "finished")
-    with connect_url(fault_redis.url, 5.0) as client:
+    with crawl.redis.client() as client:
         assert_acknowledged(client, crawl, count)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import kept
 from support import outages, unstorable_spider, watched_spider
 from support.fault_crawl import FaultCrawl
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.hostile import (
     CALLBACK,
     CLASS,
@@ -28,7 +27,7 @@ from support.hostile import (
     spoiled,
     store,
 )
-from support.tree_spider import spider_of
+from support.tree_spider import spider_of, spider_source
 from support.worker import Worker
 
 CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
@@ -53,7 +52,7 @@ def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
         site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only one that it may connect to
         # All dead letters are shown, also those of what looks as if it had been fed.
         settings={**watched_spider.SETTINGS, "SCHEDULER_DEBUG": True},
-        spider=watched_spider.SPIDER + PATIENT,
+        spider=spider_source(watched_spider.WatchedSpider) + PATIENT,
     )
     folder = crawl.project.folder
     (folder / "canary_module.py").write_text(CANARY_SOURCE)
@@ -97,7 +96,7 @@ class Bomb:
         return open, (str(self._path),)
 
 
-def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl, figures: Figures) -> None:
+def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl) -> None:
     """Entries that name a module, a file, a hook or a pickle: none is touched, each has its reason."""
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
@@ -126,7 +125,7 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCraw
     verdict = watched.end()
 
     reasons = dead_letters(watched)
-    figures(verdict, entries=len(hostile) + len(harmless), dead=reasons.total())
+    watched.note(verdict, entries=len(hostile) + len(harmless), dead=reasons.total())
     assert_unharmed(watched, worker, len(hostile) + len(harmless))
     assert not _others(worker)
     assert reasons.total() == len(hostile)
@@ -134,7 +133,7 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCraw
         assert any(part in reason for reason in reasons), part
 
 
-def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl, figures: Figures) -> None:
+def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl) -> None:
     """What decodes, but makes Scrapy raise, is counted as failed; the crawl continues to its end.
 
     The first of them does not even decode with Scrapy 2.13.
@@ -151,16 +150,16 @@ def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl, fi
     verdict = watched.end(20)
 
     census = watched.overview().census
-    figures(verdict, entries=len(unsent), failed=census.failed)
+    watched.note(verdict, entries=len(unsent), failed=census.failed)
     assert_unharmed(watched, worker, len(unsent))
     assert census.failed + census.dead == len(unsent)
     assert census.dead <= 1
-    with connect_url(watched.redis_url) as client:
+    with watched.redis.client() as client:
         assert len(kept(client, watched.project.name, "failed")) == census.failed
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
-def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCrawl, figures: Figures) -> None:
+def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCrawl) -> None:
     """Flipped bits, cut and spliced entries, structures at random: buried or crawled, and nothing else."""
     rng = random.Random(count)
     intact = good([watched.site.url(f"/good/{number}") for number in range(60)])
@@ -173,7 +172,7 @@ def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCraw
     verdict = watched.end(60 + count / 100)
 
     reasons = dead_letters(watched)
-    figures(verdict, entries=count, dead=reasons.total(), reasons=len(reasons))
+    watched.note(verdict, entries=count, dead=reasons.total(), reasons=len(reasons))
     assert_unharmed(watched, worker, count)
     # What decodes may still be no request that can be sent, or have `parse` as its errback: that is logged
     # as it is for every other request, and costs that request only.
@@ -188,14 +187,12 @@ def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCraw
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
-def test_what_cannot_be_stored_outlives_its_worker(
-    kills: int, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_what_cannot_be_stored_outlives_its_worker(kills: int, fault_crawl: MakeCrawl) -> None:
     """Four requests in ten have a lambda, a file, a lock or 2 MiB; workers are killed; none is lost."""
     crawl = fault_crawl(
         site={"pages": 200 + 100 * kills},
         settings={"SCHEDULER_DEBUG": True, "CONCURRENT_REQUESTS": 8},
-        spider=unstorable_spider.SPIDER,
+        spider=spider_source(unstorable_spider.UnstorableSpider),
     )
     live = crawl.start(2)
     for number in range(kills):
@@ -206,12 +203,9 @@ def test_what_cannot_be_stored_outlives_its_worker(
     verdict = crawl.end()
     repeated = [path for path, times in crawl.done.items() if times > 1]
     again = sum(crawl.done[path] - 1 for path in repeated if not unstorable_spider.kind_of(path))
-    figures(verdict, kills=kills, leases_at_kills=crawl.leases_at_kills, storable_repeats=again)
-    assert not verdict.lost
-    assert set(crawl.project.count("item")) == crawl.site.paths
+    crawl.note(verdict, kills=kills, leases_at_kills=crawl.leases_at_kills, storable_repeats=again)
+    crawl.assert_whole(verdict, verdict.repeats)
     assert again <= crawl.leases_at_kills
-    assert verdict.reasons == ("finished", "finished")
-    assert verdict.leases_left == 0
     warnings = [line for worker in crawl.project.workers for line in outages.lines(worker, "WARNING")]
     for _, says in unstorable_spider.KINDS.values():
         assert any(says in line and "it stays in this worker" in line for line in warnings), says
@@ -219,9 +213,7 @@ def test_what_cannot_be_stored_outlives_its_worker(
         assert not errors(worker)
 
 
-def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(
-    fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(fault_crawl: MakeCrawl) -> None:
     """Requests for the method that is gone stay, and the method brings them back."""
     crawl = fault_crawl(site={"pages": 300}, spider=RENAMED)
     (first,) = crawl.start()
@@ -241,7 +233,7 @@ def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(
     module.write_text(RENAMED)
     (third,) = crawl.start()
     verdict = crawl.end()
-    figures(pages=len(crawl.done), waiting=held.waiting, in_flight=held.in_flight)
+    crawl.note(pages=len(crawl.done), waiting=held.waiting, in_flight=held.in_flight)
     assert third.close_reason == "finished", third.text
     assert not verdict.lost
     assert not errors(third)

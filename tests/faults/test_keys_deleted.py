@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
 from scrapy_dq.frontier import keys
-from support.fault_crawl import FaultCrawl, assert_whole
+from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.outages import lines
-from support.redis_server import RedisServer
 from support.waiting import wait_until
 from support.worker import Worker
 
@@ -19,30 +19,19 @@ from support.worker import Worker
 SETTINGS = {"DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 1.5}
 
 
-def begun(crawl: FaultCrawl, count: int = 2) -> list[Worker]:
-    """Return workers that are at a tenth of the crawl."""
-    workers = start_together(crawl, count)
+def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
+    """Return a crawl of which a tenth is done, and its workers."""
+    crawl = make(site=site, settings=SETTINGS, spider=GATHERED)
+    workers = start_together(crawl)
     crawl.wait_for_part(0.1)
-    return workers
-
-
-def assert_told(workers: list[Worker], says: str) -> None:
-    """Assert that the log of at least one of *workers* has an ERROR about keys, which says so."""
-    found = [line for worker in workers for line in lines(worker, "ERROR")]
-    assert any("were deleted or evicted" in line and says in line for line in found)
+    return crawl, workers
 
 
 @pytest.mark.parametrize("names", [["bands"], ["rotation"], ["members"], ["beats"], ["bands", "rotation"]])
-def test_derived_keys_are_rebuilt(
-    names: list[str],
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> None:
     """What leads to the requests is deleted, and a worker killed then: nothing is lost, nothing hangs."""
-    crawl = fault_crawl(site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
-    workers = begun(crawl)
-    with fault_redis.client() as client:
+    crawl, workers = begun(fault_crawl, pages=300)
+    with crawl.redis.client() as client:
         for name in names:
             key = keys.prefix(crawl.project.name) + name
             # While all is leased, there is no rotation.
@@ -50,21 +39,15 @@ def test_derived_keys_are_rebuilt(
     crawl.wait_for(len(crawl.done) + 20)
     crawl.kill(workers[0])
 
-    verdict = crawl.end()
-
-    figures(verdict, deleted=" ".join(names))
-    assert_whole(verdict, crawl.leases_at_kills + 2 * 2 * 4, workers=1)
+    crawl.end_whole(crawl.leases_at_kills + 2 * 2 * 4, workers=1, deleted=" ".join(names))
 
 
 @pytest.mark.parametrize("what", ["a list of requests", "the leases of a worker", "what came back"])
-def test_requests_that_are_gone_are_reported(
-    what: str, fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) -> None:
     """The rest is crawled; every worker says that something is gone, and none closes with `finished`."""
-    crawl = fault_crawl(site={"pages": 300}, settings=SETTINGS, spider=GATHERED)
-    workers = begun(crawl)
+    crawl, workers = begun(fault_crawl, pages=300)
     prefix = keys.prefix(crawl.project.name)
-    with fault_redis.client() as client:
+    with crawl.redis.client() as client:
         if what == "the leases of a worker":
             name = next(client.scan_iter(f"{prefix}in-flight:*"))
         elif what == "a list of requests":
@@ -79,21 +62,18 @@ def test_requests_that_are_gone_are_reported(
 
     verdict = crawl.end()
 
-    figures(verdict, deleted=what)
+    crawl.note(verdict, deleted=what)
     assert set(verdict.reasons) == {"frontier_damaged"}
     assert verdict.leases_left == 0
     assert crawl.overview().census.gone >= 1
-    assert_told(workers, "requests are gone")
+    told = [line for worker in workers for line in lines(worker, "ERROR")]
+    assert any("were deleted or evicted" in line and "requests are gone" in line for line in told)
 
 
-def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(fault_crawl: MakeCrawl) -> None:
     """allkeys-random, and no room: whatever is evicted, no worker closes with `finished` over a loss."""
-    site = {"pages": 600, "latency_s": 0.3}
-    crawl = fault_crawl(site=site, settings=SETTINGS, spider=GATHERED)
-    workers = begun(crawl)
-    with fault_redis.client() as client:
+    crawl, workers = begun(fault_crawl, pages=600, latency_s=0.3)
+    with crawl.redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-random")
         for worker in workers:
             wait_until(lambda w=worker: "maxmemory-policy" in w.text, "it says so", 60)
@@ -103,7 +83,7 @@ def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(
 
     verdict = crawl.end()
 
-    figures(verdict, reasons=" ".join(str(reason) for reason in verdict.reasons))
+    crawl.note(verdict, reasons=" ".join(str(reason) for reason in verdict.reasons))
     assert not verdict.lost or "finished" not in verdict.reasons
     assert {reason for reason in verdict.reasons if reason != "finished"} <= {
         "frontier_damaged", "frontier_lost", "frontier_rolled_back", "start_incomplete",

@@ -10,8 +10,7 @@ import pytest
 from faults.test_workers_killed import kill_at_random
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import DELAYED
-from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
+from support.given import MakeCrawl
 from support.stored import HISTORY, crawl_keys
 
 HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
@@ -22,9 +21,9 @@ LIMITS = {
 LEFT = {"meta", "limits", *HISTORY}
 
 
-def assert_all_done(crawl: FaultCrawl, figures: Figures, **more: Any) -> None:
+def assert_all_done(crawl: FaultCrawl, **more: Any) -> None:
     verdict = crawl.end(120)
-    figures(verdict, **more)
+    crawl.note(verdict, **more)
     assert not verdict.lost
     assert set(crawl.project.count("item")) == crawl.site.paths
     assert verdict.repeats <= crawl.leases_at_kills
@@ -32,44 +31,31 @@ def assert_all_done(crawl: FaultCrawl, figures: Figures, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
-def test_a_killed_worker_delays_no_partition_that_has_limits(
-    kills: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_killed_worker_delays_no_partition_that_has_limits(kills: int, fault_crawl: MakeCrawl) -> None:
     """What it had leased and not sent, and what it had in flight, counts no more once it is reclaimed."""
     crawl = fault_crawl(site={"pages": 100 * kills, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     kill_at_random(crawl, kills, random.Random(kills))
 
-    assert_all_done(crawl, figures, kills=kills, leases_at_kills=crawl.leases_at_kills)
-    with fault_redis.client() as client:
+    assert_all_done(crawl, kills=kills, leases_at_kills=crawl.leases_at_kills)
+    with crawl.redis.client() as client:
         names = {key.decode().rpartition("}:")[2] for key in crawl_keys(client, crawl.project.name)}
     assert names <= LEFT
 
 
-def test_redis_is_rolled_back_while_partitions_have_limits(
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_redis_is_rolled_back_while_partitions_have_limits(fault_crawl: MakeCrawl) -> None:
     """Leases that were sent, counted and settled in the time that Redis forgot hold up nothing."""
     crawl = fault_crawl(site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     crawl.start(2)
     for part in (0.1, 0.3, 0.6):
         crawl.wait_for_part(part)
-        snapshot = fault_redis.snapshot()
+        snapshot = crawl.redis.snapshot()
         crawl.wait_for_part(part + 0.1)
-        fault_redis.roll_back(snapshot)
+        crawl.redis.roll_back(snapshot)
 
-    verdict = crawl.end(120)
-    figures(verdict)
-    assert not verdict.lost
-    assert set(crawl.project.count("item")) == crawl.site.paths
-    assert verdict.reasons == ("finished", "finished")
+    crawl.end_whole(crawl.pages, timeout_s=120)
 
 
-def test_delayed_requests_outlive_all_workers(fault_crawl: MakeCrawl, figures: Figures) -> None:
+def test_delayed_requests_outlive_all_workers(fault_crawl: MakeCrawl) -> None:
     """All workers are killed while most of what is known is not due; the next ones crawl it all."""
     crawl = fault_crawl(
         site={"pages": 60, "latency_s": 0.02},
@@ -80,4 +66,4 @@ def test_delayed_requests_outlive_all_workers(fault_crawl: MakeCrawl, figures: F
     # Later, the last pages are due at once: the crawl could end before a worker is killed.
     kill_at_random(crawl, 4, random.Random(1), latest=0.3)
 
-    assert_all_done(crawl, figures, leases_at_kills=crawl.leases_at_kills)
+    assert_all_done(crawl, leases_at_kills=crawl.leases_at_kills)

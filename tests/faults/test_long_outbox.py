@@ -9,10 +9,8 @@ import psutil
 import pytest
 
 from scrapy_dq.frontier.worker.outbox import MEMORY_MOVES
-from support.fault_crawl import assert_whole
-from support.given import Figures, MakeCrawl, StartProxy
+from support.given import MakeCrawl
 from support.outages import assert_told
-from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
@@ -49,34 +47,28 @@ MANY_STARTS = spider_of("""
 
 
 @pytest.mark.parametrize("links", [1500, pytest.param(60_000, marks=pytest.mark.soak)])
-def test_a_callback_yields_many_links_while_redis_is_unavailable(
-    links: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_callback_yields_many_links_while_redis_is_unavailable(links: int, fault_crawl: MakeCrawl) -> None:
     """It is not delayed, and all of them are crawled once Redis is back: each once."""
-    redis = fault_redis
     site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
     # One item at a time: when it goes on after the last link, that has been passed on, too.
     settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 32, "CONCURRENT_ITEMS": 1}
-    crawl = fault_crawl(redis, site=site, spider=BROAD, settings=settings)
+    crawl = fault_crawl(site=site, spider=BROAD, settings=settings)
     (worker,) = crawl.start()
     wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
-    with redis.client() as client:
+    with crawl.redis.client() as client:
         # An fsync under way keeps Redis from writing: killed now, it would forget the lease.
         wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "all is written", 10)
-    redis.kill()
+    crawl.redis.kill()
 
     (crawl.project.folder / "go").touch()
     wait_until(lambda: crawl.project.count("yielded"), "all links are yielded", 30 + links / 500)
     wait_until(lambda: "The crawl continues" in worker.text, "the outage is reported", 10)
-    redis.start()
+    crawl.redis.start()
 
     verdict = crawl.end(120 + links / 20)
     (yielded_s,) = crawl.project.count("yielded")
-    figures(verdict, links=links, yielded_s=yielded_s)
-    assert_whole(verdict, workers=1)
+    crawl.note(verdict, links=links, yielded_s=yielded_s)
+    crawl.assert_whole(verdict, workers=1)
     (outage,) = assert_told([worker], 1)
     assert outage.kept >= links
 
@@ -86,20 +78,13 @@ def test_a_callback_yields_many_links_while_redis_is_unavailable(
     ("starts", "away_s"), [(60_000, 4.0), pytest.param(1_000_000, 1.0, marks=pytest.mark.soak)]
 )
 def test_many_start_requests_while_redis_is_slow(
-    starts: int,
-    away_s: float,
-    fault_redis: RedisServer,
-    start_proxy: StartProxy,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-    tmp_path: Path,
+    starts: int, away_s: float, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
     """What Redis has not taken yet is on disk; memory grows by what a start request costs by itself."""
-    proxy = start_proxy(fault_redis.url)
     spill = tmp_path / "spill"
     spill.mkdir()
     crawl = fault_crawl(
-        through=proxy.url,
+        proxied=True,
         site={"pages": 1, "latency_s": 0},
         spider=MANY_STARTS,
         settings={
@@ -109,7 +94,7 @@ def test_many_start_requests_while_redis_is_slow(
             "REDIS_PARAMS": {"socket_timeout": 20},
         },
     )
-    proxy.set_delay(away_s / 2)
+    crawl.proxy.set_delay(away_s / 2)
     (worker,) = crawl.start()
     process = psutil.Process(worker.pid)
     wait_until(lambda: crawl.project.count("start"), "start() begins", 30)
@@ -124,7 +109,7 @@ def test_many_start_requests_while_redis_is_slow(
     behind = starts - crawl.overview().census.waiting
     assert behind > MEMORY_MOVES
     assert on_disk > (behind - 2 * MEMORY_MOVES) * 100
-    proxy.set_delay(0)
+    crawl.proxy.set_delay(0)
 
     def stored() -> int:
         census = crawl.overview().census
@@ -138,7 +123,7 @@ def test_many_start_requests_while_redis_is_slow(
     worker.terminate()
     worker.wait(30)
     grown = peak - base
-    figures(None, starts=starts, behind=behind, on_disk_mib=on_disk // MIB, grown_mib=grown // MIB)
+    crawl.note(None, starts=starts, behind=behind, on_disk_mib=on_disk // MIB, grown_mib=grown // MIB)
     assert stored() == starts
     assert worker.close_reason == "shutdown"
     # The outbox and what the log keeps for DQ_ROLLBACK_HORIZON; about 80 bytes a start request to tell

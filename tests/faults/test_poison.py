@@ -11,10 +11,9 @@ import msgpack
 import pytest
 import redis
 
-from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier.keys import prefix
 from support.fault_crawl import FaultCrawl
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.outages import lines
 from support.tree_spider import spider_of
 
@@ -58,7 +57,7 @@ class Supervisor:
         """Start workers, and another one for each that dies; TimeoutError after *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         watched = self._crawl.start(2)
-        with connect_url(self._crawl.redis_url) as client:
+        with self._crawl.redis.client() as client:
             while watched:
                 self.charged |= Counter(charges(client, self._crawl.project.name))
                 for worker in [w for w in watched if not w.running]:
@@ -75,7 +74,7 @@ class Supervisor:
 
 def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     """Return reason and page of each dead letter. Source: lua/moves/endings.lua"""
-    with connect_url(crawl.redis_url) as client:
+    with crawl.redis.client() as client:
         records = [msgpack.unpackb(r, raw=True) for r in client.hvals(prefix(crawl.project.name) + "dead")]
     pages = [PAGE.search(payload) for *_, payload, _ in records]
     return [
@@ -90,7 +89,7 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     [(300, 199), *(pytest.param(1_000, leaf, marks=pytest.mark.soak) for leaf in (250, 640, 999))],
 )
 def test_a_page_that_kills_its_worker_is_buried_and_no_other(
-    pages: int, poison: int, fault_crawl: MakeCrawl, figures: Figures
+    pages: int, poison: int, fault_crawl: MakeCrawl
 ) -> None:
     """After at most five deaths it is the one dead letter; every other page is done, and none was charged."""
     path = f"/p/{poison}"
@@ -105,7 +104,7 @@ def test_a_page_that_kills_its_worker_is_buried_and_no_other(
     supervisor.run(90)
 
     verdict, overview = crawl.verdict(), crawl.overview()
-    figures(verdict, deaths=supervisor.deaths, charged=dict(supervisor.charged))
+    crawl.note(verdict, deaths=supervisor.deaths, charged=dict(supervisor.charged))
     assert verdict.lost == {path}
     assert set(crawl.project.count("item")) == crawl.site.paths - {path}
     assert set(supervisor.charged) <= {path}

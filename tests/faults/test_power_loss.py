@@ -11,10 +11,10 @@ import pytest
 
 from scrapy_dq.frontier import keys
 from support import noted_frontier, outages
-from support.fault_crawl import FaultCrawl, Verdict, assert_whole
+from support.fault_crawl import FaultCrawl
 from support.fault_spiders import EXHAUSTED, GATHERED, GO, SLOW_START, start_together
 from support.given import Figures, MakeCrawl, StartRedis
-from support.redis_server import Kind, RedisServer
+from support.redis_server import Kind
 from support.stored import stored_state
 from support.tree_spider import spider_of
 from support.waiting import wait_until
@@ -24,8 +24,7 @@ from support.worker import Worker
 class Losses:
     """Takes Redis back in time, and counts what may be processed twice for it."""
 
-    def __init__(self, redis: RedisServer, crawl: FaultCrawl) -> None:
-        self._redis = redis
+    def __init__(self, crawl: FaultCrawl) -> None:
         self._crawl = crawl
         self.count = 0
         self.may_repeat = 0
@@ -33,57 +32,44 @@ class Losses:
 
     def lose(self, meanwhile: Callable[[], object]) -> None:
         """Let Redis lose what it stores during *meanwhile*; wait until all workers have rejoined."""
-        leases, done = self._leases(), self._done()
+        crawl = self._crawl
+        leases, done = crawl.leases(), crawl.done.total()
         before = self._exchanges()
-        snapshot = self._redis.snapshot()
+        snapshot = crawl.redis.snapshot()
         meanwhile()
         # A worker that stores nothing meanwhile, on a busy machine, loses nothing and need not rejoin.
         wait_until(
             lambda: all(now > before.get(name, -1) for name, now in self._exchanges().items()),
             "each worker has made an exchange", 60,
         )  # fmt: skip
-        leases += self._leases()
-        self._redis.roll_back(snapshot)
+        leases += crawl.leases()
+        crawl.redis.roll_back(snapshot)
         self.count += 1
-        for worker in self._crawl.live:
+        for worker in crawl.live:
             wait_until(lambda w=worker: w.text.count(" continues as ") >= self.count, "it has rejoined")
-        self.may_repeat += leases + self._done() - done
+        self.may_repeat += leases + crawl.done.total() - done
 
     def _exchanges(self) -> dict[str, int]:
         """Return the number of the last exchange of each worker."""
         prefix = keys.prefix(self._crawl.project.name)
-        with self._redis.client() as client:
+        with self._crawl.redis.client() as client:
             return {
                 member.worker_id: int(client.hget(f"{prefix}worker:{member.worker_id}", "last_seq") or 0)
                 for member in self._crawl.overview().members
             }
 
-    def _leases(self) -> int:
-        return sum(member.in_flight for member in self._crawl.overview().members)
 
-    def _done(self) -> int:
-        return sum(self._crawl.done.values())
-
-
-def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses) -> Verdict:
-    verdict = crawl.end()
+def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses) -> None:
+    crawl.end_whole(losses.may_repeat, losses=losses.count)
     for worker in workers:
         outages.assert_quiet(worker)
         # Redis is back so soon that a worker need not have missed it.
         assert len(outages.outages(worker)) <= losses.count
         assert worker.stats["dq/rejoins"] >= losses.count
-    assert_whole(verdict, losses.may_repeat)
-    assert set(crawl.project.count("item")) == crawl.site.paths
-    return verdict
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(6, marks=pytest.mark.soak)])
-def test_what_redis_forgot_is_stored_again(
-    times: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_what_redis_forgot_is_stored_again(times: int, fault_crawl: MakeCrawl) -> None:
     """Redis loses up to 1 s of a crawl: it ends complete, and repeats at most what it did in that second."""
     crawl = fault_crawl(
         site={"pages": 300 + 200 * times, "latency_s": 0.04},
@@ -92,19 +78,15 @@ def test_what_redis_forgot_is_stored_again(
     )
     rng = random.Random(times)
     workers = start_together(crawl)
-    losses = Losses(fault_redis, crawl)
+    losses = Losses(crawl)
     for number in range(times):
         crawl.wait_for_part(0.05 + 0.35 * number / times)
         seconds = rng.uniform(0.3, 1.0)
         losses.lose(lambda s=seconds: time.sleep(s))
-    verdict = assert_nothing_lost(crawl, workers, losses)
-    rejoins = [worker.stats["dq/rejoins"] for worker in workers]
-    figures(verdict, losses=times, may_repeat=losses.may_repeat, rejoins=rejoins)
+    assert_nothing_lost(crawl, workers, losses)
 
 
-def test_start_requests_that_redis_forgot_are_stored_again(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_start_requests_that_redis_forgot_are_stored_again(fault_crawl: MakeCrawl) -> None:
     """Redis loses a part of what start() has yielded, while it goes on: each request of it is processed."""
     pages = 100
     # start() yields faster than the workers crawl: what Redis forgets is not done yet.
@@ -114,17 +96,14 @@ def test_start_requests_that_redis_forgot_are_stored_again(
         spider=SLOW_START,
     )
     workers = start_together(crawl)
-    losses = Losses(fault_redis, crawl)
+    losses = Losses(crawl)
     crawl.wait_for_part(0.1)
     losses.lose(lambda: time.sleep(0.7))
     assert not crawl.project.count(EXHAUSTED), "start() was over"
-    verdict = assert_nothing_lost(crawl, workers, losses)
-    figures(verdict, may_repeat=losses.may_repeat)
+    assert_nothing_lost(crawl, workers, losses)
 
 
-def test_a_worker_that_redis_forgot_continues(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_worker_that_redis_forgot_continues(fault_crawl: MakeCrawl) -> None:
     """Redis comes back from before the second worker joined: it registers again, and nothing is lost."""
     crawl = fault_crawl(
         site={"pages": 250, "latency_s": 0.1},
@@ -132,7 +111,7 @@ def test_a_worker_that_redis_forgot_continues(
         spider=GATHERED,
     )
     workers = start_together(crawl, 1)
-    losses = Losses(fault_redis, crawl)
+    losses = Losses(crawl)
     crawl.wait_for_part(0.05)
 
     def second_worker_joins() -> None:
@@ -140,19 +119,16 @@ def test_a_worker_that_redis_forgot_continues(
         wait_until(lambda: crawl.project.count(pids=[workers[1].pid]).total() >= 10, "it has done 10 pages")
 
     losses.lose(second_worker_joins)
-    verdict = assert_nothing_lost(crawl, workers, losses)
-    figures(verdict, may_repeat=losses.may_repeat)
+    assert_nothing_lost(crawl, workers, losses)
 
 
-def test_a_frontier_that_redis_forgot_altogether_is_lost(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_a_frontier_that_redis_forgot_altogether_is_lost(fault_crawl: MakeCrawl) -> None:
     """Redis comes back without the crawl: all close with frontier_lost; the next crawl is complete."""
     crawl = fault_crawl(site={"pages": 150}, spider=GATHERED)
-    before = fault_redis.snapshot()
+    before = crawl.redis.snapshot()
     workers = start_together(crawl)
     crawl.wait_for_part(0.1)
-    fault_redis.roll_back(before)
+    crawl.redis.roll_back(before)
 
     assert crawl.end(20).reasons == ("frontier_lost", "frontier_lost")
 
@@ -163,12 +139,7 @@ def test_a_frontier_that_redis_forgot_altogether_is_lost(
 
 
 @pytest.mark.parametrize("part", [0.9, 1.0], ids=["open", "finished"])
-def test_a_run_whose_start_redis_forgot_is_started_again(
-    part: float,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_run_whose_start_redis_forgot_is_started_again(part: float, fault_crawl: MakeCrawl) -> None:
     """Redis knows the run before only, perhaps not its end: the workers go on with theirs; it is whole."""
     crawl = fault_crawl(
         site={"pages": 100, "latency_s": 0.05},
@@ -179,17 +150,17 @@ def test_a_run_whose_start_redis_forgot_is_started_again(
     crawl.wait_for_part(part)
     if part == 1:
         first.wait()
-    tombstone = fault_redis.snapshot()
+    tombstone = crawl.redis.snapshot()
     first.wait()
     (crawl.project.folder / GO).unlink()
     workers = start_together(crawl)
     pids = [worker.pid for worker in workers]
     wait_until(lambda: crawl.project.count(pids=pids).total() >= 20, "20 pages are done", 30)
-    fault_redis.roll_back(tombstone)
+    crawl.redis.roll_back(tombstone)
 
     verdict = crawl.end()
     done = crawl.project.count(pids=pids)
-    figures(pages=len(done), repeats=done.total() - len(done))
+    crawl.note(pages=len(done), repeats=done.total() - len(done))
 
     assert verdict.reasons == ("finished",) * 3
     assert verdict.leases_left == 0
@@ -212,19 +183,19 @@ ITEMS = spider_of("""
 """)
 
 
-def test_an_item_that_redis_forgot_is_written_again(fault_redis: RedisServer, fault_crawl: MakeCrawl) -> None:
+def test_an_item_that_redis_forgot_is_written_again(fault_crawl: MakeCrawl) -> None:
     """Redis has the lease still, so that the page is not crawled again, and its item is gone."""
     settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
     crawl = fault_crawl(site={"pages": 1}, settings=settings, spider=ITEMS)
     (worker,) = crawl.start()
     key = f"{crawl.project.name}:items"
-    with fault_redis.client() as client:
+    with crawl.redis.client() as client:
         wait_until(lambda: crawl.project.count("start"), "the page is at work", 30)
         wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "its lease is written", 30)
-        snapshot = fault_redis.snapshot()
+        snapshot = crawl.redis.snapshot()
         (crawl.project.folder / "item").touch()
         wait_until(lambda: client.llen(key) == 1, "its item is stored", 30)
-        fault_redis.roll_back(snapshot)
+        crawl.redis.roll_back(snapshot)
         (crawl.project.folder / "end").touch()
         verdict = crawl.end()
         assert (verdict.reasons, verdict.repeats, client.llen(key)) == (("finished",), 0, 1)
@@ -235,13 +206,11 @@ DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priorit
 """A log that reaches back no further than a second."""
 
 
-def test_a_roll_back_beyond_the_log_loses_nothing(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> None:
     """Redis comes back several horizons older: what it has forgotten is found and crawled again."""
     crawl = fault_crawl(site={"pages": 500}, settings=DEEP, spider=GATHERED)
     workers = start_together(crawl)
-    losses = Losses(fault_redis, crawl)
+    losses = Losses(crawl)
     crawl.wait_for_part(0.05)
     crawl.site.set_latency(0.5)  # however long it takes to get there, the crawl is not over
 
@@ -252,16 +221,11 @@ def test_a_roll_back_beyond_the_log_loses_nothing(
 
     losses.lose(several_horizons)
     crawl.site.set_latency(0.03)
-    verdict = crawl.end()
-
-    figures(verdict, may_repeat=losses.may_repeat)
-    assert_whole(verdict, losses.may_repeat)
+    crawl.end_whole(losses.may_repeat)
     assert any("further than DQ_ROLLBACK_HORIZON" in worker.text for worker in workers)
 
 
-def test_start_requests_that_are_gone_for_good_are_reported(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_start_requests_that_are_gone_for_good_are_reported(fault_crawl: MakeCrawl) -> None:
     """Redis knows the run before only, and no log has the start requests: no worker says `finished`.
 
     The run stays open: the same command runs start() again, and every page is crawled in that run.
@@ -270,13 +234,13 @@ def test_start_requests_that_are_gone_for_good_are_reported(
     (first,) = start_together(crawl, 1)
     first.wait()
     crawl.site.set_latency(0.3)  # the next run is not over when it is forgotten
-    tombstone = fault_redis.snapshot()
+    tombstone = crawl.redis.snapshot()
     (crawl.project.folder / GO).unlink()
     workers = start_together(crawl)
     pids = [worker.pid for worker in workers]
     wait_until(lambda: crawl.project.count(pids=pids).total() >= 20, "20 pages are done", 30)
     time.sleep(3)
-    fault_redis.roll_back(tombstone)
+    crawl.redis.roll_back(tombstone)
 
     crawl.site.set_latency(0.03)
     for worker in workers:
@@ -286,7 +250,7 @@ def test_start_requests_that_are_gone_for_good_are_reported(
     last = crawl.project.run_worker()
     pids.append(last.pid)
     done = crawl.project.count(pids=pids)
-    figures(pages=len(done), repeats=done.total() - len(done))
+    crawl.note(pages=len(done), repeats=done.total() - len(done))
     assert last.close_reason == "finished"
     assert set(done) == crawl.site.paths
     assert crawl.overview().run == 1

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from support import outages
 from support.fault_spiders import GATHERED, GO, start_together
-from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
+from support.given import MakeCrawl
 from support.stored import crawl_keys
-from support.waiting import wait_until
+from support.waiting import repeated, wait_until
 
 EVERY_S = 0.02
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
-def test_after_flushall_no_worker_says_finished(
-    times: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_after_flushall_no_worker_says_finished(times: int, fault_crawl: MakeCrawl) -> None:
     """Both workers close with frontier_lost and one CRITICAL line each; the crawl after it is complete."""
     crawl = fault_crawl(site={"pages": 250, "latency_s": 0.04}, spider=GATHERED)
     for number in range(times):
@@ -32,7 +22,7 @@ def test_after_flushall_no_worker_says_finished(
         pids = [worker.pid for worker in workers]
         pages = crawl.pages * (0.05 + 0.35 * number / times)
         wait_until(lambda p=pids, n=pages: crawl.project.count(pids=p).total() >= n, "pages are done", 30)
-        with fault_redis.client() as client:
+        with crawl.redis.client() as client:
             client.flushall()
 
             assert set(crawl.end(20).reasons) == {"frontier_lost"}
@@ -47,54 +37,24 @@ def test_after_flushall_no_worker_says_finished(
     last = start_together(crawl)
 
     verdict = crawl.end()
-    figures(verdict, flushes=times)
+    crawl.note(verdict, flushes=times)
     assert [worker.close_reason for worker in last] == ["finished", "finished"]
     assert verdict.leases_left == 0
     pids = [worker.pid for worker in last]
     assert crawl.project.count(pids=pids) == dict.fromkeys(crawl.site.paths, 1)
-    for worker in last:
-        outages.assert_told([worker], 0)
-
-
-@contextmanager
-def _script_flush(redis: RedisServer) -> Iterator[list[int]]:
-    """Send SCRIPT FLUSH every EVERY_S; yield the list whose length says how often it was done."""
-    stop = threading.Event()
-    flushed: list[int] = []
-
-    def run() -> None:
-        with redis.client() as client:
-            while not stop.wait(EVERY_S):
-                client.script_flush()
-                flushed.append(1)
-
-    thread = threading.Thread(target=run, name="script-flush", daemon=True)
-    thread.start()
-    try:
-        yield flushed
-    finally:
-        stop.set()
-        thread.join(10)
+    outages.assert_told(last, 0)
 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
-def test_a_redis_that_forgets_its_scripts_gets_them_again(
-    pages: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_redis_that_forgets_its_scripts_gets_them_again(pages: int, fault_crawl: MakeCrawl) -> None:
     """SCRIPT FLUSH every 20 ms from before the first join on: nobody notices."""
     crawl = fault_crawl(site={"pages": pages}, spider=GATHERED)
-    with _script_flush(fault_redis) as flushed:
+    with crawl.redis.client() as client, repeated(client.script_flush, EVERY_S) as flushed:
         workers = start_together(crawl)
         verdict = crawl.end(90)
-
-    figures(verdict, script_flushes=len(flushed))
+    crawl.note(verdict, script_flushes=len(flushed))
+    crawl.assert_whole(verdict)
     assert len(flushed) > 10
-    assert crawl.done == dict.fromkeys(crawl.site.paths, 1)
-    assert verdict.reasons == ("finished", "finished")
-    assert verdict.leases_left == 0
     outages.assert_told(workers, 0)
     for worker in workers:
         assert not {"dq/redis_errors", "dq/rejoins"} & set(worker.stats)

@@ -7,10 +7,8 @@ import time
 import pytest
 
 from support import outages
-from support.fault_crawl import assert_whole
 from support.fault_spiders import GATHERED, start_together
-from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
+from support.given import MakeCrawl
 from support.waiting import Stopwatch, wait_until
 
 
@@ -20,11 +18,7 @@ from support.waiting import Stopwatch, wait_until
     ids=["once", "3 times", "3 times, and all wait"],
 )
 def test_nobody_is_reclaimed_after_redis_was_frozen(
-    times: int,
-    timeout_s: float,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    times: int, timeout_s: float, fault_crawl: MakeCrawl
 ) -> None:
     """SIGSTOP for 2.5 times the TTL, whether or not the workers time out: no page is processed twice."""
     ttl_s = 1.0
@@ -42,20 +36,20 @@ def test_nobody_is_reclaimed_after_redis_was_frozen(
         crawl.wait_for_part(0.05 + 0.35 * number / times)
         # They look at each other's heartbeats for a while before: only then is there a span to grow.
         time.sleep(ttl_s / 3)
-        fault_redis.suspend()
+        crawl.redis.suspend()
         time.sleep(2.5 * ttl_s)
         before = crawl.done.total()
-        fault_redis.resume()
+        crawl.redis.resume()
         resumed = Stopwatch()
         wait_until(lambda n=before: crawl.done.total() > n, "a page is done")
         assert resumed.seconds < 3
 
     verdict = crawl.end()
     told = [len(outages.outages(worker)) for worker in workers]
-    figures(verdict, freezes=times, ttl_s=ttl_s, timeout_s=timeout_s, outages=told)
+    crawl.note(verdict, freezes=times, ttl_s=ttl_s, timeout_s=timeout_s, outages=told)
     # A busy machine may make Redis late at other times, too; who waits for 10 s notices nothing.
     assert min(told) >= times if timeout_s < ttl_s else told == [0, 0]
     for worker in workers:
         outages.assert_quiet(worker)
-    assert_whole(verdict)
+    crawl.assert_whole(verdict)
     assert all("dq/rejoins" not in worker.stats for worker in workers)

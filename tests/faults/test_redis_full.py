@@ -5,23 +5,23 @@ there is room again.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 import redis
 
 from support import outages
-from support.fault_crawl import FaultCrawl, Verdict
+from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
-from support.given import Figures, MakeCrawl, StartRedis
-from support.redis_server import Kind, RedisServer, find_binary
+from support.given import MakeCrawl, StartRedis
+from support.redis_server import Kind, find_binary
 from support.scrapy_redis_crawl import run_dq
 from support.small_disk import SmallDisk, small_disk
-from support.waiting import wait_until
+from support.waiting import repeated, wait_until
 from support.worker import Worker
 
 PAUSE_S = 1.0
@@ -46,22 +46,16 @@ def report_it(crawl: FaultCrawl, why: str) -> int:
     return sum(why in member.waits_for for member in crawl.overview().members)
 
 
-def assert_complete(crawl: FaultCrawl) -> Verdict:
-    """Wait for the end; nothing was lost or done twice."""
-    verdict = crawl.end()
-    assert crawl.done == crawl.project.count("item") == dict.fromkeys(crawl.site.paths, 1)
-    assert set(verdict.reasons) == {"finished"}
-    assert verdict.leases_left == 0
-    return verdict
+def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, says: str) -> None:
+    """Nothing was lost or done twice, and each worker has told of each pause."""
+    crawl.end_whole(pauses=pauses)
+    outages.assert_told(workers, pauses, says)
+    assert all("dq/rejoins" not in worker.stats for worker in workers)
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_crawl_waits_until_redis_has_memory_again(
-    times: int,
-    redis_kind: Kind,
-    start_redis: StartRedis,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    times: int, redis_kind: Kind, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
     """Beyond maxmemory both workers pause with a warning that says so, and go on when it is raised."""
     server = start_redis(redis_kind, appendonly=True)
@@ -79,46 +73,13 @@ def test_a_crawl_waits_until_redis_has_memory_again(
             assert_paused(crawl, workers, number + 1)
             wait_until(lambda: report_it(crawl, "memory is full") == 2, "both report it")
             client.config_set("maxmemory", 0)
-            for worker in workers:
-                wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "it goes on")
-
-        verdict = assert_complete(crawl)
-
-    told = outages.assert_told(workers, times, "memory is full")
-    figures(verdict, pauses=times, kept=[one.kept for one in told])
-    assert all("dq/rejoins" not in worker.stats for worker in workers)
-
-
-@contextmanager
-def foreign_keys(server: RedisServer) -> Iterator[None]:
-    """While the block runs, a thread sets keys with a TTL, as a cache in the same Redis does."""
-    stop = threading.Event()
-
-    def run() -> None:
-        number = 0
-        with server.client() as client:
-            while not stop.wait(0.002):
-                try:
-                    client.set(f"foreign-{number}", FOREIGN_VALUE, ex=1000)
-                except redis.ResponseError:  # Redis found no key to evict
-                    continue
-                number += 1
-
-    thread = threading.Thread(target=run, name="foreign-keys", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(10)
+            outages.wait_for_ends(workers, number + 1)
+        assert_complete(crawl, workers, times, "memory is full")
 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_volatile_ttl_evicts_nothing_of_a_crawl(
-    pages: int,
-    start_redis: StartRedis,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    pages: int, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
     """Other keys fill the memory and are evicted: the workers warn about the policy, and lose nothing."""
     # Of the keys that Redis samples it evicts the one with the shortest TTL: if a key of the crawl had one,
@@ -129,13 +90,17 @@ def test_volatile_ttl_evicts_nothing_of_a_crawl(
         for number in range(500):
             client.set(f"first-{number}", FOREIGN_VALUE, ex=2000)
         crawl = fault_crawl(server, site={"pages": pages}, spider=GATHERED)
-        with foreign_keys(server):
-            workers = start_together(crawl)
-            verdict = assert_complete(crawl)
-        evicted = client.info("stats")["evicted_keys"]
+        names = count()
 
-    figures(verdict, evicted=evicted)
-    assert evicted > 100
+        def use_cache() -> None:
+            with suppress(redis.ResponseError):  # Redis found no key to evict
+                client.set(f"foreign-{next(names)}", FOREIGN_VALUE, ex=1000)
+
+        with repeated(use_cache, 0.002):
+            workers = start_together(crawl)
+            crawl.end_whole()
+        assert client.info("stats")["evicted_keys"] > 100
+
     for worker in workers:
         (warning,) = outages.lines(worker, "WARNING")
         assert "maxmemory-policy volatile-ttl" in warning
@@ -162,7 +127,6 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
     redis_kind: Kind,
     mount: Callable[[Path], SmallDisk],
     fault_crawl: MakeCrawl,
-    figures: Figures,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,11 +153,5 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
             done = run_dq(crawl.project, *words, crawl.project.name)
             assert shown in " ".join(done.stdout.split()), done.stdout + done.stderr
         disk.free()
-        for worker in workers:
-            wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "it goes on")
-
-    verdict = assert_complete(crawl)
-
-    told = outages.assert_told(workers, times, "No space left on device")
-    figures(verdict, pauses=times, kept=[one.kept for one in told])
-    assert all("dq/rejoins" not in worker.stats for worker in workers)
+        outages.wait_for_ends(workers, number + 1)
+    assert_complete(crawl, workers, times, "No space left on device")

@@ -10,10 +10,9 @@ import pytest
 from support import outages
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
-from support.given import Figures, MakeCrawl
-from support.redis_server import RedisServer
+from support.given import MakeCrawl
 from support.timed_scheduler import TIMED, longest_call_ms
-from support.waiting import Stopwatch, wait_until
+from support.waiting import Stopwatch
 
 LONGEST_CALL_MS = 200
 # The longest pause between two tries, and what Redis and the first exchange take.
@@ -33,10 +32,7 @@ def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
     ids=lambda away_s: f"{len(away_s)} times",
 )
 def test_the_crawl_continues_by_itself_after_redis_was_killed(
-    away_s: Sequence[float],
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    away_s: Sequence[float], fault_crawl: MakeCrawl
 ) -> None:
     """No worker ends, no page is lost, nobody waits; one warning when Redis goes, one line at its return."""
     crawl = fault_crawl(
@@ -52,31 +48,24 @@ def test_the_crawl_continues_by_itself_after_redis_was_killed(
         # Early: few pages are known yet, and all others hang from them.
         crawl.wait_for_part(0.05 + 0.35 * number / len(away_s))
         away = Stopwatch()
-        fault_redis.kill()
+        crawl.redis.kill()
         before = [crawl.project.count(pids=[worker.pid]) for worker in workers]
         time.sleep(seconds)
         assert len(crawl.live) == 2
         for moves, worker, done in zip(made, workers, before, strict=True):
             moves.append(moves_of(crawl, crawl.project.count(pids=[worker.pid]) - done))
-        fault_redis.start()
-        for worker in workers:
-            wait_until(lambda w=worker, n=number: outages.ended(w) == n + 1, "the end is told")
-            assert not worker.close_reason
+        crawl.redis.start()
+        outages.wait_for_ends(workers, number + 1)
+        assert not any(worker.close_reason for worker in workers)
         stalled_s = max(stalled_s, away.stalled_s)
 
     verdict = crawl.end()
     told = outages.assert_told(workers, len(away_s))
     rejoins = sum(worker.stats.get("dq/rejoins", 0) for worker in workers)
     longest_ms = longest_call_ms(crawl.project, 2)
-    figures(
-        verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins, kept=[t.kept for t in told]
-    )
-    assert not verdict.lost
-    assert set(crawl.project.count("item")) == crawl.site.paths
+    crawl.note(verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins)
     # What Redis confirmed was written; only an fsync under way at the kill may have kept it from that.
-    assert verdict.repeats == 0 or rejoins
-    assert verdict.reasons == ("finished", "finished")
-    assert verdict.leases_left == 0
+    crawl.assert_whole(verdict, verdict.repeats if rejoins else 0)
     assert longest_ms < LONGEST_CALL_MS + stalled_s * 1000
     for one, moves in zip(told, [*made[0], *made[1]], strict=True):
         assert min(away_s) - 1 < one.lasted_s < max(away_s) + NOTICED_WITHIN_S + stalled_s

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from support import outages
 from support.certificates import DAY, Authority
-from support.fault_crawl import assert_whole
 from support.fault_spiders import GATHERED, start_together
-from support.given import Figures, MakeCrawl, StartRedis
+from support.given import MakeCrawl, StartRedis
 from support.proxy import RedisProxy
 from support.waiting import wait_until
 
@@ -16,11 +15,7 @@ NOT_ACCEPTED = "the certificate of Redis is not accepted: renew it, or correct s
 SITE = {"pages": 2_000, "latency_s": 0.02}
 
 
-def test_a_password_that_is_rotated_in_mid_crawl(
-    start_redis: StartRedis,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_password_that_is_rotated_in_mid_crawl(start_redis: StartRedis, fault_crawl: MakeCrawl) -> None:
     """A worker with the old one waits when its connections have ended; one with the new one goes on."""
     server = start_redis(appendonly=True)
     with server.client() as admin:
@@ -41,7 +36,7 @@ def test_a_password_that_is_rotated_in_mid_crawl(
         wait_until(lambda: len(crawl.done) > done + 50, "pages by the new password")
         admin.execute_command("ACL", "SETUSER", "crawler", ">old")
         verdict = crawl.end(120)
-    figures(verdict, may_repeat=leases)
+    crawl.note(verdict, may_repeat=leases)
     assert not verdict.lost
     assert verdict.repeats <= leases
     assert (second.close_reason, third.close_reason) == ("finished", "finished")
@@ -52,10 +47,7 @@ def test_a_password_that_is_rotated_in_mid_crawl(
 
 
 def test_a_certificate_that_expires_in_mid_crawl(
-    start_redis: StartRedis,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-    tmp_path: Path,
+    start_redis: StartRedis, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
     """Nothing is sent to whoever presents it; with a new one the crawl goes on."""
     server, authority = start_redis(appendonly=True), Authority(tmp_path)
@@ -73,9 +65,7 @@ def test_a_certificate_that_expires_in_mid_crawl(
             wait_until(lambda w=worker: NOT_ACCEPTED in w.text, "the reason is told", 30)
         served = proxy.commands
         proxy.present(authority.context())
-        verdict = crawl.end(120)
-    figures(verdict)
-    assert_whole(verdict)
+        crawl.end_whole(timeout_s=120)
     for worker in workers:
         assert worker.text.count(NOT_ACCEPTED) == 1
         assert "certificate has expired" in worker.text

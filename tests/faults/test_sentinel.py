@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from support import outages
-from support.fault_crawl import FaultCrawl, assert_whole
-from support.given import Figures, MakeCrawl, StartProxy, StartRedis
+from support.fault_crawl import FaultCrawl
+from support.given import MakeCrawl, StartProxy, StartRedis
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from support.sentinels import Sentinels
@@ -27,9 +27,7 @@ def sentinels() -> Iterator[Sentinels]:
         yield made
 
 
-def test_the_crawl_goes_on_when_its_master_is_killed(
-    sentinels: Sentinels, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_the_crawl_goes_on_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
     """A replica is promoted, which may lack the last moments; the old master comes back as its replica."""
     crawl = fault_crawl(sentinels, site=SITE)
     workers = crawl.start(2)
@@ -37,18 +35,13 @@ def test_the_crawl_goes_on_when_its_master_is_killed(
     old, before = sentinels.master, crawl.leases() - crawl.done.total()
     old.kill()
     sentinels.wait_for_another_master(old)
-    for worker in workers:
-        wait_until(lambda w=worker: outages.ended(w) >= 1, "the end of the outage is told")
+    outages.wait_for_ends(workers)
     may_repeat = before + crawl.leases() + crawl.done.total()
     old.start()
-    verdict = crawl.end()
-    figures(verdict, may_repeat=may_repeat)
-    assert_whole(verdict, may_repeat)
+    crawl.end_whole(may_repeat)
 
 
-def test_the_crawl_follows_when_its_master_is_separated(
-    sentinels: Sentinels, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_the_crawl_follows_when_its_master_is_separated(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
     """Workers write to it for a while, which nobody else has; it comes back, and its writes are dropped."""
     crawl = fault_crawl(sentinels, site=SLOW_SITE)
     workers = crawl.start(2)
@@ -62,10 +55,8 @@ def test_the_crawl_follows_when_its_master_is_separated(
     old.restart()  # with its data, and as a master, as it takes itself for one
     with old.client() as client:
         wait_until(lambda: _role(client) == b"slave", "it is a replica", 60)
-    verdict = crawl.end(120)
-    figures(verdict, may_repeat=may_repeat)
+    crawl.end_whole(may_repeat, timeout_s=120)
     assert sentinels.master is new
-    assert_whole(verdict, may_repeat)
 
 
 def _role(client: redis.Redis) -> bytes | None:
@@ -112,7 +103,7 @@ def pair(start_redis: StartRedis, start_proxy: StartProxy) -> Pair:
 
 
 def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
-    pair: Pair, fault_crawl: MakeCrawl, figures: Figures
+    pair: Pair, fault_crawl: MakeCrawl
 ) -> None:
     """By hand, without Sentinel, though the replica is behind; the address leads to it from then on."""
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE)
@@ -124,17 +115,10 @@ def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
     wait_until(lambda: crawl.done.total() > done + 100, "pages that the replica does not know of")
     pair.promote()
     may_repeat = _wait_for_rejoins(crawl, workers) + before
-    verdict = crawl.end(120)
-    figures(verdict, may_repeat=may_repeat)
-    assert_whole(verdict, may_repeat)
-    assert verdict.repeats
+    assert crawl.end_whole(may_repeat, timeout_s=120).repeats
 
 
-def test_nothing_counts_that_no_replica_has(
-    pair: Pair,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_nothing_counts_that_no_replica_has(pair: Pair, fault_crawl: MakeCrawl) -> None:
     """DQ_WAIT_REPLICAS: though the promoted replica was cut off for longer than a worker's log lasts."""
     settings = {"DQ_WAIT_REPLICAS": 1, "DQ_ROLLBACK_HORIZON": 1}
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE, settings=settings)
@@ -146,9 +130,7 @@ def test_nothing_counts_that_no_replica_has(
         wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "they wait for it")
     time.sleep(2.0)  # twice the horizon: what is stored now is in no log any more
     pair.promote()  # the old one becomes its replica, so that they go on
-    verdict = crawl.end(120)
-    figures(verdict, may_repeat=leases)
-    assert_whole(verdict, leases)
+    crawl.end_whole(leases, timeout_s=120)
 
 
 def _wait_for_rejoins(crawl: FaultCrawl, workers: list[Worker]) -> int:

@@ -6,11 +6,9 @@ import re
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import keys
-from support.fault_crawl import FaultCrawl
 from support.fault_spiders import EXHAUSTED, GO
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.outages import lines
 from support.tree_spider import spider_of
 from support.waiting import wait_until
@@ -66,50 +64,39 @@ WORDS = spider_of("""
 PAGES = 200
 
 
-@pytest.fixture
-def parts(fault_crawl: MakeCrawl) -> FaultCrawl:
-    """A site without links whose pages only one worker asks for, one by one."""
-    return fault_crawl(
-        site={"pages": PAGES, "fan_out": 0},
-        settings={"PAGES": PAGES},
-        spider=PARTS,
-    )
-
-
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
-def test_a_start_that_ends_too_early_leaves_the_run_open(
-    how: str, parts: FaultCrawl, figures: Figures
-) -> None:
+def test_a_start_that_ends_too_early_leaves_the_run_open(how: str, fault_crawl: MakeCrawl) -> None:
     """The others say so and close with start_incomplete; the same command goes on with what is missing."""
-    (parts.project.folder / GO).touch()
-    seeding = parts.start(args={"part": "1"})
-    seeding[0].wait_for_log("] INFO: Crawl '")
-    other = parts.start()
-    parts.wait_for(30)
-    assert not parts.project.count(EXHAUSTED)
+    crawl = fault_crawl(site={"pages": PAGES, "fan_out": 0}, settings={"PAGES": PAGES}, spider=PARTS)
+    (crawl.project.folder / GO).touch()
+    (seeding,) = crawl.start(args={"part": "1"})
+    seeding.wait_for_log("] INFO: Crawl '")
+    (other,) = crawl.start()
+    crawl.wait_for(30)
+    assert not crawl.project.count(EXHAUSTED)
     if how == "SIGKILL":
-        parts.kill(seeding[0])
+        crawl.kill(seeding)
     else:
-        seeding[0].terminate()
-    verdict = parts.end()
-    done_before = len(parts.done)
+        seeding.terminate()
+    verdict = crawl.end()
+    done_before = len(crawl.done)
 
     assert done_before < PAGES
-    assert other[0].close_reason == "start_incomplete"
+    assert other.close_reason == "start_incomplete"
     assert "finished" not in verdict.reasons
-    (said,) = (line for line in lines(other[0], "ERROR") if "did not complete" in line)
+    (said,) = (line for line in lines(other, "ERROR") if "did not complete" in line)
     assert "no start() with the same arguments has: -a part (not given here). The run stays open" in said
     if how == "SIGKILL":
-        assert "died before its start() was complete" in other[0].text
-        assert "the same arguments has completed" in other[0].text
+        assert "died before its start() was complete" in other.text
+        assert "the same arguments has completed" in other.text
 
-    last = parts.project.run_worker(args={"part": "1"})
-    verdict = parts.end()
-    figures(verdict, done_before=done_before, how=how)
+    last = crawl.project.run_worker(args={"part": "1"})
+    verdict = crawl.end()
+    crawl.note(verdict, done_before=done_before, how=how)
     assert last.close_reason == "finished"
     assert not verdict.lost
-    assert verdict.repeats <= parts.leases_at_kills
-    assert parts.overview().run == 0
+    assert verdict.repeats <= crawl.leases_at_kills
+    assert crawl.overview().run == 0
 
 
 def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(fault_crawl: MakeCrawl) -> None:
@@ -125,7 +112,7 @@ def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(fault_crawl: 
     (other,) = crawl.start()
 
     def levels() -> list[bytes]:
-        with connect_url(crawl.redis_url) as client:
+        with crawl.redis.client() as client:
             prefix = keys.prefix(crawl.project.name)
             members = [f"{prefix}worker:{each.worker_id}" for each in crawl.overview().members]
             return [client.hget(name, "seeding") for name in members]
@@ -152,9 +139,7 @@ def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl
     assert other.close_reason == "start_incomplete"
 
 
-def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(
-    fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(fault_crawl: MakeCrawl) -> None:
     """The others have finished and left when it wakes: it finds what was seen, and no page runs again."""
     crawl = fault_crawl(site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
     (crawl.project.folder / GO).touch()
@@ -171,7 +156,7 @@ def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(
 
     verdict = crawl.end()
 
-    figures(verdict)
+    crawl.note(verdict)
     assert frozen.close_reason == "finished"
     assert crawl.done.total() == before == crawl.pages
     assert crawl.overview().phase == "finished"
@@ -182,7 +167,7 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 
 @pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")], ids=["one host", "two hosts"])
 def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_several_hosts(
-    hosts: tuple[str, str], fault_crawl: MakeCrawl, figures: Figures
+    hosts: tuple[str, str], fault_crawl: MakeCrawl
 ) -> None:
     """On two hosts a supervisor may have restarted it: it closes with `finished`, and explains a rerun."""
     crawl = fault_crawl(site={"pages": 100, "latency_s": 0.01})
@@ -201,7 +186,7 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_seve
         return
     assert re.search("WARNING: .* or now with another DQ_RUN_NAME$", again.text, re.MULTILINE)
     verdict = crawl.verdict()
-    figures(verdict)
+    crawl.note(verdict)
     assert (verdict.repeats, crawl.overview().run) == (0, 0)
 
     crawl.project.run_worker(settings={"DQ_RUN_NAME": "next"}, environ={"ON_HOST": "one"})

@@ -9,9 +9,8 @@ import pytest
 
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
-from support.given import Figures, MakeCrawl, StartProxy
+from support.given import MakeCrawl
 from support.outages import assert_quiet, lines
-from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
@@ -74,15 +73,11 @@ def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> 
         assert told != [worker]
 
 
-def assert_finished(crawl: FaultCrawl, workers: list[Worker], figures: Figures, **more: int) -> None:
+def assert_finished(crawl: FaultCrawl, workers: list[Worker], **more: int) -> None:
     verdict = crawl.end()
     back = reclaimed(workers)
-    figures(verdict, reclaimed=back, **more)
-    assert not verdict.lost
-    assert set(crawl.project.count("item")) == crawl.site.paths
-    assert verdict.repeats <= back
-    assert set(verdict.reasons) == {"finished"}
-    assert verdict.leases_left == 0
+    crawl.note(verdict, reclaimed=back, **more)
+    crawl.assert_whole(verdict, back)
     overview = crawl.overview()
     assert (overview.phase, overview.members, overview.census.dead) == ("finished", [], 0)
     for worker in workers:
@@ -91,7 +86,7 @@ def assert_finished(crawl: FaultCrawl, workers: list[Worker], figures: Figures, 
 
 @pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
-    times: int, fault_crawl: MakeCrawl, figures: Figures
+    times: int, fault_crawl: MakeCrawl
 ) -> None:
     """SIGSTOP for twice the TTL: others have its requests; after SIGCONT it rejoins and takes its share."""
     crawl = fault_crawl(site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED)
@@ -111,7 +106,7 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
         # Nobody has finished meanwhile: it is the same run that it goes on with.
         assert len(crawl.done) < crawl.pages
 
-    assert_finished(crawl, workers, figures, freezes=times)
+    assert_finished(crawl, workers, freezes=times)
     for worker in workers:
         assert_reclaimed_and_back(crawl, worker, frozen_times[worker])
         warnings = lines(worker, "WARNING")
@@ -120,30 +115,23 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_callback_that_blocks_is_no_death(
-    times: int,
-    fault_redis: RedisServer,
-    start_proxy: StartProxy,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
-) -> None:
+def test_a_callback_that_blocks_is_no_death(times: int, fault_crawl: MakeCrawl) -> None:
     """time.sleep() in a callback for twice the TTL: nothing is reclaimed, no page is processed twice.
 
     Longer than a reply may take, too: Redis has answered all the time, and nobody says that it has not.
     """
-    proxy = start_proxy(fault_redis.url)
-    proxy.set_delay(0.02)  # the answer comes while the callback blocks
     crawl = fault_crawl(
-        through=proxy.url,
+        proxied=True,
         site=SITE | {"pages": 200 * times},
         settings=SETTINGS,
         spider=BLOCKING,
     )
+    crawl.proxy.set_delay(0.02)  # the answer comes while the callback blocks
     environ = {"BLOCK_AT": BLOCK_AT[times], "BLOCK_S": str(2 * TTL_S)}
     (blocking,) = crawl.start(environ=environ)
     workers = start_together(crawl, 1, beside=blocking)
 
-    assert_finished(crawl, workers, figures, blocks=times)
+    assert_finished(crawl, workers, blocks=times)
     assert crawl.project.count("unblocked") == {"-": times}
     assert crawl.verdict().repeats == 0
     for worker in workers:
@@ -153,9 +141,7 @@ def test_a_callback_that_blocks_is_no_death(
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_callback_that_blocks_for_ever_loses_its_leases(
-    times: int, fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_callback_that_blocks_for_ever_loses_its_leases(times: int, fault_crawl: MakeCrawl) -> None:
     """Blocked for too long: the worker says so, others have its requests, and it comes back."""
     crawl = fault_crawl(
         site=SITE | {"pages": 150 + 200 * times},
@@ -170,7 +156,7 @@ def test_a_callback_that_blocks_for_ever_loses_its_leases(
     # The thread says it, while the callback still blocks.
     assert crawl.project.count("blocked") != crawl.project.count("unblocked")
 
-    assert_finished(crawl, workers, figures, blocks=times)
+    assert_finished(crawl, workers, blocks=times)
     assert crawl.project.count("unblocked") == {"-": times}
     stalled, rejoins = "this worker stops its heartbeat", "is out of sync"
     for warning, says in zip(lines(blocking, "WARNING"), [stalled, rejoins] * times, strict=True):

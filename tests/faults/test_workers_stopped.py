@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier.keys import prefix
 from support.fault_crawl import FaultCrawl
-from support.given import Figures, MakeCrawl
+from support.given import MakeCrawl
 from support.outages import lines
-from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
@@ -54,7 +52,7 @@ CLOSES_ITSELF = spider_of("""
 
 def suspects_and_dead_letters(crawl: FaultCrawl) -> int:
     """Return how many entries have been with a worker that died."""
-    with connect_url(crawl.redis_url) as client:
+    with crawl.redis.client() as client:
         name = prefix(crawl.project.name)
         return client.zcard(name + "quarantine") + client.hlen(name + "dead")
 
@@ -63,10 +61,9 @@ def in_flight(crawl: FaultCrawl) -> int:
     return crawl.overview().census.in_flight
 
 
-def slow_pages(redis: RedisServer, make: MakeCrawl, grace_s: float) -> FaultCrawl:
+def slow_pages(make: MakeCrawl, grace_s: float) -> FaultCrawl:
     """Return a crawl of 24 pages, each of which takes PAGE_S seconds."""
     return make(
-        redis,
         site={"pages": 24, "fan_out": 0},
         settings={
             "PAGES": 24,
@@ -95,14 +92,12 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
     return last
 
 
-def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(
-    fault_redis: RedisServer, fault_crawl: MakeCrawl
-) -> None:
+def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeCrawl) -> None:
     """The grace begins when the worker hears of it: no exchange follows that could begin it."""
-    crawl = slow_pages(fault_redis, fault_crawl, 1)
+    crawl = slow_pages(fault_crawl, 1)
     (worker,) = crawl.start(settings={"PAGE_S": 3_600})
     wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
-    with fault_redis.client() as client:
+    with crawl.redis.client() as client:
         client.flushall()
     assert worker.wait(60) == 0
     assert worker.close_reason == "frontier_lost"
@@ -113,16 +108,10 @@ def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(
     [(6, 2, 2.5, 1), pytest.param(30, 8, 10, 3, marks=pytest.mark.soak)],
 )
 def test_a_container_that_is_killed_after_its_grace_loses_nothing(
-    page_s: float,
-    grace_s: float,
-    killed_after_s: float,
-    times: int,
-    fault_redis: RedisServer,
-    fault_crawl: MakeCrawl,
-    figures: Figures,
+    page_s: float, grace_s: float, killed_after_s: float, times: int, fault_crawl: MakeCrawl
 ) -> None:
     """Leases not started are back 1 s after SIGTERM, others after DQ_SHUTDOWN_GRACE; none is charged."""
-    crawl = slow_pages(fault_redis, fault_crawl, grace_s)
+    crawl = slow_pages(fault_crawl, grace_s)
     back_s: list[tuple[float, float]] = []
     for _ in range(times):
         (worker,) = crawl.start(settings={"PAGE_S": page_s})
@@ -149,7 +138,7 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     last = assert_the_next_crawl_finishes(crawl)
 
     verdict = crawl.verdict()
-    figures(verdict, stops=times, back_s=back_s)
+    crawl.note(verdict, stops=times, back_s=back_s)
     assert all(buffer_s < AT_ONCE_S and started_s < grace_s + 1 for buffer_s, started_s in back_s)
     assert crawl.leases_at_kills == 0
     assert last.stats.get("dq/reclaimed", 0) == 0
@@ -158,7 +147,7 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
-def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl, figures: Figures) -> None:
+def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> None:
     """A worker that gets two signals ends without grace; what it held is run again by the next."""
     crawl = fault_crawl(
         # Long enough that pages are still at work when the second signal comes.
@@ -186,7 +175,7 @@ def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl, figu
     assert_the_next_crawl_finishes(crawl)
 
     verdict = crawl.verdict()
-    figures(verdict, stops=times, leases_at_stops=held)
+    crawl.note(verdict, stops=times, leases_at_stops=held)
     assert not verdict.lost
     assert verdict.repeats <= held
     assert verdict.leases_left == 0
@@ -197,9 +186,7 @@ def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl, figu
     [(40,), pytest.param((40, 1, 99), marks=pytest.mark.soak)],
     ids=lambda stops: f"{len(stops)} times",
 )
-def test_a_callback_that_closes_the_spider_is_run_again(
-    stops: Sequence[int], fault_crawl: MakeCrawl, figures: Figures
-) -> None:
+def test_a_callback_that_closes_the_spider_is_run_again(stops: Sequence[int], fault_crawl: MakeCrawl) -> None:
     """CloseSpider in the middle of a callback drops the rest of its links; the next crawl finds all 100."""
     crawl = fault_crawl(site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF)
     for stop_after in stops:
@@ -216,6 +203,6 @@ def test_a_callback_that_closes_the_spider_is_run_again(
     assert_the_next_crawl_finishes(crawl)
 
     verdict = crawl.verdict()
-    figures(verdict, stops=len(stops))
+    crawl.note(verdict, stops=len(stops))
     assert crawl.project.count("done") == dict.fromkeys(crawl.site.paths, 1)
     assert verdict.leases_left == 0

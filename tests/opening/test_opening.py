@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from scrapy_dq.frontier import limit, peek
 from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
@@ -24,10 +23,10 @@ from scrapy_dq.frontier.wire import pack_tally
 from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.frontier.worker.identity import own_identity
 from support import stored
+from support.given import MakeProject, StartRedis, StartSite
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put, release
 from support.project import Project
 from support.redis_server import RedisServer
-from support.tree_site import TreeSite
 from support.waiting import Stopwatch
 from support.worker import Worker, wait_all
 
@@ -36,8 +35,6 @@ SPIDER = "tree_project.spiders.spider.ProjectSpider"
 OURS = Identity(FINGERPRINTER, SPIDER, "{}", partition_by="slot")
 GONE = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
 AFRESH = "SCHEDULER_FLUSH_ON_START = True starts over"
-
-MakeProject = Callable[..., Project]
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +64,6 @@ def join(
     return HandWorker(live, worker_id, crawl)  # joins again, which changes nothing
 
 
-def disconnect(live: LiveFrontier) -> None:
-    """Close it, but leave the crawl there."""
-    live.redis.close()
-    live.run(live._client.aclose())
-    live._loop.close()
-
-
 def opening_line(worker: Worker, crawl: str) -> str:
     """Return the one line that says what was opened."""
     line = rf"^\S+ \S+ \[scrapy_dq\.scheduling\.progress_log\] (?:INFO|WARNING): Crawl '{crawl}' at (.*)$"
@@ -87,7 +77,7 @@ def warnings_of(worker: Worker) -> list[str]:
 
 
 def test_a_worker_waits_for_a_redis_that_is_just_starting(
-    start_redis: Callable[..., RedisServer], start_site: Callable[..., TreeSite], make_project: MakeProject
+    start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
     """A few seconds: containers start together. It says so, and crawls."""
     redis = start_redis(appendonly=True)
@@ -159,7 +149,7 @@ def test_other_spider_arguments_are_warned_about(server: RedisServer, make_proje
         digest = blake2b(b"poetry", digest_size=6).hexdigest()
         args = json.dumps({"category": digest})
         join(live, "stopped", GONE, replace(OURS, spider_args=args)).leave()
-        disconnect(live)
+        live.disconnect()
         workers.append(project.start_worker(args={"category": category}))
     assert wait_all(workers, 30) == ["finished", "finished"]
     same, other = workers
@@ -273,35 +263,6 @@ def test_the_rights_of_a_crawler_suffice(
         assert client.info("server")
 
 
-def test_the_rights_of_an_observer_suffice(
-    as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
-) -> None:
-    """All that only looks; nothing that changes the crawl."""
-    url = as_user("observer")
-    with closing(LiveFrontier(redis_server.url, crawl_name)) as live, redis.Redis.from_url(url) as client:
-        HandWorker(live, "a").exchange(put(1))
-        before = live.dump()
-        assert peek(client, crawl_name).census.waiting == 1
-        assert client.info("server")
-        with pytest.raises(redis.exceptions.ResponseError):
-            limit(client, crawl_name, "a", concurrency=1)
-        with pytest.raises(redis.exceptions.ResponseError):
-            client.delete(live.key("meta"))
-        assert live.dump() == before
-
-
-def test_the_rights_of_a_feeder_suffice(
-    as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
-) -> None:
-    """It pushes, and reads nothing, not even its own key."""
-    key = f"{crawl_name}:start_urls"
-    with redis.Redis.from_url(as_user("feeder")) as client, redis_server.client() as admin:
-        client.rpush(key, "https://example.com/")
-        with pytest.raises(redis.exceptions.ResponseError):
-            client.lrange(key, 0, -1)
-        assert admin.delete(key) == 1
-
-
 def use_everything(url: str, crawl: str) -> None:
     """Make every move and call every transition of a frontier as the user of *url*."""
     live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO, Seen.COMPACT)
@@ -340,7 +301,7 @@ def use_everything(url: str, crawl: str) -> None:
     live.redis.rpush(live.key("backlog:0:lost"), "in no index")
     assert live.call("flush", [])[0] == ""
     assert live.run(purge([live.frontier])) == 1
-    disconnect(live)
+    live.disconnect()
 
 
 def test_every_transition_is_among_those_that_were_tried() -> None:

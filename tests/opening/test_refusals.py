@@ -14,7 +14,6 @@ import pytest
 import redis
 import redis.asyncio
 
-from opening.old_redis import OldRedis
 from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.calls import Exchange
 from scrapy_dq.frontier.frontier import Identity
@@ -26,6 +25,7 @@ from support.live_frontier import put
 from support.project import SPIDER as SPIDER_MODULE
 from support.project import Project
 from support.redis_server import KINDS, Kind, RedisServer, find_binary, found_kinds
+from support.tree_spider import FED
 from support.waiting import free_port
 from support.worker import Worker
 
@@ -71,9 +71,6 @@ class Stage:
         self.servers.append(server)
         return server
 
-    def start_old_redis(self) -> OldRedis:
-        return self._stack.enter_context(OldRedis())
-
     def store(self, *, order: Order = Order.PRIORITY_LIFO, **other: str) -> str:
         """Store a crawl as our spider would have, but for *other*; return the server's URL."""
         agreed = {
@@ -104,14 +101,7 @@ class Stage:
         return keys.prefix(self.crawl) + name
 
 
-FED = """\
-from scrapy_dq import RedisSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(RedisSpider):
-    name = SPIDER_NAME
-    redis_key = ["yes", "no"]
-"""
+FED_BY_TWO = FED + '    redis_key = ["yes", "no"]\n'
 
 
 class Case(NamedTuple):
@@ -144,10 +134,6 @@ def evicting(stage: Stage) -> str:
     return stage.start_server(args=["--maxmemory-policy", "allkeys-lru"]).url
 
 
-def too_old(stage: Stage) -> str:
-    return stage.start_old_redis().url
-
-
 def other_schema(stage: Stage) -> str:
     url = stage.store()
     with stage.server().client() as client:
@@ -175,7 +161,6 @@ CASES = {
     "wrong password": Case(wrong_password, ("denies access", "password", "REDIS_URL")),
     "no password": Case(no_password, ("denies access", "password", "REDIS_URL")),
     "evicting": Case(evicting, ("allkeys-lru", "CONFIG SET maxmemory-policy noeviction")),
-    "too old": Case(too_old, ("version 5.0.14", "6.2 or newer")),
     "other schema": Case(
         other_schema, ("schema version '0'", f"has '{SCHEMA}'", "DQ_CRAWL", "SCHEDULER_FLUSH_ON_START")
     ),
@@ -212,7 +197,7 @@ for _kind in KINDS:
         CASES[f"no EVALSHA, {_kind}"] = Case(without_rights(_kind, "~*", "+@all", "-evalsha"), _rights)
         # The other start key may be used.
         CASES[f"a start key, {_kind}"] = Case(
-            without_rights(_kind, "~dq:*", "~yes", "+@all"), (*_rights, "~dq:* ~yes ~no "), spider=FED
+            without_rights(_kind, "~dq:*", "~yes", "+@all"), (*_rights, "~dq:* ~yes ~no "), spider=FED_BY_TWO
         )
         CASES[f"none of our keys, {_kind}"] = Case(without_rights(_kind, "~other:*", "+@all"), _rights)
 

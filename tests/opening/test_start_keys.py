@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from scrapy_dq.frontier import keys
-from support.project import Project
-from support.redis_server import RedisServer
-from support.tree_site import TreeSite
+from support.given import MakeProject, StartRedis, StartSite
+from support.tree_spider import FED
 from support.waiting import wait_until
 
-SPIDER = """\
-from scrapy_dq import RedisSpider
-from support.tree_spider import TreeSpider
-from tree_project.settings import SPIDER_NAME
-
-class ProjectSpider(RedisSpider, TreeSpider):
-    name = SPIDER_NAME
-    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}
-"""
+SPIDER = FED + '    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}\n'
 
 
 def test_keys_in_another_slot_are_refused_and_those_in_the_crawls_own_serve(
-    start_redis: Callable[..., RedisServer],
-    start_site: Callable[..., TreeSite],
-    make_project: Callable[..., Project],
+    start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
     """No script reaches both: one ERROR names the key and one that would do; nothing is taken."""
     server = start_redis(args=["--cluster-enabled", "yes"])

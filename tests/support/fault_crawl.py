@@ -1,41 +1,22 @@
-"""One crawl of a tree under faults, and its verdict: the same for scrapy_dq and for its peers."""
+"""One crawl of a tree under faults, and its verdict."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from scrapy_dq.backend.connection import connect_url
 from scrapy_dq.frontier import Overview
 from scrapy_dq.frontier.admin.overview import peek
-from support.project import PLAIN, Project
+from support.project import Project
+from support.proxy import RedisProxy
 from support.tree_site import TreeSite
 from support.waiting import wait_until
 from support.worker import Worker
 
-Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite", "Crawlee"]
-CONTENDERS: dict[Contender, Mapping[str, Any]] = {
-    "scrapy_dq": {},
-    "scrapy-redis": {
-        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-        # Without it the first worker that closes deletes the queue of the others.
-        "SCHEDULER_PERSIST": True,
-    },
-    "JOBDIR": {**PLAIN, "JOBDIR": "job"},
-    # Since Scrapy 2.19.
-    "JOBDIR-SQLite": {
-        **PLAIN, "JOBDIR": "job", "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue",
-    },
-    # Not a scheduler of Scrapy: support/crawlee_crawl.py.
-    "Crawlee": {},
-}  # fmt: skip
-"""The settings of each scheduler; settings of Project are added."""
-LOCAL = ("JOBDIR", "JOBDIR-SQLite")
-"""Those without a Redis: one worker at a time."""
 FIGURES = "figures"
 """The name of what a test has measured, among the properties of its report."""
 
@@ -52,30 +33,41 @@ class Verdict:
     reasons: tuple[str | None, ...]
     """Close reasons of the workers that ended by themselves, in the order of their start."""
     leases_left: int
-    """Leases that are still held; 0 for a scheduler without leases."""
-
-
-def assert_whole(verdict: Verdict, may_repeat: int = 0, *, workers: int = 2) -> None:
-    """Assert that no page is lost, that so many workers have finished, and how much was repeated at most."""
-    assert not verdict.lost
-    assert verdict.repeats <= may_repeat
-    assert verdict.reasons == ("finished",) * workers
-    assert verdict.leases_left == 0
+    """Leases that are still held."""
 
 
 class FaultCrawl:
     """A project, its site and its Redis, and the workers that were started for it."""
 
     def __init__(
-        self, project: Project, site: TreeSite, redis_url: str = "", contender: Contender = "scrapy_dq"
+        self,
+        project: Project,
+        site: TreeSite,
+        redis: Any,
+        proxy: RedisProxy | None = None,
+        note: Callable[..., object] | None = None,
     ) -> None:
+        """
+        Args:
+            redis: a RedisServer, a Cluster or Sentinels; None: the embedded one.
+            proxy: between the workers and Redis.
+            note: see `figures` in tests/faults/conftest.py.
+        """
         self.project = project
         self.site = site
-        self.redis_url = redis_url
+        self.redis = redis
+        self.redis_url = redis.url if redis else ""
         """Connects directly to the Redis server, without any proxy."""
-        self.contender: Contender = contender
+        self._proxy = proxy
+        self.note = note or (lambda *_, **__: None)
         self.killed: set[int] = set()
         self.leases_at_kills = 0
+
+    @property
+    def proxy(self) -> RedisProxy:
+        """The proxy of a crawl that has one."""
+        assert self._proxy is not None
+        return self._proxy
 
     @property
     def pages(self) -> int:
@@ -108,24 +100,20 @@ class FaultCrawl:
         with connect_url(self.redis_url) as client:
             return peek(client, self.project.name)
 
-    def leases_of(self, pids: Collection[int]) -> int:
-        """Return how many leases the workers of these processes hold."""
-        return sum(m.in_flight for m in self.overview().members if m.identity.get("pid") in pids)
-
-    def leases(self) -> int:
-        """Return how many leases all workers hold."""
-        return sum(member.in_flight for member in self.overview().members)
+    def leases(self, pids: Collection[int] | None = None) -> int:
+        """Return how many leases the workers of these processes hold; None: all workers."""
+        members = self.overview().members
+        return sum(m.in_flight for m in members if pids is None or m.identity.get("pid") in pids)
 
     def kill(self, worker: Worker) -> None:
         """Kill *worker* with SIGKILL, and add what it held to `leases_at_kills`."""
-        if self.contender == "scrapy_dq":
-            # Frozen first: when this is counted, what it has sent is there, and nobody has found it dead and
-            # taken what it held.
-            worker.suspend()
-            wait_until(lambda: worker.suspended or not worker.running, "the worker has stopped")
-            time.sleep(0.05)
-            self.leases_of({worker.pid})  # by then Redis has read what it had sent
-            self.leases_at_kills += self.leases_of({worker.pid})
+        # Frozen first: when this is counted, what it has sent is there, and nobody has found it dead and
+        # taken what it held.
+        worker.suspend()
+        wait_until(lambda: worker.suspended or not worker.running, "the worker has stopped")
+        time.sleep(0.05)
+        self.leases({worker.pid})  # by then Redis has read what it had sent
+        self.leases_at_kills += self.leases({worker.pid})
         worker.kill()
         self.killed.add(worker.pid)
 
@@ -136,16 +124,36 @@ class FaultCrawl:
             worker.wait(deadline - time.monotonic())
         return self.verdict()
 
+    def end_whole(
+        self, may_repeat: int = 0, *, workers: int = 2, timeout_s: float = 60.0, **figures: Any
+    ) -> Verdict:
+        """Wait for the end, note *figures*, and assert that no page and no item is lost.
+
+        Args:
+            may_repeat: how many pages may have been processed twice.
+            workers: so many have finished; all others were killed.
+        """
+        verdict = self.end(timeout_s)
+        self.note(verdict, may_repeat=may_repeat, **figures)
+        self.assert_whole(verdict, may_repeat, workers)
+        return verdict
+
+    def assert_whole(self, verdict: Verdict, may_repeat: int = 0, workers: int = 2) -> None:
+        """See `end_whole`."""
+        assert not verdict.lost
+        assert verdict.repeats <= may_repeat
+        assert verdict.reasons == ("finished",) * workers
+        assert verdict.leases_left == 0
+        items = self.project.count("item")
+        assert not items or set(items) == self.site.paths  # the spider may make none
+
     def verdict(self) -> Verdict:
         """Count what was done up to now."""
         done = self.done
-        leases = 0
-        if self.contender == "scrapy_dq" and self.redis_url:
-            leases = self.leases()
         return Verdict(
             pages=self.pages,
             lost=frozenset(self.site.paths - set(done)),
             repeats=sum(done.values()) - len(done),
             reasons=tuple(w.close_reason for w in self.project.workers if w.pid not in self.killed),
-            leases_left=leases,
+            leases_left=self.leases() if self.redis_url else 0,
         )

@@ -70,45 +70,27 @@ def good(urls: Sequence[str]) -> list[bytes]:
 
 def spoiled(samples: Sequence[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
     """Yield *count* entries: *samples* with a few bits or bytes changed, and made-up ones."""
-    ways = (_flip, _flip, _flip, _overwrite, _truncate, _splice, _insert, _remove, _make_up, _make_up)
+    ways = ["overwrite", "truncate", "splice", "insert", "remove"] + ["make up"] * 2 + ["flip"] * 3
     for _ in range(count):
-        yield rng.choice(ways)(bytearray(rng.choice(samples)), samples, rng)
+        way, data, other = rng.choice(ways), bytearray(rng.choice(samples)), rng.choice(samples)
+        at = rng.randrange(1, len(data))
+        if way == "flip":
+            for _ in range(rng.choice((1, 1, 2, 8))):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        elif way == "overwrite":
+            data[at : at + rng.randint(1, 4)] = rng.randbytes(rng.randint(1, 4))
+        elif way == "truncate":
+            del data[at:]
+        elif way == "splice":
+            data[at:] = other[rng.randrange(len(other)) :]
+        elif way == "insert":
+            data[at:at] = rng.randbytes(rng.randint(1, 8))
+        elif way == "remove":
+            del data[at : at + rng.randint(1, 8)]
+        yield _made_up(data, rng) if way == "make up" else bytes(data)
 
 
-def _flip(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(data)
-
-
-def _overwrite(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
-    at = rng.randrange(len(data))
-    data[at : at + rng.randint(1, 4)] = rng.randbytes(rng.randint(1, 4))
-    return bytes(data)
-
-
-def _truncate(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
-    return bytes(data[: rng.randrange(len(data))])
-
-
-def _splice(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
-    other = rng.choice(samples)
-    return bytes(data[: rng.randrange(len(data))]) + other[rng.randrange(len(other)) :]
-
-
-def _insert(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
-    at = rng.randrange(len(data))
-    data[at:at] = rng.randbytes(rng.randint(1, 8))
-    return bytes(data)
-
-
-def _remove(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
-    at = rng.randrange(1, len(data))
-    del data[at : at + rng.randint(1, 8)]
-    return bytes(data)
-
-
-def _make_up(data: bytearray, samples: Sequence[bytes], rng: random.Random) -> bytes:
+def _made_up(data: bytearray, rng: random.Random) -> bytes:
     """Return an entry with the fields of a good one, some of them replaced by anything."""
     fields = msgpack.unpackb(bytes(data[1:]), strict_map_key=False, unicode_errors="surrogatepass")
     for _ in range(rng.randint(1, 3)):

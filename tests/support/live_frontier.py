@@ -194,8 +194,7 @@ class LiveFrontier:
         seen: Seen = Seen.EXACT,
         start_keys: StartKeys | None = None,
     ) -> None:
-        self.crawl = crawl
-        self.order = order
+        self.crawl, self.order, self.seen = crawl, order, seen
         self.ahead_ms = 0
         """The longest time ahead of which leases were requested."""
         self._limits_replaced = False

@@ -19,10 +19,10 @@ class Other(LiveFrontier):
     """Another shard than home."""
 
     def __init__(self, url: str, home: HandWorker, shard: int) -> None:
-        super().__init__(url, home.live.crawl, home.live.order)
-        self.frontier = Frontier(self._client, self.crawl, self.order, shard=shard)
+        super().__init__(url, home.live.crawl, home.live.order, home.live.seen)
+        self.frontier = Frontier(self._client, self.crawl, self.order, seen=self.seen, shard=shard)
         at_home = Frontier(self._client, self.crawl, self.order)
-        self._home = Home(home.epoch, home.run, False, at_home.standing)
+        self._home = Home(home.epoch, home.run, home.joined.shards_exist, at_home.standing)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return super().call(method, *args, *((self._home,) if method == "join" else ()), **named)

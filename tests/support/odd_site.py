@@ -5,19 +5,13 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 import time
 from itertools import count, pairwise
-from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from support.arrivals import StampedSocket, listener
 
@@ -39,7 +33,7 @@ class OddSite:
     """
     Args:
         pages: how many there are.
-        certificate: a file as `write_certificate` makes; None: http.
+        tls: presents a certificate; None: http.
         slow_s: how long every other connection, from the first on, is left alone before TLS's handshake.
         latency_s: how long an answer takes.
         breaks: a connection is kept open, and breaks at its second request; else one answer closes it.
@@ -49,7 +43,7 @@ class OddSite:
         self,
         pages: int,
         *,
-        certificate: Path | None = None,
+        tls: ssl.SSLContext | None = None,
         slow_s: float = 0.0,
         latency_s: float = 0.0,
         breaks: bool = False,
@@ -59,10 +53,7 @@ class OddSite:
         self._pages, self._slow_s, self._latency_s, self._breaks = pages, slow_s, latency_s, breaks
         self._at_once = 0
         self._lock = Lock()
-        self._tls: ssl.SSLContext | None = None
-        if certificate is not None:
-            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.load_cert_chain(certificate)
+        self._tls = tls
 
     @property
     def address(self) -> str:
@@ -196,24 +187,3 @@ class Line:
 
     def _flush(self) -> None:
         self._sock.sendall(self._out.read())
-
-
-def write_certificate(file: Path) -> Path:
-    """Write a new key and a self-signed certificate, which Scrapy accepts."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
-    now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(1)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .sign(key, hashes.SHA256())
-    )
-    text, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    own = key.private_bytes(text, serialization.PrivateFormat.PKCS8, plain)
-    file.write_bytes(own + certificate.public_bytes(text))
-    return file

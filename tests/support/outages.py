@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from support.waiting import wait_until
 from support.worker import Worker
 
 # The part that all warnings of an outage share: the text before it describes the problem.
@@ -50,6 +51,12 @@ def outages(worker: Worker) -> list[Outage]:
 def ended(worker: Worker) -> int:
     """Return how many ends of outages the log reports so far."""
     return worker.text.count("Redis is back after")
+
+
+def wait_for_ends(workers: Sequence[Worker], count: int = 1, timeout_s: float = 10.0) -> None:
+    """Wait until each log reports *count* ends of outages."""
+    for worker in workers:
+        wait_until(lambda w=worker: ended(w) >= count, "the end of the outage is told", timeout_s)
 
 
 def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:

@@ -15,28 +15,17 @@ import redis
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
-from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import Shard, shard_of
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Admission, Order, Seen, Terms
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put
+from support.live_shards import Other
 from support.stored import roll_back, stored_state
 
 T = TypeVar("T")
 HOSTS = [b"%02d.example" % n for n in range(25)]
 MOST = 6
 """Shards that a crawl may have."""
-
-
-class Part(LiveFrontier):
-    """A shard that is not home."""
-
-    def __init__(self, url: str, home: LiveFrontier, seen: Seen, shard: int, of: tuple[Any, ...]) -> None:
-        super().__init__(url, home.crawl, home.order)
-        self.frontier = Frontier(self._client, self.crawl, self.order, seen=seen, shard=shard)
-        self._of = Home(*of, Frontier(self._client, self.crawl, self.order).standing)
-
-    def call(self, method: str, *args: Any, **named: Any) -> Any:
-        return super().call(method, *args, *((self._of,) if method == "join" else ()), **named)
 
 
 class Crawl:
@@ -58,8 +47,7 @@ class Crawl:
         first = HandWorker(home, "worker", crawl)
         self.workers = [first]
         for number in range(1, shards):
-            of = first.epoch, first.run, first.joined.shards_exist
-            part = Part(self.url, home, self.seen, number, of)
+            part = Other(self.url, first, number)
             self._stack.callback(part.disconnect)
             self.workers.append(HandWorker(part, "worker", crawl))
         home.call("note_shards", first.epoch, first.run)

@@ -21,14 +21,6 @@ KINDS: dict[int, tuple[Callable[[TreeSpider], dict[str, Any]], str]] = {
     7: (lambda spider: {"body": b"x" * BODY_BYTES}, "bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576"),
 }
 """Number of a page modulo EVERY: the arguments of its request, and what the warning says about it."""
-SPIDER = """\
-from support.unstorable_spider import UnstorableSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(UnstorableSpider):
-    name = SPIDER_NAME
-"""
 
 
 class UnstorableSpider(TreeSpider):

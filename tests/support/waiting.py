@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,6 +72,25 @@ def wait_until(probe: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
         time.sleep(POLL_S)
     return value
+
+
+@contextmanager
+def repeated(work: Callable[[], object], every_s: float) -> Iterator[list[object]]:
+    """Do *work* in a thread again and again until the end of the block; yield the list of its results."""
+    stop = threading.Event()
+    found: list[object] = []
+
+    def run() -> None:
+        while not stop.wait(every_s):
+            found.append(work())
+
+    thread = threading.Thread(target=run, name="repeated", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join(10)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -75,15 +75,4 @@ class LocalSiteOnly:
         return Response(request.url, status=404)
 
 
-SETTINGS = {
-    "DOWNLOADER_MIDDLEWARES": {f"{__name__}.LocalSiteOnly": 1},
-    "RETRY_ENABLED": False,
-}
-SPIDER = """\
-from support.watched_spider import WatchedSpider
-from tree_project.settings import SPIDER_NAME
-
-
-class ProjectSpider(WatchedSpider):
-    name = SPIDER_NAME
-"""
+SETTINGS = {"DOWNLOADER_MIDDLEWARES": {f"{__name__}.LocalSiteOnly": 1}, "RETRY_ENABLED": False}

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -113,13 +114,11 @@ class WebPage:
         status, _, text = self.ask("/do", "POST", json.dumps(order), **own | headers)
         return status, json.loads(text)
 
-    def feed(self, kind: str, crawl: str = "") -> Feed:
-        """Open a feed."""
-        connection = self.connection()
-        connection.request(
-            "GET", f"/feed?{urlencode({'kind': kind, 'crawl': crawl})}", None, self._headers({})
-        )
-        return Feed(connection, connection.getresponse())
+    def looks(self, kind: str, crawl: str = "") -> Iterator[dict[str, Any]]:
+        """Yield each look, as an open page gets it."""
+        while True:
+            yield self.data(kind, crawl)
+            time.sleep(0.05)
 
     def connection(self) -> HTTPConnection:
         """Return a new connection."""
@@ -128,24 +127,6 @@ class WebPage:
     def _headers(self, named: dict[str, str]) -> dict[str, str]:
         login = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return login | {name.replace("_", "-"): value for name, value in named.items()}
-
-
-class Feed:
-    """Server-sent events, one after the other."""
-
-    def __init__(self, connection: HTTPConnection, answer: HTTPResponse) -> None:
-        self.answer = answer
-        self._connection = connection
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield what each event says, until the server ends it."""
-        while line := self.answer.readline():
-            if line.startswith(b"data: "):
-                yield json.loads(line.removeprefix(b"data: "))
-
-    def close(self) -> None:
-        self.answer.close()
-        self._connection.close()
 
 
 async def ask_app(app: Any, path: str, query: str = "", token: str = "", root: str = "") -> tuple[int, str]:

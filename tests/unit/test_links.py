@@ -43,14 +43,14 @@ def test_the_logs_of_a_crew_are_not_written_through_links_of_others(tmp_path: Pa
     log.symlink_to("ours")
     os.chown(log, 65534, 65534, follow_symlinks=False)
     with pytest.raises(CrewError, match=f"{log} is a link of another user"):
-        log_paths(2, tmp_path / "logs", str(tmp_path / "crawl.log"), "books")
+        log_paths(2, tmp_path / "logs", str(tmp_path / "crawl.log"), "books", tmp_path)
     assert (tmp_path / "ours").read_text() == "precious"
 
 
 def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
     """As Scrapy does with its LOG_FILE; their folder is made."""
     for _ in range(2):
-        for path in log_paths(2, tmp_path, str(tmp_path / "new/crawl.log"), "books"):
+        for path in log_paths(2, tmp_path, str(tmp_path / "new/crawl.log"), "books", tmp_path):
             with open(path, "ab", opener=open_own) as log:
                 log.write(b"x")
     assert (tmp_path / "new/crawl-2.log").read_text() == "xx"

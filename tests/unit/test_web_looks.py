@@ -37,16 +37,15 @@ class TimedLooks(Looks):
         self.until = until
         self.found = Counter[str]()
 
-    async def _in_thread(self, subject: Subject, kept: Any) -> tuple[Seen, bool, float]:
+    async def _in_thread(self, subject: Subject, kept: Any) -> tuple[Seen, bool]:
         self.found[subject.crawl] += asyncio.get_running_loop().time() < self.until
         await asyncio.sleep(self.costs[subject.crawl])
-        return Seen(body="{}"), True, self.costs[subject.crawl]
+        return Seen(body="{}"), True
 
     async def browse(self, crawl: str) -> None:
-        """Ask for each look, as the feed of a browser does."""
-        number, loop = 0, asyncio.get_running_loop()
-        while loop.time() < self.until:
-            number = (await self.newer(Subject("crawl", crawl), number)).number
+        """Ask for each look, as an open page does."""
+        while asyncio.get_running_loop().time() < self.until:
+            await self.newest(Subject("crawl", crawl))
 
 
 def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, float]) -> Counter[str]:

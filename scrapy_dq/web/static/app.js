@@ -1,4 +1,4 @@
-import { badge, bdi, card, chart, count, el, pages, phaseBadge, printable, rate, setText, span, stateBadge, table, when } from "./parts.js";
+import { badge, bdi, card, chart, count, el, phaseBadge, printable, rate, setText, span, stateBadge, table, when } from "./parts.js";
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -14,49 +14,51 @@ const token = () => sessionStorage.getItem(KEPT) || "";
 const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
 const query = (asked) => new URLSearchParams(asked).toString();
 
-class Refused extends Error {
-  constructor(status, said) { super(said); this.status = status; }
-}
+const refused = (status, said) => Object.assign(new Error(said), { status });
 
 async function ask(path, options = {}) {
   let answer;
   try {
     answer = await fetch(path, { ...options, headers: { ...headers(), ...options.headers }, cache: "no-store" });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refused(0, "This page's server does not answer: is `scrapy dq web` running?");
+  } catch {
+    throw refused(0, "This page's server does not answer: is `scrapy dq web` running?");
   }
   if (answer.ok) return answer;
   let said = `The server answers ${answer.status}`;
   try { said = (await answer.json()).error || said; } catch { /* no JSON */ }
-  throw new Refused(answer.status, said);
+  throw refused(answer.status, said);
 }
 
-const data = async (asked) => (await ask(`data?${query(asked)}`)).json();
+// What is seen now: a look, its age, and why there is none that is newer. null: no answer, or another page is shown.
+async function see(asked) {
+  const page = location.hash;
+  try {
+    const seen = await (await ask(`data?${query(asked)}`)).json();
+    return page === location.hash ? seen : null;
+  } catch (error) {
+    if (error.status === 401) gate();
+    else if (page === location.hash) age(null, error.message);
+    return null;
+  }
+}
 
-// Calls `show` with each look until it is aborted; begins again after each end.
-async function listen(asked, signal, show) {
-  let wait = 500;
-  while (!signal.aborted) {
-    try {
-      const reader = (await ask(`feed?${query(asked)}`, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
-      let text = "";
-      for (;;) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        wait = 500;
-        const events = (text + value).split("\n\n");
-        text = events.pop();
-        for (const event of events) if (event.startsWith("data: ")) show(JSON.parse(event.slice(6)));
-      }
-      age(null, "This page's server has ended the connection");
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error.status === 401) return gate();
-      age(null, error.status === undefined ? "This page's server has ended the connection" : error.message);
-    }
-    await new Promise((go) => setTimeout(go, wait));
-    wait = Math.min(2 * wait, 5000);
+// What is read once; null: there is none, and the banner says why.
+async function once(asked) {
+  let seen;
+  // Without an error, its turn has not come: looks at Redis take turns.
+  do seen = await see(asked); while (seen && !seen.look && !seen.error);
+  if (seen) age(seen.age_s, seen.error);
+  return seen && seen.look;
+}
+
+// Does `work` now, and again so many seconds after its end, until another page is opened.
+async function repeat(seconds, work) {
+  let shown = true;
+  const before = leave;
+  leave = () => { before(); shown = false; };
+  while (shown) {
+    await work();
+    await new Promise((go) => setTimeout(go, 1000 * seconds));
   }
 }
 
@@ -91,15 +93,14 @@ function drawAge() {
 }
 setInterval(drawAge, 1000);
 
+// Shows each look; null: there is no such crawl.
 function live(asked, show) {
-  const stop = new AbortController();
-  const before = leave;
   isLive = true;
-  leave = () => { before(); stop.abort(); };
-  listen(asked, stop.signal, (seen) => {
+  repeat(1, async () => {
+    const seen = await see(asked);
+    if (!seen) return;
     age(seen.age_s, seen.error);
-    if (seen.look) show(seen.look);
-    else if (!seen.found) show(null);
+    if (seen.look || !seen.found) show(seen.look);
   });
 }
 
@@ -116,7 +117,7 @@ function heading(text, ...rest) {
 const address = (crawl, ...rest) => ["#/crawl", encodeURIComponent(crawl), ...rest].join("/");
 
 function tabs(crawl, now) {
-  const all = [["Overview", ""], ["Events", "events"], ["Failed", "failed"], ["Dead letters", "dead"], ["Settings", "settings"]];
+  const all = [["Overview", ""], ["Events", "events"], ["Failed", "failed"], ["Dead letters", "dead"]];
   return el("nav", { class: "tabs", "aria-label": "Of this crawl" }, ...all.map(([text, page]) =>
     el("a", { href: page ? address(crawl, page) : address(crawl), "aria-current": page === now ? "page" : null }, text)));
 }
@@ -149,27 +150,26 @@ const button = (text, act, kind = "") => el("button", { type: "button", class: k
 
 const confirmed = (title, about, text, order) => dialog(title, about, [], text, () => send(order));
 
+// Columns of counts, by their titles.
+const counts = (names) => Object.entries(names).map(([name, of]) => ({ name, kind: "n", cell: (row) => count(row[of]) }));
+const pagesPerSecond = { name: "Pages/s", kind: "n", cell: (row) => rate(row.pages_per_s) };
+
 // ---- all crawls
 
 function crawlsPage() {
   const list = table("All crawls of this Redis", [
     { name: "Crawl", kind: "name", key: (row) => row.crawl, cell: (row) => el("a", { href: address(row.crawl) }, bdi(row.shown)) },
     { name: "Phase", kind: "tight", key: (row) => row.error || row.words?.phase || "", cell: (row) => row.error ? badge(row.error, "bad") : row.words ? phaseBadge(row) : "" },
-    { name: "Workers", kind: "n", cell: (row) => count(row.workers) },
-    { name: "Pages/s", kind: "n", cell: (row) => rate(row.pages_per_s) },
-    { name: "Settled", kind: "n", cell: (row) => count(row.settled) },
-    { name: "Left", kind: "n", cell: (row) => count(row.left) },
-    { name: "Failed", kind: "n", cell: (row) => count(row.failed) },
-    { name: "Dead", kind: "n", cell: (row) => count(row.dead) },
+    ...counts({ Workers: "workers" }), pagesPerSecond,
+    ...counts({ Settled: "settled", Left: "left", Failed: "failed", Dead: "dead" }),
   ], "No crawl was found in this Redis.");
-  const paged = pages(list, 100);
-  const box = card("In this Redis", "", list.node, list.empty, paged.node);
+  const box = card("In this Redis", "", list.node, list.empty);
   list.empty.hidden = true;
   const where = el("span", { class: "where" });
   main.replaceChildren(heading("Crawls", where), box.node);
   live({ kind: "crawls" }, (look) => {
     setText(where, look.redis);
-    paged.fill(look.crawls);
+    list.fill(look.crawls);
     list.empty.hidden = look.crawls.length > 0 || !look.searched;
     setText(box.said, `${count(look.crawls.length)} found${look.searched ? "" : " so far"}${look.full ? "; there may be more" : ""}`);
   });
@@ -206,9 +206,7 @@ function crawlPage(crawl) {
     { name: "Pid", kind: "n wide", cell: (row) => row.pid ?? "?" },
     { name: "Since", kind: "n wide", cell: (row) => row.since || "?" },
     { name: "Beats", kind: "n wide", cell: (row) => count(row.beat) },
-    { name: "Leases", kind: "n", cell: (row) => count(row.leases) },
-    { name: "Done", kind: "n", cell: (row) => count(row.done) },
-    { name: "Pages/s", kind: "n", cell: (row) => rate(row.pages_per_s) },
+    ...counts({ Leases: "leases", Done: "done" }), pagesPerSecond,
   ], "No worker is registered.");
   const workerBox = card("Workers", "", workers.node, workers.empty);
 
@@ -262,26 +260,6 @@ function crawlPage(crawl) {
   });
 }
 
-// Shows what is kept of a crawl's history now, and each 10 s until another page is opened.
-function repeated(crawl, kind, show) {
-  async function load() {
-    const page = location.hash, asked = kind();
-    let seen;
-    try { seen = await data({ kind: asked, crawl }); } catch (error) {
-      if (!isLive && page === location.hash) age(null, error.message);
-      return;
-    }
-    if (page !== location.hash || asked !== kind()) return;
-    if (!isLive) age(seen.age_s, seen.error); // else the feed says how old it is
-    if (seen.look) show(seen.look);
-  }
-  load();
-  const timer = setInterval(load, 10000);
-  const before = leave;
-  leave = () => { before(); clearInterval(timer); };
-  return load;
-}
-
 // The curves of the last hours or days, with the events marked on them.
 function historyOf(crawl) {
   let kind = "history";
@@ -294,35 +272,36 @@ function historyOf(crawl) {
   const choices = Object.entries(spans).map(([name, text]) => el("button", { type: "button", class: "small", "aria-pressed": "false", on: { click: () => { kind = name; load(); } } }, text));
   box.actions.append(...choices);
   box.node.hidden = true;
-  const load = repeated(crawl, () => kind, ({ points, events, missing }) => {
+  async function load() {
+    const seen = await see({ kind, crawl });
+    if (!seen || !seen.look) return;
+    const { points, events, missing } = seen.look;
     Object.keys(spans).forEach((name, at) => { choices[at].setAttribute("aria-pressed", String(name === kind)); choices[at].className = name === kind ? "small chosen" : "small"; });
     for (const each of charts) each.draw(points, events);
     setText(box.said, missing.join("; "));
     box.node.hidden = points.length < 2;
-  });
+  }
+  repeat(10, load);
   return box.node;
 }
 
-async function eventsPage(crawl) {
+function eventsPage(crawl) {
   const list = table("Events", [
     { name: "When", kind: "tight", cell: (row) => when(row.at) },
     { name: "Run", kind: "n", cell: (row) => row.run },
     { name: "What", kind: "long", cell: (row) => row.said },
     { name: "Who", kind: "by wide", cell: (row) => row.who },
   ], "Nothing has happened yet.");
-  const paged = pages(list, 50);
-  const box = card("Newest first", "", list.node, list.empty, paged.node);
+  const box = card("Newest first", "", list.node, list.empty);
   box.node.hidden = true;
   main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading("Events"), tabs(crawl, "events"), box.node);
-  const show = ({ events, missing }) => {
+  repeat(10, async () => {
+    const look = await once({ kind: "history", crawl });
+    if (!look) return;
     box.node.hidden = false;
-    paged.fill(events);
-    setText(box.said, [...(events.length ? [`the newest ${count(events.length)}`] : []), ...missing].join("; "));
-  };
-  const look = await once({ kind: "history", crawl });
-  if (!look) return;
-  show(look);
-  repeated(crawl, () => "history", show);
+    list.fill(look.events);
+    setText(box.said, [...(look.events.length ? [`the newest ${count(look.events.length)}`] : []), ...look.missing].join("; "));
+  });
 }
 
 function steering(crawl, actions) {
@@ -367,8 +346,12 @@ async function failuresPage(crawl, kind) {
   const [many, one] = WORDS[kind];
   let chosen = null, words = "", look = null;
   const ours = (group) => ({ action: "retry", crawl, kind, cause: group.cause, host: group.host });
-  const again = async (order) => { if (await send(order)) setTimeout(load, 300); };
-  const retryGroup = (group) => dialog("Retry this group?", ["All that are kept with this cause and host go back into the backlog: ", bdi(group.cause)], [], "Retry", async () => { await again(ours(group)); return true; });
+  const again = async (order) => {
+    const done = await send(order);
+    if (done) setTimeout(load, 300);
+    return done;
+  };
+  const retryGroup = (group) => dialog("Retry this group?", ["All that are kept with this cause and host go back into the backlog: ", bdi(group.cause)], [], "Retry", () => again(ours(group)));
   const causes = table(`${many} by cause and host`, [
     { name: "Count", kind: "n", cell: (row) => count(row.count) },
     { name: "Cause, host", kind: "long", key: (row) => `${row.cause} ${row.host}`, cell: (row) => el("div", {}, bdi(row.cause || "(no reason)"), el("span", { class: "under" }, bdi(row.host || "no host"))) },
@@ -384,20 +367,17 @@ async function failuresPage(crawl, kind) {
     { name: "Worker", kind: "by wide", cell: (row) => row.by },
     ...(may.steering ? [{ name: "", kind: "n", key: () => "retry", cell: (row, line) => button("Retry", () => again({ action: "retry", crawl, kind, id: line.row.id }), "small") }] : []),
   ], "None of these.");
-  const causePages = pages(causes, 25), listPages = pages(list, 50);
-  const causeBox = card("By cause", "", causes.node, causes.empty, causePages.node);
+  const causeBox = card("By cause", "", causes.node, causes.empty);
   const find = el("input", { type: "search", placeholder: "Filter by URL or reason", "aria-label": "Filter by URL or reason", on: { input: () => { words = find.value.toLowerCase(); draw(); } } });
-  const listBox = card("Newest first", "", el("div", { class: "filter" }, find), list.node, list.empty, listPages.node);
-  if (may.steering) causeBox.actions.append(button("Retry all", () => dialog(`Retry all ${many.toLowerCase()}?`, "All that are kept go back into the backlog.", [], "Retry all", async () => { await again({ action: "retry", crawl, kind, all: true }); return true; })));
+  const listBox = card("Newest first", "", el("div", { class: "filter" }, find), list.node, list.empty);
+  if (may.steering) causeBox.actions.append(button("Retry all", () => dialog(`Retry all ${many.toLowerCase()}?`, "All that are kept go back into the backlog.", [], "Retry all", () => again({ action: "retry", crawl, kind, all: true }))));
   causeBox.actions.prepend(button("Read again", () => load()));
   const content = el("div", { hidden: true }, causeBox.node, listBox.node);
   main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading(many), tabs(crawl, kind), content);
 
   function draw() {
-    causePages.fill(look.groups);
-    const rows = look.rows.filter((row) => (!chosen || same(row)) && (!words || `${row.url} ${row.reason}`.toLowerCase().includes(words)));
-    listPages.reset();
-    listPages.fill(rows);
+    causes.fill(look.groups);
+    list.fill(look.rows.filter((row) => (!chosen || same(row)) && (!words || `${row.url} ${row.reason}`.toLowerCase().includes(words))));
     listBox.node.hidden = look.rows.length === 0;
     const kept = look.kept === look.total ? "" : `, ${count(look.kept)} kept`;
     const part = look.rows.length < look.kept ? `; grouped are ${kind === "failed" ? "the newest " : ""}${count(look.rows.length)}` : "";
@@ -429,62 +409,20 @@ async function entryPage(crawl, kind, id) {
 
 // ---- settings
 
-const settingsTable = () => table("Settings", [
-  { name: "Setting", kind: "tight mono", cell: (row) => row.name },
-  { name: "Value", kind: "name", key: (row) => row.value, cell: (row) => el("span", {}, row.default ? bdi(row.value || "–") : el("strong", {}, bdi(row.value || "–")), row.value && row.unit ? ` ${row.unit}` : "") },
-  { name: "About", kind: "long wide", cell: (row) => row.about.replaceAll("`", "") },
-], "");
-
-const ofProject = () => {
-  const shown = may.settings.filter((row) => !["DQ_CRAWL", "DQ_RUN_NAME"].includes(row.name));
-  return [...shown.filter((row) => !row.default), ...shown.filter((row) => row.default)];
-};
-
 function settingsPage() {
-  const list = settingsTable();
+  const list = table("Settings", [
+    { name: "Setting", kind: "tight mono", cell: (row) => row.name },
+    { name: "Value", kind: "name", key: (row) => row.value, cell: (row) => el("span", {}, row.default ? bdi(row.value || "–") : el("strong", {}, bdi(row.value || "–")), row.value && row.unit ? ` ${row.unit}` : "") },
+    { name: "About", kind: "long wide", cell: (row) => row.about.replaceAll("`", "") },
+  ], "");
+  const shown = may.settings.filter((row) => !["DQ_CRAWL", "DQ_RUN_NAME"].includes(row.name));
   const box = card("Of this page's project", "those that are not the default are bold", list.node);
   main.replaceChildren(heading("Settings", badge(may.steering ? "this page may steer" : "this page only reads", may.steering ? "warn" : "")), box.node);
-  list.fill(ofProject());
+  list.fill([...shown.filter((row) => !row.default), ...shown.filter((row) => row.default)]);
   age(0, "");
 }
 
-const STORED = { spider: "Spider", fingerprinter: "Request fingerprinter", seen_kind: "How seen is stored", run_name: "Name of the run" };
-
-async function storedPage(crawl) {
-  const facts = el("dl", { class: "facts" });
-  const stored = card("Stored with the crawl", "workers have to agree with it", facts);
-  const list = settingsTable();
-  const box = card("Of this page's project", "a spider's own settings may differ", list.node);
-  main.replaceChildren(crumbs(["Crawls", "#/"], [crawl, address(crawl)]), heading("Settings"), tabs(crawl, "settings"), stored.node, box.node);
-  list.fill(ofProject());
-  const found = await once({ kind: "stored", crawl });
-  if (found) facts.replaceChildren(...Object.entries(STORED).flatMap(([name, text]) => [el("dt", {}, text), el("dd", {}, bdi(found[name] || "–"))]));
-}
-
 // ---- which page
-
-// What is read once; null: there is none, and the page says why.
-async function once(asked) {
-  const page = location.hash;
-  const wait = el("p", { class: "quiet", role: "status" }, "Waiting for Redis");
-  const late = setTimeout(() => main.append(wait), 1000);
-  try {
-    let seen;
-    // Without an error, its turn has not come: looks at Redis take turns.
-    do seen = await data(asked); while (!seen.look && !seen.error && page === location.hash);
-    if (page !== location.hash) return null;
-    age(seen.age_s, seen.look ? seen.error : "");
-    if (!seen.look) main.append(el("p", { class: "quiet" }, `It cannot be shown: ${seen.error}.`));
-    return seen.look;
-  } catch (error) {
-    if (error.status === 401) gate();
-    else if (page === location.hash) age(null, error.message);
-    return null;
-  } finally {
-    clearTimeout(late);
-    wait.remove();
-  }
-}
 
 function gate() {
   leave();
@@ -515,10 +453,9 @@ function route() {
   let title = "Crawls";
   if (page === "settings") { title = "Settings"; settingsPage(); }
   else if (page === "crawl" && crawl) {
-    title = part ? `${WORDS[part]?.[0] ?? (part === "events" ? "Events" : "Settings")} of ${crawl}` : crawl;
+    title = part ? `${WORDS[part]?.[0] ?? "Events"} of ${crawl}` : crawl;
     if (WORDS[part]) id ? entryPage(crawl, part, id) : failuresPage(crawl, part);
     else if (part === "events") eventsPage(crawl);
-    else if (part === "settings") storedPage(crawl);
     else crawlPage(crawl);
   } else crawlsPage();
   document.title = `${printable(title).slice(0, 100)} – scrapy_dq`;

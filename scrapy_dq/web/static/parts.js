@@ -23,12 +23,7 @@ export const rate = (value) =>
   value == null ? "–" : Number(value).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 export const when = (seconds) => new Date(seconds * 1000).toLocaleString("sv-SE");
 
-export function span(seconds) {
-  const whole = Math.round(seconds);
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return whole < 86400 ? `${Math.floor(whole / 3600)} h ${Math.floor((whole / 60) % 60)} min` : `${Math.floor(whole / 86400)} d ${Math.floor((whole / 3600) % 24)} h`;
-}
+export const span = (seconds) => (seconds < 100 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`);
 
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
@@ -71,20 +66,6 @@ export function card(title, note, ...children) {
   const actions = el("div", { class: "actions" });
   const node = el("section", { class: "card" }, el("header", {}, el("h2", {}, title), said, actions), ...children);
   return { node, said, actions };
-}
-
-// Shows the first rows, and more when asked.
-export function pages(shown, size) {
-  let most = size, all = [];
-  const said = el("span");
-  const button = el("button", { type: "button", on: { click: () => { most += size; draw(); } } }, `Show ${size} more`);
-  const node = el("p", { class: "more" }, said, " ", button);
-  function draw() {
-    shown.fill(all.slice(0, most));
-    node.hidden = all.length <= most;
-    setText(said, `${count(Math.min(most, all.length))} of ${count(all.length)}.`);
-  }
-  return { node, fill(rows) { all = rows; draw(); }, reset() { most = size; } };
 }
 
 export function badge(text, kind) {

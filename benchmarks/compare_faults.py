@@ -6,10 +6,7 @@ Run by `make compare-faults`. The table goes to standard output, what happens me
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import random
 import sys
 import tempfile
@@ -20,12 +17,23 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from support.compared_faults import CRAWLEE_DEADLINE_S, DEADLINE_S, FAULTS, QUICK_S, Fault, Scene
-from support.crawlee_crawl import CrawleeProject
-from support.fault_crawl import CONTENDERS, LOCAL, Contender, FaultCrawl
+from benchmarks.compared_faults import (
+    CONTENDERS,
+    CRAWLEE_DEADLINE_S,
+    DEADLINE_S,
+    FAULTS,
+    LOCAL,
+    QUICK_S,
+    ComparedCrawl,
+    Contender,
+    Fault,
+    Scene,
+)
+from benchmarks.crawlee_crawl import CrawleeProject
+from benchmarks.redis_here import measured_on
 from support.project import SPIDER, Project
 from support.proxy import RedisProxy
-from support.redis_server import RedisServer
+from support.redis_server import RedisServer, found_kinds
 from support.tree_site import TreeSite
 
 SETTINGS = {
@@ -38,6 +46,7 @@ SETTINGS = {
     "DQ_WORKER_TTL": 5,
 }
 MIN_PAGES = 400
+PACKAGES = ("Scrapy", "redis", "scrapy-redis")
 
 
 @dataclass(frozen=True)
@@ -112,17 +121,16 @@ def _set_up(
         redis = stack.enter_context(RedisServer(appendonly=True))
     if redis and fault.through_proxy:
         proxy = stack.enter_context(RedisProxy(redis.url))
-    url = redis.url if redis else ""
     of = CrawleeProject if contender == "Crawlee" else Project
     project = of(
         folder,
         [site.start_url],
-        redis_url=proxy.url if proxy else url or None,
+        redis_url=proxy.url if proxy else redis.url if redis else None,
         settings={**SETTINGS, **CONTENDERS[contender]},
         spider=fault.spider,
     )
     stack.callback(project.close)
-    return Scene(FaultCrawl(project, site, url, contender), rng, redis, proxy)
+    return Scene(ComparedCrawl(project, site, redis, proxy, contender), rng)
 
 
 def table(results: Sequence[Result]) -> str:
@@ -146,20 +154,9 @@ def table(results: Sequence[Result]) -> str:
         "",
         *(f"- *{FAULTS[name].title}*: {FAULTS[name].what}" for name in names),
         "",
-        f"{datetime.date.today()}; {conditions()}.",
+        measured_on(PACKAGES, "AOF everysec", found_kinds()[0]) + ".",
     ]
     return "\n".join(lines)
-
-
-def conditions() -> str:
-    """Return what it ran on."""
-    with RedisServer() as redis, redis.client() as client:
-        redis_version = client.info("server")["redis_version"]
-    packages = ", ".join(f"{name} {version(name)}" for name in ("Scrapy", "redis", "scrapy-redis"))
-    return (
-        f"{packages}, Redis {redis_version} (AOF everysec), Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores"
-    )
 
 
 def _names(of: Sequence[str]) -> Callable[[str], list[str]]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from support.compared_spiders import FULL_PAGE, ClosingSpider, LambdaSpider, PoisonSpider
-from support.fault_crawl import LOCAL, FaultCrawl
-from support.project import SPIDER
+from benchmarks.compared_spiders import FULL_PAGE, ClosingSpider, LambdaSpider, PoisonSpider
+from support.fault_crawl import FaultCrawl
+from support.project import PLAIN, SPIDER, Project
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
+from support.tree_site import TreeSite
 from support.tree_spider import spider_source
 from support.waiting import wait_until
 from support.worker import Worker
@@ -26,28 +27,60 @@ PUTTING = ("zadd", "rpush", "sadd", "hset")
 TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
 """scrapy-redis pops with these and EXEC in one round trip: one reply that can be cut, not four."""
 
+Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite", "Crawlee"]
+CONTENDERS: dict[Contender, Mapping[str, Any]] = {
+    "scrapy_dq": {},
+    "scrapy-redis": {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+        # Without it the first worker that closes deletes the queue of the others.
+        "SCHEDULER_PERSIST": True,
+    },
+    "JOBDIR": {**PLAIN, "JOBDIR": "job"},
+    # Since Scrapy 2.19.
+    "JOBDIR-SQLite": {
+        **PLAIN, "JOBDIR": "job", "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue",
+    },
+    # Not a scheduler of Scrapy: crawlee_crawl.py.
+    "Crawlee": {},
+}  # fmt: skip
+"""The settings of each scheduler; settings of Project are added."""
+LOCAL = ("JOBDIR", "JOBDIR-SQLite")
+"""Those without a Redis: one worker at a time."""
+
+
+class ComparedCrawl(FaultCrawl):
+    """A crawl with one of the schedulers; only scrapy_dq has leases."""
+
+    def __init__(
+        self,
+        project: Project,
+        site: TreeSite,
+        redis: RedisServer | None,
+        proxy: RedisProxy | None,
+        contender: Contender,
+    ) -> None:
+        super().__init__(project, site, redis, proxy)
+        self.contender: Contender = contender
+
+    def leases(self, pids: Collection[int] | None = None) -> int:
+        """Return how many leases the workers of these processes hold; None: all workers."""
+        return super().leases(pids) if self.contender == "scrapy_dq" else 0
+
 
 @dataclass
 class Scene:
     """The crawl that a fault is applied to."""
 
-    crawl: FaultCrawl
+    crawl: ComparedCrawl
     rng: random.Random
     """Makes the same numbers for each scheduler."""
-    _redis: RedisServer | None = None
-    _proxy: RedisProxy | None = None
 
     @property
     def redis(self) -> RedisServer:
         """The server of the crawl; a fault that `needs_redis` has one."""
-        assert self._redis is not None
-        return self._redis
-
-    @property
-    def proxy(self) -> RedisProxy:
-        """The proxy between the workers and Redis; a fault with `through_proxy` has one."""
-        assert self._proxy is not None
-        return self._proxy
+        assert isinstance(self.crawl.redis, RedisServer)
+        return self.crawl.redis
 
     def start(self) -> Worker:
         """Start a worker and wait until its spider is open, or it has ended."""
@@ -129,17 +162,17 @@ def stop_like_a_container(scene: Scene) -> None:
 def cut_replies(scene: Scene) -> None:
     scene.start()
     scene.advance(0.05)
-    scene.proxy.set_loss(0.1, seed=scene.rng.randrange(2**32), spare=TRANSACTION)
+    scene.crawl.proxy.set_loss(0.1, seed=scene.rng.randrange(2**32), spare=TRANSACTION)
     scene.end()
-    scene.proxy.set_loss(0)
+    scene.crawl.proxy.set_loss(0)
 
 
 def swallow_everything(scene: Scene) -> None:
     scene.start()
     scene.advance()
-    scene.proxy.black_hole()
+    scene.crawl.proxy.black_hole()
     time.sleep(10)
-    scene.proxy.pass_through()
+    scene.crawl.proxy.pass_through()
     scene.replace_ended()
 
 
