@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 import re
+import time
 from email.utils import parsedate_to_datetime
 
 from scrapy import Request
