@@ -83,6 +83,7 @@ def expected(rank: int, order: Order) -> list[str]:
         {"limits": [["a.example", "500:2"]]},
         {"blocked": [[DUE, "a.example"]]},
         {"waiting": waiting, "partition": "a.example"},
+        {"waiting": [(RANKS[order][0], 11, ids[11], payloads[11])], "partition": "b.example"},
         {"returned": [came_back(3, 0), came_back(4, 2), came_back(5, 1)]},
         {"quarantine": [came_back(6, 3), came_back(7, 4)]},
         {"delayed": [[DUE, rank, "a.example", ids[8], payloads[8]]]},
@@ -117,9 +118,10 @@ def written(crawl: Crawl, order: Order) -> dict[str, Any]:
         if not name.endswith(b":meta"):
             redis.delete(name)
     lists = {f"backlog:{each}:{HOST.decode()}": [raw.element(each, n)] for n, each in enumerate(ranks)}
+    lists[f"backlog:{ranks[0]}:b.example"] = [raw.element(ranks[0], 11)]
     for name, elements in lists.items():
         redis.rpush(prefix + name, *elements)
-    redis.hset(prefix + "bands", HOST, eight(ranks[0] + BIAS))
+    redis.hset(prefix + "bands", mapping=dict.fromkeys((HOST, b"b.example"), eight(ranks[0] + BIAS)))
     for each in ranks[1:]:
         redis.zadd(prefix + "more_bands", {HOST + b"\0" + eight(each + BIAS): 0})
     redis.zadd(prefix + "returned", {raw.member(rank, 3, 0): 0})
