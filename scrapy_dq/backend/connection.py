@@ -304,9 +304,9 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
 
 
 CommandClients = tuple[redis.Redis, str, Callable[[int], redis.Redis], Callable[[], list[redis.Redis]]]
-"""What a command needs to ask Redis, which nobody has checked: a client for the keys of the home shard; the
-address of Redis, without a password; what returns the client for the keys of another shard, each time the
-same one; and a client for each master of a cluster (without one, and if that is denied, the first client).
+"""The unchecked clients of a command: a client for the keys of the home shard; the address of Redis, without
+a password; a function that returns the client for the keys of another shard, each time the same one; and one
+that returns a client for each master of a cluster (without a cluster, or if that is denied, the first client).
 """
 
 

@@ -32,7 +32,7 @@ _MOMENTS = ("datetime64", "timedelta64")
 _STAMPS = ("Timestamp", "Timedelta")
 _MISSING = ("NaT", "NA")
 _NAMES = {"bool": "bool_", "NaTType": "NaT", "NAType": "NA"}
-"""Of classes and their values, where these differ from those of the classes."""
+"""Names of classes, and of their values if they differ."""
 _MICROSECOND = timedelta(microseconds=1)
 
 

@@ -126,7 +126,7 @@ def method(value: Any) -> str:
 
 
 def check_written(written: Mapping[str, Any]) -> None:
-    """Raise Unfit for what Request itself would take long for."""
+    """Raise Unfit for attributes that Request itself would check slowly."""
     check_host(str(written["url"]))
     if "encoding" in written:
         encoding(written["encoding"])

@@ -27,7 +27,7 @@ def _shape(cls: type, read: Callable[[Any], Any], kinds: Any, make: Callable[...
     """Return the shape of a class.
 
     Args:
-        kinds: the type of a state, or those of the parts of a state that is a list.
+        kinds: the type of a state; if the state is a list, the types of its parts.
         make: makes an instance of the state, or of its parts.
     """
 

@@ -50,7 +50,7 @@ class ExportCrawl(Subcommand):
     arguments = "[<spider>] <file>"
     words = "words"
     flags = (
-        ("--seen-only", "only what was seen, for a crawl that begins anew"),
+        ("--seen-only", "only the fingerprints, for a new crawl of other pages"),
         ("--urls", "only the URLs of all requests, one per line, for people; not to be imported"),
     )
 

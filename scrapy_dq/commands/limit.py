@@ -23,7 +23,7 @@ class Limit(Subcommand):
 
     Shows or changes the delay, the concurrency, the budget and the block of a site, for all workers
     together. They apply from the next exchange of each worker on, until the run is finished, or a worker
-    joins whose settings differ from those in force.
+    with different settings joins.
     """
 
     name = "limit"

@@ -34,9 +34,9 @@ class Move(Subcommand):
     """Move a crawl into another Redis, DQ_SHARDS, DQ_SEEN or DQ_ORDER.
 
     Moves a crawl into another Redis (--to), or gives it another number of shards, kind of seen or order:
-    those of the options, else of the settings. Needs memory for a second copy of it. Refuses while a worker
-    is alive. Nothing is lost or doubled if it is interrupted or killed: the same command continues, and
-    until it is complete no worker can join.
+    from the options, or else from the settings. Needs memory for a second copy of it. Refuses while a worker
+    is alive. If it is interrupted or killed, it loses and doubles nothing: the same command completes it, and
+    no worker can join before that.
     """
 
     name = "move"

@@ -27,7 +27,7 @@ from scrapy_dq.pushing.pusher import Pushed, Pusher
 class Push(Subcommand):
     """Put requests into a crawl.
 
-    Puts URLs, or the requests of a file, into a spider's crawl. What the crawl has seen is skipped, unless
+    Puts URLs, or the requests of a file, into a spider's crawl. It skips what the crawl has seen, unless
     --dont-filter is given. Each line of the file is a URL or a JSON object, with the names of a request's
     attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, errback,
     dont_filter, ...).

@@ -230,7 +230,7 @@ def _events(events: Sequence[Event]) -> Iterable[str]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], last: str = " class=n") -> str:
-    """Return a table; *last* is put into the tags of the last column, by default that of numbers."""
+    """Return a table; *last* goes into the tags of the last column (default: the class of numbers)."""
 
     def row_of(tag: str, row: Sequence[str]) -> str:
         *others, end = row

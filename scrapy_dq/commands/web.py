@@ -30,7 +30,7 @@ class Web(Subcommand):
     name = "web"
     arguments = "[<spider>]"
     flags = (
-        ("--allow-steering", "let whoever has the token pause, resume, drain, stop, limit, retry and forget"),
+        ("--allow-steering", "users with the token may pause, resume, drain, stop, limit, retry and forget"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ async def _serve(
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(LOOK_S)
-        await looks.close()  # else the server would wait for those who wait for a look
+        await looks.close()  # else the server would wait for the requests that wait for a look
         await serving
     finally:
         await looks.close()

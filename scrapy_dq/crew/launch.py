@@ -56,9 +56,9 @@ def log_paths(count: int, log_dir: Path | None, log_file: str | None, crawl: str
     """Return one log per worker; their folders are created.
 
     Args:
-        log_dir: for logs if there is no *log_file*; those of the last crew are kept next to the new ones.
+        log_dir: for logs if there is no *log_file*; the logs of the last crew are kept next to the new ones.
         log_file: LOG_FILE; the name of each worker's log is this with its number.
-        home: the data directory, which has a folder for logs, too: nobody else may replace it.
+        home: the data directory, which also has a folder for logs: no other user may replace it.
     Raises:
         NoLogs: they cannot be written.
         CrewError: others could write to the folder, or use all of it.

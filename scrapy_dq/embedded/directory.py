@@ -41,7 +41,7 @@ class RedisDirectory:
         self._use: int | None = None
         self._use_pid = 0
         self._folder: int | None = None
-        """Of a long path: leads to the socket."""
+        """A descriptor that leads to the socket if its path is long."""
 
     def prepare(self) -> None:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.

@@ -189,7 +189,7 @@ class Reader:
             yield [Backlog(partition, keys.rank_of(each)) for partition, _, each in split]
 
     async def heads(self, lists: Sequence[Backlog]) -> Pages:
-        """Yield the first elements of each of some lists; one call reads those of many."""
+        """Yield the first elements of each list; one call reads many lists."""
         at, pace = 0, ReadPace(_HEAD * _MOST_LISTS)
         while some := lists[at : at + max(1, pace.count // _HEAD)]:
             pipe = self.client.pipeline(transaction=False)

@@ -123,7 +123,7 @@ def project_settings(settings: Settings) -> Settings:
 
 
 def project_config(settings: Settings, *, of_crawl: bool = False) -> Config:
-    """Return the Config of a project: of no particular crawl, or *of_crawl*: of that of DQ_CRAWL.
+    """Return the Config of a project: of no particular crawl, or (*of_crawl*) of the crawl in DQ_CRAWL.
 
     Raises:
         ConfigError: a setting is wrong.

@@ -152,7 +152,7 @@ class Revisits:
         return Visit() if not never and (begins or redirected in self._pages) else None
 
     def visit_of_retry(self, request: Request, parent: Request | None, entry_id: bytes) -> Visit | None:
-        """Return what is stored with a retry of a page in progress; None: it is none."""
+        """Return what to store with a retry of a page in progress; None: *request* is no such retry."""
         page = self._pages.get(entry_id)
         if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
             return None

@@ -36,7 +36,7 @@ class Admissions:
     def sent_as(self, fingerprint: bytes | None) -> int | None:
         """Return the reference of the put by which this worker sent *fingerprint* recently; None: it has not.
 
-        What was sent is seen, without asking Redis.
+        A fingerprint that this worker has sent is seen, without asking Redis.
         """
         return self._sent.get(fingerprint)
 

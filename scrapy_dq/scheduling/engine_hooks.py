@@ -92,7 +92,7 @@ class _Start:
     async def __anext__(self) -> Any:
         self.latest = None
         try:
-            # Scrapy would take a cancellation for a stop of the engine, and wait for start() for ever.
+            # Scrapy would take a cancellation for a stop of the engine, and then wait for start() forever.
             with _cancellation_fails(lambda: self._engine.running):
                 self.latest = await self._start.__anext__()
             return self.latest

@@ -77,7 +77,7 @@ class InProgress:
         return request in self._fed_by
 
     def lease_of(self, request: Request) -> bytes:
-        """Return the lease under which *request* is in progress; empty: there is none."""
+        """Return the lease under which *request* is in progress; b"": it is not in progress."""
         return self._leases.get(request, b"")
 
     def parent_of(self, request: Request, parent: Request | None) -> bytes | None:

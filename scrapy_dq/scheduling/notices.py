@@ -50,7 +50,7 @@ class Notices:
     async def end(self) -> None:
         """Ask once more, after the worker has left: the run may be finished. It takes LAST_S at most."""
         until = time.monotonic() + LAST_S
-        # It stops only then: an answer that is on its way is given to nobody else.
+        # It stops only then: Redis gives an answer that is on its way to no other worker.
         await self._asking.once_more(LAST_S)
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))

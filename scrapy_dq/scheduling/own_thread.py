@@ -22,7 +22,7 @@ async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
 
     def work() -> None:
         result = call()
-        with suppress(InvalidStateError):  # nobody waits for it any more
+        with suppress(InvalidStateError):  # the caller no longer waits
             done.set_result(result)
 
     # Not a thread of the loop's executor: a process waits for these at its end, and a server that sends a

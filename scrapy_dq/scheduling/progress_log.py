@@ -171,7 +171,7 @@ def joins_other_run(config: Config, joined: Joined) -> bool:
 
 
 def _changes(before: Limits | None, now: Limits | None) -> list[str]:
-    """Return the settings of each limit that differs; those that hold for all partitions with both values."""
+    """Return the settings of each limit that differs; the settings for all partitions with both values."""
     if before is None or now is None:
         return []
     rows = (

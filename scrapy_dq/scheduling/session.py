@@ -290,7 +290,7 @@ class Session(Listener):
         if self._sharing is None:
             await leaving
         else:
-            # Stats are sent before the next run can start; those that leaving itself counts, afterwards.
+            # Stats are sent before the next run can start, and once more for the counts of leaving itself.
             await asyncio.gather(self._sharing.end(), leaving)
             await self._sharing.end()
         if self._notices is not None:

@@ -34,7 +34,7 @@ class HealthMonitor:
         self._embedded = embedded
         self._known: dict[str, set[str]] = {}
         """By node, what was found there last."""
-        # What is found at once was logged when the crawl was opened.
+        # The findings of the first check were logged when the crawl was opened.
         self._checks = Repeated("Redis is not checked", self._check, EVERY_S, first_s=0.0)
         self.stop = self._checks.stop
 

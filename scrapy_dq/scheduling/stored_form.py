@@ -17,7 +17,7 @@ MAX_LINK_TEXT = 1000
 MAX_REFERER_BYTES = 2048
 """A longer Referer is stored as its origin."""
 _ALTERED = NOT_STORED | META_KEYS | {"redirect_urls", "link_text"}
-"""Keys of meta of which a request is not stored as it is; for its headers see `HEADERS`."""
+"""A request with one of these keys in meta is stored in another form; for headers see `HEADERS`."""
 # Source: scrapy/downloadermiddlewares/redirect.py::BaseRedirectMiddleware._redirect
 _REDIRECT_KEYS = ("redirect_urls", "redirect_reasons")
 _origin_of = re.compile(rb"(https?://)(?:[^/?#]*@)?([^/?#@]{1,300})(?=[/?#])", re.IGNORECASE).match

@@ -205,7 +205,7 @@ class Config:
         return config
 
     def _refuse_contradictions(self, per_ip: int) -> None:
-        """Raise ConfigError for what does not fit together; *per_ip*: CONCURRENT_REQUESTS_PER_IP."""
+        """Raise ConfigError for settings that contradict each other; *per_ip*: CONCURRENT_REQUESTS_PER_IP."""
         whole, many = self.partition_by == "none", self.shards > 1
         ttl_s, shards = self.seen_ttl_s, f"DQ_SHARDS = {self.shards}"
         ttl = f"DQ_SEEN_TTL = {ttl_s:g}"

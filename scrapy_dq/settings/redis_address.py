@@ -123,7 +123,7 @@ def _check_plain(url: str) -> None:
     known = parts.scheme in PLAIN and url.startswith(parts.scheme)
     # The path of a socket may have an @, if no login may have ended in it.
     cut = "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix")
-    # redis-py would use database 0. What is there may be the end of a password.
+    # redis-py would use database 0. The text may be the end of a password.
     odd = parts.scheme != "unix" and not _DATABASE.fullmatch(unquote(parts.path))
     if not known or cut or odd:
         raise ValueError

@@ -104,7 +104,7 @@ def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the object that JSON describes; raise NoRequest if there is none."""
+    """Return the object that JSON describes; raise NoRequest if it describes no object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -125,7 +125,7 @@ def command(client: Any, shard: Shard, transition: str, *args: Any) -> list[Any]
 
     Raises:
         redis.exceptions.RedisError: no reply.
-        FrontierRefused: the crawl cannot be changed, or has changed meanwhile.
+        FrontierRefused: the crawl cannot be changed, or another process has changed it.
     """
     reply = Script(transition).call_blocking(client, keys.fixed(shard), *args)
     refuse(reply)

@@ -1,6 +1,6 @@
 """The shards of a crawl that is loaded, from the first call to the last. Until then, no worker can join.
 
-Each shard counts the calls: so a Redis that was rolled back meanwhile is noticed.
+Each shard counts the calls, which shows whether its Redis was rolled back between two of them.
 
 Source of all: lua/transitions/load.lua
 """

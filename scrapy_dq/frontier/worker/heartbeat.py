@@ -80,7 +80,7 @@ class Pulse:
 
     Args:
         connect: returns a client of `redis.asyncio`; called in the thread.
-        observed: called on the event loop with the ids of silent workers, and with those of dead ones.
+        observed: called on the event loop with the ids of silent workers and of dead workers.
         told: called on the event loop at each beat, with `Words.count`.
         counting: what to report from time to time; None: nothing.
     """

@@ -15,7 +15,7 @@ def label_of(shard: Shard) -> str:
 
 
 class ShardLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # a class without arguments in 3.10
-    """The logger of a module, for what it does in one shard."""
+    """The logger of a module for its work in one shard."""
 
     def __init__(self, logger: logging.Logger, shard: Shard) -> None:
         super().__init__(logger, {})

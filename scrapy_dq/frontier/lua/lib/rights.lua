@@ -1,6 +1,6 @@
 -- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
 -- @include keys
--- What an error says if a user is denied a command; Redis 6.2 words it differently from 7, and both from 8 and Valkey.
+-- Parts of the errors for a denied command: Redis 6.2, 7, 8 and Valkey word them differently.
 -- The last one: rename-command.
 local DENIED = { 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
   'nknown Redis command' }

@@ -19,8 +19,8 @@ do
     end
     return head .. string.sub(cjson.encode(all), 2)
   end
-  -- Returns pending messages that were idle. What is in progress stays pending for as long as that takes: it is passed
-  -- over later. `meta` has when the last look was, and where the next one begins (nothing: anew).
+  -- Returns pending messages that were idle. A message in progress stays pending until its work is done: the loop below
+  -- skips it. `meta` has the time of the last look, and where the next one begins (nothing: at the first message).
   local function idle_messages(name)
     local note, now = 'stream ' .. name, wall_ms()
     local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
@@ -35,7 +35,7 @@ do
   local function payloads_of(messages, name, mark)
     local payloads = {}
     for _, message in ipairs(messages) do
-      -- No fields: it was deleted meanwhile. One that is counted is in progress here.
+      -- No fields: the message was deleted. A counted message is in progress here.
       local field = message and message[2] and name .. '\0' .. message[1]
       if field and redis.call('HEXISTS', key.messages, field) == 0 then
         payloads[#payloads + 1] = of_message(field, mark .. data_of(message[2]))

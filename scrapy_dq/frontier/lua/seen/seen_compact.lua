@@ -54,7 +54,7 @@ function KINDS.compact()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
   end
   local function begin()
-    -- A name that no buckets ever had: those of a directory that is gone must not be used as new ones.
+    -- A name that no buckets ever had: the buckets of a lost directory must not count as new ones.
     generation, count, buckets = string.format('%.0f', wall_us()), 0, FIRST
     rounds = rounds_of(buckets)
     save() -- at once: buckets without a directory could never be found again

@@ -24,7 +24,7 @@ local function in_parts(command, name, items)
   end
   return sum
 end
-local IN_ORDER = { failed = true, samples = true, minutes = true, journal = true } -- lists, beside those of the backlog
+local IN_ORDER = { failed = true, samples = true, minutes = true, journal = true } -- lists, in addition to the backlog
 -- Sorted sets, and which count has their members.
 local SCORED = { returned = 'waiting', quarantine = 'waiting', delayed = 'delayed', earliest = '', blocked = '' }
 local epoch, shards, label, items = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
