@@ -306,7 +306,7 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
 CommandClients = tuple[redis.Redis, str, Callable[[int], redis.Redis], Callable[[], list[redis.Redis]]]
 """The unchecked clients of a command: a client for the keys of the home shard; the address of Redis, without
 a password; a function that returns the client for the keys of another shard, each time the same one; and one
-that returns a client for each master of a cluster (without a cluster, or if that is denied, the first client).
+that returns a client for each master of a cluster (without a cluster, or if denied, the first client).
 """
 
 

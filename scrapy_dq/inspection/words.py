@@ -59,7 +59,7 @@ def workers(status: dict[str, Any]) -> str:
 
 
 def awaited(partition: str, wait_s: float | None) -> str:
-    """Return what a worker without requests waits for; see `workers.turn_of`."""
+    """Return what a worker without requests waits for; see `Snapshot.turn`."""
     shown = printable(partition, LONGEST_NAME) or "(no name)"
     if wait_s is None:
         return f"for a lease or budget of {shown}"
@@ -105,7 +105,7 @@ def missing(status: dict[str, Any]) -> Iterator[str]:
 
 
 def waiting(wait: dict[str, Any]) -> str:
-    """Return which workers wait, since when and why; see `waits_of`."""
+    """Return which workers wait, since when and why; see `Snapshot.waits`."""
     workers = count_of(wait["workers"], "worker waits", "workers wait")
     return f"{workers} since {when(wait['since'])}: {wait['why']}"
 
