@@ -86,10 +86,10 @@ MUTATIONS = (
     )),
     Mutation("8", "a repeat of an exchange has other contents", (
         (WORKER + "protocol.py", "if self._pending is None:\n            try:",
-         "if not isinstance(self._call, Rejoin):\n            try:"),
+         "if not isinstance(self._pending, Rejoin):\n            try:"),
     )),
     Mutation("8", "a rejoin releases nothing", (
-        (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i])", "      local _ = 0"),
+        (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i], read_lease(old_id, leases[i]))\n", ""),
     )),
     Mutation("9", "a new put does not open a finished run", (
         (LUA + "moves/put.lua", "  if state.stored_phase ~= 'open' then open_run() end\n", ""),
@@ -140,7 +140,8 @@ MUTATIONS = (
         (LUA + "moves/finish.lua", "  if state.delayed > 0 then damaged('entries') end\n", ""),
     )),
     Mutation(GUARD, "a worker that leaves takes its leases with it", (
-        (LUA + "transitions/leave.lua", "for _, id in ipairs(ids) do release(worker_id, id) end\n", ""),
+        (LUA + "transitions/leave.lua",
+         "for _, id in ipairs(ids) do release(worker_id, id, read_lease(worker_id, id)) end\n", ""),
     )),
     Mutation(GUARD, "a worker whose frontier is gone has finished", (
         (WORKER + "protocol.py", "if receipt.status is Status.LOST:\n            self._lose()",
@@ -171,8 +172,8 @@ MUTATIONS = (
         (LUA + "transitions/exchange.lua", " - state.failed - state.in_flight", " - state.failed"),
     )),
     Mutation(GUARD, "what is to be done again is done", (
-        (LUA + "moves/endings.lua", "AGAIN then again(worker_id, ending)",
-         "AGAIN then ack(worker_id, { ending.id })"),
+        (LUA + "moves/endings.lua", "AGAIN then again(worker_id, id, lease, ending)",
+         "AGAIN then ack(worker_id, { id })"),
     )),
     Mutation(GUARD, "a late copy of its join takes a worker into the next run", (
         (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[8] and", "if false and"),
@@ -236,7 +237,7 @@ MUTATIONS = (
         (LUA + "transitions/join.lua", "return state.run < of_run or", "return"),
     )),
     Mutation(SHARDS, "a page that is done is charged with its worker's death", (
-        (LUA + "transitions/drain.lua", "lease.deferred and 'returned' or 'quarantine'", "'quarantine'"),
+        (LUA + "transitions/drain.lua", "lease.quarantined = not lease.deferred", "lease.quarantined = true"),
     )),
     Mutation(SHARDS, "a suspect of each shard at once", (
         (WORKER + "protocol.py",
