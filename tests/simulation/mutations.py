@@ -89,7 +89,8 @@ MUTATIONS = (
          "if not isinstance(self._pending, Rejoin):\n            try:"),
     )),
     Mutation("8", "a rejoin releases nothing", (
-        (LUA + "transitions/rejoin.lua", "      release(old_id, leases[i], read_lease(old_id, leases[i]))\n", ""),
+        (LUA + "transitions/rejoin.lua",
+         "      release(old_id, leases[i], read_lease(old_id, leases[i]))\n", ""),
     )),
     Mutation("9", "a new put does not open a finished run", (
         (LUA + "moves/put.lua", "  if state.stored_phase ~= 'open' then open_run() end\n", ""),
