@@ -7,7 +7,12 @@ crawl_joined = object()
 
 `crawl`: its name; `epoch` and `run`: which run of it; `new`: nothing was crawled in this run yet; `over`: it
 was finished before this worker came; `outage`: a function that returns why Redis gives no usable answer now,
-or "" if it does.
+or "" if it does; `entry_of`: a function that returns the entry id of a response whose items are processed,
+empty if it has none.
+"""
+leases_ended = object()
+"""Redis has confirmed how these leases have ended. `done`: entry ids of those that were acked; `others`: of
+those that failed or were given back.
 """
 items_given_up = object()
 """Items are about to fail, because Redis was away until the end: their requests are not done."""

@@ -18,8 +18,8 @@ RESTARTS = 10
 class Crawl(Subcommand):
     """Crawl with several workers on this machine.
 
-    Crawls with N worker processes, shows the progress, restarts workers that die, and joins their parts of
-    each feed into one file. Ctrl-C stops gracefully, a second Ctrl-C at once; the same command continues.
+    Crawls with N worker processes, shows the progress, restarts workers that die, and exports all items at
+    the end. Ctrl-C stops gracefully, a second Ctrl-C at once; the same command continues.
     Exit status: 0, the run is finished; 1, it is not, or a feed lacks items; 3, an earlier run is finished,
     and the run of DQ_RUN_NAME has not begun.
     """
@@ -37,11 +37,11 @@ class Crawl(Subcommand):
         looking.add_common_options(parser)
         parser.add_argument(
             "-o", "--output", action="append", metavar="FILE",
-            help="append items to the end of FILE (jsonlines, csv, json), as with `scrapy crawl`",
+            help="append items to the end of FILE, which may be any URI of a feed, as with `scrapy crawl`",
         )  # fmt: skip
         parser.add_argument(
             "-O", "--overwrite-output", action="append", metavar="FILE",
-            help="write items to FILE, replacing its contents; a run that is continued appends to it",
+            help="write all items of the run to FILE, replacing its contents",
         )  # fmt: skip
         parser.add_argument(
             "--restarts", type=looking.whole(0, 10**9), default=RESTARTS, metavar="N",

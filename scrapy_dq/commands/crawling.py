@@ -1,12 +1,12 @@
-"""What `scrapy dq crawl` does: plan the feeds, start the crew, join what it has written, and sum up."""
+"""What `scrapy dq crawl` does: plan the feeds, start the crew, export what it has scraped, and sum up."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from scrapy_dq.commands.output.crawl_summary import Summary
 from scrapy_dq.commands.output.crawl_view import CrawlView
 from scrapy_dq.commands.output.display import ProgressBar, short
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
-from scrapy_dq.crew.errors import CrewError, FeedInUse, Interrupted, NoLogs
-from scrapy_dq.crew.feeds.joining import Joined, Joining, left_feeds, noted
-from scrapy_dq.crew.feeds.plan import exporter_classes, plan_feeds, storages
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.errors import CrewError, Interrupted, NoLogs
+from scrapy_dq.crew.feeds.export import export, taken_work
+from scrapy_dq.crew.feeds.exporting import Exported, Exports
+from scrapy_dq.crew.feeds.folder import ItemsFolder
+from scrapy_dq.crew.feeds.plan import Feed, plan_feeds
+from scrapy_dq.crew.feeds.records import Run, read_json
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.monitor import Monitor, opened, run_name_for
 from scrapy_dq.crew.supervisor import StopSignals, Supervisor
@@ -56,16 +58,21 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     config = config_of(crawler)
     _need_our_scheduler(crawler, config)
     codec_of(config, crawler)
+    work = taken_work()
+    if work is not None:
+        export(crawler, *work)
+        return DONE
     with ExitStack() as stack:
         view = CrawlView(config.crawl)
         home = data_dir(config.data_dir).absolute()
-        feeds = [Joining(feed, config.crawl, home, view.say) for feed in plan_feeds(crawler)]
-        for feed in feeds:
-            stack.enter_context(noted(feed))
+        began = datetime.now(timezone.utc).replace(microsecond=0)
+        feeds, folder = plan_feeds(crawler, began), ItemsFolder(home, config.crawl)
+        lock = stack.enter_context(folder.held()) if feeds else -1
+        if folder.owed() and not feeds:
+            view.say(f"Items in {folder.path} are in no feed: this command exports them with -o FILE")
         place = stack.enter_context(opened(config, home))
         more: dict[str, Any] = {
-            "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False", "FEED_STORAGES": storages(crawler),
-            "FEED_EXPORTERS": exporter_classes(crawler),
+            "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False",
         }  # fmt: skip
         if crawler.settings.getpriority("REMOTE_CONTROL_ENABLED") == SETTINGS_PRIORITIES["default"]:
             more["REMOTE_CONTROL_ENABLED"] = (
@@ -87,14 +94,14 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         monitor = stack.enter_context(Monitor(place).looking())
         crew = Supervisor(
             command_of(options.spider, options, more), logs,
-            {feed.feed.uri: str(feed.folder) for feed in feeds},
+            (str(folder.path) if feeds else "", [feed.uri for feed in feeds]),
             restarts=options.restarts, grace_s=config.shutdown_grace_s, monitor=monitor, view=view,
         )  # fmt: skip
-        owed = _owed(feeds, config.crawl, home, monitor, view.say)
+        owed = _owed(feeds, folder, monitor)
         if owed:
             crew.run = owed
             view.say(
-                f"Run {owed.number} was finished, but its feeds were not joined: they are joined now, "
+                f"Run {owed.number} was finished, but its feeds were not written: they are written now, "
                 f"and nothing is crawled. The same command then starts the next run"
             )
         else:
@@ -108,62 +115,59 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
                 raise KeyboardInterrupt
             with view:
                 crew.work(stops)
-        joined, unjoined = _join([*feeds, *left_feeds(config.crawl, feeds, home, view.say)], crew, stops)
+        stored: list[Exported] = []
+        failures: list[str] = []
+        if feeds and crew.run and (crew.took_part or folder.owed()):
+            command = command_of(
+                options.spider, options, {"DQ_CRAWL": config.crawl.replace("%", "%%")}, ("dq", "crawl")
+            )
+            exports = Exports(feeds, folder, home, command, lock, began, view.say)
+            stored, failures = _export(exports, crew, stops)
         stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
-        summary = Summary(crew, config.crawl, place.target, joined, unjoined, options, config.run_name)
+        summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)
     summary.print_json() if options.json else summary.print()
     damaged = monitor.overview is not None and monitor.overview.census.gone > 0
     damaged = damaged or any(slot.state in LOSSES for slot in crew.slots)
-    if not crew.finished or unjoined or damaged or summary.lacks_items:
+    if not crew.finished or failures or damaged or summary.lacks_items:
         return FAILED
     return NOT_BEGUN if summary.not_begun else DONE
 
 
-def _owed(
-    feeds: list[Joining], crawl: str, home: Path, monitor: Monitor, say: Callable[[str], None]
-) -> Run | None:
-    """Return the last run if it is finished and parts of it are not joined: a new run would orphan them."""
+def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
+    """Return the last run if it is finished and its feeds may lack items: a new run would come before them.
+
+    Raises:
+        CrewError: the run of this crew cannot be appended to one of the feeds.
+    """
     monitor.look()
     seen = monitor.overview
-    if seen is None or seen.phase != "finished":
+    if not feeds or seen is None:
         return None
     run = Run(seen.epoch, seen.run)
-    if any(feed.is_owed_by(run) for feed in feeds):
-        return run
-    for feed in left_feeds(crawl, feeds, home, say):
-        # Not one that another crew is just about to join.
-        with suppress(CrewError), feed.held():
-            if feed.is_owed_by(run):
-                return run
-    return None
+    owed = run if seen.phase == "finished" and folder.owed(run) else None
+    for feed in feeds:
+        path = Path(feed.name)
+        exported = read_json(folder.notes_of(run, Path(os.path.realpath(path))))
+        continues = exported and (owed or seen.phase == "open")
+        if feed.one_end and not (feed.overwrite or continues) and path.exists() and path.stat().st_size:
+            raise CrewError(f"nothing can be appended to {feed.name}, which has an end. -O would replace it")
+    return owed
 
 
-def _join(feeds: list[Joining], crew: Supervisor, stops: StopSignals) -> tuple[list[Joined], list[str]]:
-    """Join all feeds; return the joined feeds, and the reason for each feed that cannot be joined."""
-    joined, unjoined = [], []
+def _export(exports: Exports, crew: Supervisor, stops: StopSignals) -> tuple[list[Exported], list[str]]:
+    """Export all feeds; return those that are stored, and the reason for each that is not."""
+    assert crew.run is not None
     asked = stops.count
 
     def stopped() -> None:
         if stops.count > asked:
             raise Interrupted
 
-    for feed in feeds if crew.run else ():
-        assert crew.run is not None
-        with ProgressBar() as bar:
-            try:
-                with noted(feed) if feed.left else nullcontext():
-                    found = feed.join(crew.run, bar, stopped, took_part=crew.took_part, began=crew.began_run)
-                joined += [found] if found else []
-            except FeedInUse:
-                continue
-            except CrewError as error:
-                unjoined.append(str(error))
-            except Interrupted:
-                unjoined.append(
-                    f"{feed.feed.target} is not joined: interrupted. Its parts stay in {feed.folder}; the "
-                    f"next `scrapy dq crawl` of this crawl joins them"
-                )
-    return joined, unjoined
+    with ProgressBar() as bar:
+        try:
+            return exports.run(crew.run, bar, stopped, finished=crew.finished, began_run=crew.began_run)
+        except (CrewError, OSError) as error:
+            return [], [f"The feeds are not written: {error}. The same command writes them"]
 
 
 def _fill_standard_streams() -> None:

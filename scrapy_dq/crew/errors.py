@@ -5,10 +5,6 @@ class CrewError(Exception):
     """The crew cannot do what was asked; the message is one line for the user."""
 
 
-class FeedInUse(CrewError):
-    """Another crew writes this feed, and joins it."""
-
-
 class NoLogs(CrewError):
     """The workers' logs cannot be written."""
 

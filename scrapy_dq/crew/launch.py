@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,19 @@ MOST_LOGS = 10_000
 """Of all crews that use one folder."""
 
 
-def command_of(spider: str, options: Any, settings: Mapping[str, Any]) -> list[str]:
+def command_of(
+    spider: str, options: Any, settings: Mapping[str, Any], words: Sequence[str] = ("crawl",)
+) -> list[str]:
     """Return the command line of a worker: those options of `scrapy dq crawl` that `scrapy crawl` has.
 
     Args:
+        words: the command of Scrapy.
         options: of the command line.
         settings: more settings, as `-s`; they override those of the command line.
     """
     # Not -m: it puts the current folder before all others, where another user may have put modules.
     program = str(Path(__file__).with_name("__main__.py"))
-    return [sys.executable, program, sys.path[0], "crawl", spider, *_passed_on(options), *_set(settings)]
+    return [sys.executable, program, sys.path[0], *words, spider, *_passed_on(options), *_set(settings)]
 
 
 def _passed_on(options: Any) -> Iterator[str]:

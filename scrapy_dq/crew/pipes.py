@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ VARIABLE = "SCRAPY_DQ_CREW"
 
 @dataclass(frozen=True)
 class Handshake:
-    """A worker's number, its ends of two pipes, and the folders of its parts of feeds."""
+    """A worker's number, its ends of two pipes, and where its items go."""
 
     number: int
     lifeline: int
@@ -23,14 +24,16 @@ class Handshake:
     """The worker writes its reports to it."""
     inodes: tuple[int, int]
     """Of the two pipes."""
-    parts: dict[str, str]
-    """Folder by the URI of a feed, as FEEDS has it."""
+    journals: str
+    """The folder for its journal; empty: it writes none."""
+    feeds: Sequence[str]
+    """URIs, as FEEDS has them, of those that are exported from the journals."""
 
     @classmethod
-    def write(cls, number: int, lifeline: int, reports: int, parts: dict[str, str]) -> str:
+    def write(cls, number: int, lifeline: int, reports: int, journals: str, feeds: Sequence[str]) -> str:
         """Return the variable's value."""
         inodes = (os.fstat(lifeline).st_ino, os.fstat(reports).st_ino)
-        return json.dumps(asdict(cls(number, lifeline, reports, inodes, parts)))
+        return json.dumps(asdict(cls(number, lifeline, reports, inodes, journals, feeds)))
 
     @classmethod
     def take(cls) -> Handshake | None:

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -70,7 +70,7 @@ class Supervisor:
     Args:
         command: of a worker.
         logs: one file per worker; None: this process's standard error.
-        parts: the folder of each feed that is joined, by its URI.
+        items: the folder for journals, and the URIs of the feeds that are exported from them.
         restarts: maximum number of restarts, all workers together, while nothing of the run gets done.
         grace_s: DQ_SHUTDOWN_GRACE.
     """
@@ -79,7 +79,7 @@ class Supervisor:
         self,
         command: Sequence[str],
         logs: Sequence[Path | None],
-        parts: Mapping[str, str],
+        items: tuple[str, Sequence[str]],
         *,
         restarts: int,
         grace_s: float,
@@ -101,7 +101,7 @@ class Supervisor:
         self._done: tuple[str, int, int] | None = None
         """What was done at the last death: epoch, run, requests."""
         self._command = command
-        self._parts = parts
+        self._items = items
         self._restarts = restarts
         self._grace_s = grace_s
         self._view = view
@@ -155,7 +155,7 @@ class Supervisor:
     def _start(self, slot: WorkerSlot) -> None:
         slot.due = 0.0
         try:
-            slot.process = WorkerProcess(slot.number, self._command, slot.log, self._lifeline, self._parts)
+            slot.process = WorkerProcess(slot.number, self._command, slot.log, self._lifeline, self._items)
         except OSError as error:
             slot.state = "cannot be started"
             self._say(f"{slot.name} cannot be started: {error}")

@@ -1,4 +1,4 @@
-"""A worker's side of a crew: it stops if its parent dies, sends reports, and writes parts of feeds."""
+"""A worker's side of a crew: it stops if its parent dies, sends reports, and writes items to a journal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from scrapy import signals
+from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter
+from scrapy.http import Response
+from twisted.python.failure import Failure
 
 from scrapy_dq.crew import pipes
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.journal import ItemNotStored, Journal
 from scrapy_dq.crew.feeds.records import Run
-from scrapy_dq.crew.feeds.storage import write_parts
+from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, use_storage
 from scrapy_dq.crew.pipes import Handshake
-from scrapy_dq.signals import crawl_joined, crawl_opening
+from scrapy_dq.factory import codec_of, config_of
+from scrapy_dq.signals import crawl_joined, crawl_opening, leases_ended
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
 
@@ -65,7 +72,7 @@ class WorkerAgent:
     def enter(self, grace_s: float, tune_gc: bool) -> None:
         """Start to watch the parent and to send reports; on the event loop."""
         self._grace_s = grace_s
-        self._relay = _Relay(self._handshake.reports)
+        self._relay = Relay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
         # Feeds are stored when the spider is closed, and may take their time.
@@ -75,12 +82,48 @@ class WorkerAgent:
         if tune_gc:
             gc.set_threshold(*THRESHOLDS)
 
-    def joined(self, epoch: str, run: int, new: bool, over: bool, outage: Callable[[], str]) -> None:
+    def joined(
+        self, epoch: str, run: int, new: bool, over: bool, outage: Callable[[], str],
+        entry_of: Callable[[Response | None], bytes],
+    ) -> None:  # fmt: skip
         """Report which run this worker has joined, whether it is new, and whether it was already finished."""
         self._joined = {"epoch": epoch, "run": run, "new": new, "over": over}
         self._outage = outage
-        write_parts(self._handshake.parts, Run(epoch, run), self._handshake.number)
+        exporter = self._crawler.get_extension(FeedExporter)
+        if exporter is not None:
+            use_storage(exporter, UnbufferedFileFeedStorage)
+            if self._handshake.journals and not over:
+                self._keep_items(exporter, entry_of)
         self._send()
+
+    def _keep_items(self, exporter: FeedExporter, entry_of: Callable[[Response | None], bytes]) -> None:
+        """Have items in a journal, from which feeds are exported, instead of in these feeds."""
+        crawler, handshake = self._crawler, self._handshake
+        run = Run(self._joined["epoch"], self._joined["run"])
+        for uri in handshake.feeds:
+            del exporter.feeds[uri]  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
+        codec = codec_of(config_of(crawler), crawler)
+        journal = Journal(Path(handshake.journals), run, handshake.number, codec)
+
+        def keep(item: Any, response: Response | None, spider: Spider) -> None:
+            try:
+                journal.add(entry_of(response), item)
+            except (OSError, ItemNotStored, CrewError) as error:
+                crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
+                logger.error("An item cannot be written to the journal of this worker: %s", error)
+                # Its request has failed then: a retry brings the item once more.
+                crawler.signals.send_catch_log(
+                    signals.item_error,
+                    item=item,
+                    response=response,
+                    spider=spider,
+                    failure=Failure(error),  # type: ignore[no-untyped-call]
+                )
+
+        # Scrapy waits for it before the request is done.
+        crawler.signals.connect(keep, signals.item_scraped, weak=False)
+        crawler.signals.connect(journal.ended, leases_ended, weak=False)
+        crawler.signals.connect(journal.close, signals.engine_stopped, weak=False)
 
     def _report(self) -> None:
         self._send()
@@ -127,7 +170,7 @@ class WorkerAgent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Relay(logging.Handler):
+class Relay(logging.Handler):
     """Sends the first line of each error, with the exception, to the parent; at most 5 per second.
 
     And those warnings that concern the whole crew.

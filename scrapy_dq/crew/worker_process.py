@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -35,7 +35,7 @@ class Counts:
     failed: int = 0
     """Requests that failed for good."""
     unwritten: int = 0
-    """Writes to local feeds that failed."""
+    """Items that could not be written to a feed or journal."""
     unstored: int = 0
     """Feeds that could not be stored."""
 
@@ -62,7 +62,7 @@ class WorkerProcess:
         command: Sequence[str],
         log: Path | None,
         lifeline: int,
-        parts: Mapping[str, str],
+        items: tuple[str, Sequence[str]],
     ) -> None:
         self.counts = Counts()
         self.run: Run | None = None
@@ -76,7 +76,7 @@ class WorkerProcess:
         ours, theirs = os.pipe()
         try:
             self._reader = Reader(ours)
-            environ = os.environ | {VARIABLE: Handshake.write(number, lifeline, theirs, dict(parts))}
+            environ = os.environ | {VARIABLE: Handshake.write(number, lifeline, theirs, *items)}
             with ExitStack() as stack:
                 output: int | IO[bytes] = STANDARD_ERROR
                 if log is not None:

@@ -312,12 +312,16 @@ class Settlement:
             text = printable(text, LONGEST_REASON - len(place) - 3)
             self._failed.setdefault(request, f"{text} ({place})" if place else text)
 
+    def request_of(self, response: Response) -> Request | None:
+        """Return the request whose items are in the pipelines."""
+        # A middleware may have given its response another request.
+        return self._scraped.get(response, response.request)
+
     def _item_failed(self, response: Response | None, failure: Failure) -> None:
         """Scrapy's signal: an item pipeline has raised; DropItem has a signal of its own."""
         if response is None:  # of an item that start() has yielded
             return
-        # A middleware may have given its response another request.
-        request = self._scraped.get(response, response.request)
+        request = self.request_of(response)
         if request is not None and failure.value is not None:
             self._note_failure(request, "item pipeline", failure)
 

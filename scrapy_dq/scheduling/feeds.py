@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
 from scrapy.crawler import Crawler
-from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
-from scrapy.settings import BaseSettings
-from scrapy.utils.misc import load_object
+from scrapy.extensions.feedexport import FeedExporter
 
+from scrapy_dq.environment import data_dir
+from scrapy_dq.settings import Config
 from scrapy_dq.text import without_login
 
 logger = logging.getLogger(__name__)
 
 
-def warn_of_parts(crawler: Crawler) -> None:
-    """Warn if *crawler*, whose feeds are open, writes a feed beside which a crew has left parts.
+OPEN, DONE = ".journal", ".exported"
+"""The endings of files with items of which feeds may lack some, and of those that all feeds hold."""
 
-    A worker of a crew writes a part of its own, beside which there are none.
+
+def items_folder(home: Path, crawl: str) -> Path:
+    """Return the folder for the items of a crawl in the data directory."""
+    return home / "items" / (quote(crawl, safe="") if crawl.strip(".") else "crawl")
+
+
+def warn_of_journals(crawler: Crawler, config: Config) -> None:
+    """Warn if a crew has left items of this crawl in journals, and *crawler* writes feeds.
+
+    A worker of a crew writes no feed that all workers share.
     """
-    for exporter in crawler.extensions.middlewares:
-        for slot in exporter.slots if isinstance(exporter, FeedExporter) else ():
-            if not isinstance(slot.storage, FileFeedStorage):
-                continue
-            path = os.path.realpath(slot.storage.path)
-            if any(Path(f"{path}.parts").glob("*.part")):
-                logger.warning(
-                    "%s.parts holds items of a `scrapy dq crawl` that was killed, or still runs. This crawl "
-                    "does not add them to %s. To join them, stop this crawl, and go on with `scrapy dq crawl "
-                    "%s` and the same feed (with -o, it keeps what the file holds)",
-                    path, path, crawler.spider.name if crawler.spider else "",
-                )  # fmt: skip
+    folder = items_folder(data_dir(config.data_dir), config.crawl)
+    exporter, own = crawler.get_extension(FeedExporter), str(getattr(crawler.spider, "dq_worker", ""))
+    shares_feeds = exporter is not None and any(own not in slot.uri for slot in exporter.slots)
+    if shares_feeds and any(folder.glob(f"*{OPEN}")):
+        logger.warning(
+            "%s holds items of a `scrapy dq crawl` that was killed, or still runs. This crawl does not add "
+            "them to its feeds: `scrapy dq crawl %s` with -o or FEEDS does",
+            folder, config.crawl,
+        )  # fmt: skip
 
 
 def open_none(crawler: Crawler) -> None:
@@ -47,28 +51,20 @@ def open_none(crawler: Crawler) -> None:
             extension.feeds = {}  # Source: scrapy/extensions/feedexport.py::FeedExporter.open_spider
 
 
-def kept_in_process(settings: BaseSettings) -> list[str]:
-    """Return the URIs, without passwords, of those FEEDS that may write items only when the worker closes.
+def kept_in_process(exporter: FeedExporter) -> list[str]:
+    """Return the URIs, without passwords, of open feeds that may write items only when the worker closes.
 
     A kill loses these items, although their requests are acked. A storage class that writes items at once
     has a function `writes_at_once`, which takes the class of the exporter.
     """
-    storages = settings.getwithbase("FEED_STORAGES")
-    exporters = settings.getwithbase("FEED_EXPORTERS")
     found = []
-    for uri, options in settings.getdict("FEEDS").items():
-        try:
-            scheme = urlsplit(str(uri)).scheme
-        except ValueError:  # its password is not escaped
-            scheme = str(uri).partition(":")[0]
-        scheme = scheme if len(scheme) > 1 else ""  # one letter is a Windows drive
-        storage = storages.get("stdout" if str(uri) == "-" else scheme)
-        exporter = exporters.get(options.get("format"))
-        with suppress(ImportError, NameError, ValueError):  # Scrapy reports it
-            storage = load_object(storage) if isinstance(storage, str) else storage
-            exporter = load_object(exporter) if isinstance(exporter, str) else exporter
-        at_once = hasattr(storage, "writes_at_once") and storage.writes_at_once(exporter)
-        batches = options.get("batch_item_count", settings.getint("FEED_EXPORT_BATCH_ITEM_COUNT"))
-        if not at_once or options.get("postprocessing") or batches:
-            found.append(without_login(str(uri)).partition("?")[0])
+    for slot in exporter.slots:
+        at_once = getattr(slot.storage, "writes_at_once", None)
+        options = slot.feed_options
+        if (
+            options.get("postprocessing")
+            or options["batch_item_count"]
+            or not (at_once and at_once(exporter.exporters[slot.format]))
+        ):
+            found.append(without_login(slot.uri_template).partition("?")[0])
     return found

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from scrapy.crawler import Crawler
+from scrapy.extensions.feedexport import FeedExporter
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_dq.environment import differing
@@ -95,14 +96,14 @@ def log_settings(crawler: Crawler, config: Config) -> None:
             "the crawl is kept in Redis",
             printable(", ".join(names)), order,
         )  # fmt: skip
-    log_feeds(crawler)
     for level, remark in peers.remarks(settings, config.order):
         logger.log(level, "%s", remark)
 
 
 def log_feeds(crawler: Crawler) -> None:
-    """Log which feeds lose items if this worker is killed."""
-    if names := kept_in_process(crawler.settings):
+    """Log which feeds, now that they are open, lose items if this worker is killed."""
+    exporter = crawler.get_extension(FeedExporter)
+    if exporter is not None and (names := kept_in_process(exporter)):
         logger.warning(
             "These feeds may be written only when this worker closes, or a buffer at a time: %s. If it is "
             "killed, they lack items of pages that are done. scrapy_dq.RedisPipeline loses no items; with "

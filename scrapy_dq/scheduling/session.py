@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shlex
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.http import Response
 
 from scrapy_dq import collector
 from scrapy_dq.backend.connection import Connection
@@ -32,7 +33,7 @@ from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Settlement, UnsupportedScrapy
-from scrapy_dq.scheduling.feeds import open_none, warn_of_parts
+from scrapy_dq.scheduling.feeds import open_none, warn_of_journals
 from scrapy_dq.scheduling.logins import LoneLogin
 from scrapy_dq.scheduling.notices import Notices
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
@@ -42,6 +43,7 @@ from scrapy_dq.scheduling.progress_log import (
     counts_of,
     joins_other_run,
     log_end,
+    log_feeds,
     log_join,
     log_nothing_new,
     log_settings,
@@ -49,7 +51,7 @@ from scrapy_dq.scheduling.progress_log import (
 from scrapy_dq.scheduling.retry_after import RetryAfter
 from scrapy_dq.scheduling.side_tasks import HealthMonitor
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.signals import crawl_joined, crawl_opening
+from scrapy_dq.signals import crawl_joined, crawl_opening, leases_ended
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
@@ -195,7 +197,7 @@ class Session(Listener):
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
         self._crawler.signals.send_catch_log(
             crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
-            over=self.left_out, outage=lambda: self.worker.outage,
+            over=self.left_out, outage=lambda: self.worker.outage, entry_of=self._entry_of,
         )  # fmt: skip
         if self.left_out:
             self.settlement.skip_start()
@@ -228,6 +230,10 @@ class Session(Listener):
             HealthMonitor(clients, self._connection.target, embedded=config.embedded),
         ]
 
+    def _entry_of(self, response: Response | None) -> bytes:
+        request = self.settlement.request_of(response) if response is not None else None
+        return self._scheduler.work.lease_of(request) if request is not None else b""
+
     def _traced(self) -> Tracing:
         try:
             from scrapy_dq.scheduling.tracing import Tracing
@@ -244,7 +250,8 @@ class Session(Listener):
             feed_spider(self._crawler, self._start_keys, self._connection, embedded=self.config.embedded)
 
     def _feeds_are_open(self) -> None:
-        warn_of_parts(self._crawler)
+        warn_of_journals(self._crawler, self.config)
+        log_feeds(self._crawler)
 
     def _idle(self) -> None:
         if self.listening.on:
@@ -349,6 +356,12 @@ class Session(Listener):
         if words.stops > before.stops:
             logger.info("Crawl %r: all workers were asked to stop", self.config.crawl)
             self.settlement.close_spider("stopped")
+
+    def confirmed(self, moves: Sequence[Move]) -> None:
+        done = [move.entry_id for move in moves if isinstance(move, (Ack, Again))]
+        others = [move.entry_id for move in moves if isinstance(move, (Bury, Decline, Fail, Release))]
+        if done or others:
+            self._crawler.signals.send_catch_log(leases_ended, done=done, others=others)
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
         if what in _COUNTERS:

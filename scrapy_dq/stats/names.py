@@ -56,7 +56,7 @@ ITEMS_STORED = PREFIX + "items/stored"
 ITEMS_FAILED = PREFIX + "items/failed"
 """Items that `scrapy_dq.RedisPipeline` could not store: refused, or Redis was unavailable until the end."""
 FEED_WRITES_FAILED = PREFIX + "feeds/failed"
-"""Writes to local feeds that failed, on a full disk say; the item of each is missing there."""
+"""Items that could not be written to a local feed, or to the journal of a worker of `scrapy dq crawl`."""
 
 SCRAPY_ENQUEUED = "scheduler/enqueued"
 SCRAPY_DEQUEUED = "scheduler/dequeued"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import gc
 import json
 import os
@@ -12,7 +11,6 @@ import shlex
 import signal
 import subprocess
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,9 +18,7 @@ from scrapy.settings import default_settings
 
 from crew.conftest import Scene, SetScene
 from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.crew.feeds.joining import Joining, noted
-from scrapy_dq.crew.feeds.parts import part_path
-from scrapy_dq.crew.feeds.plan import JoinedFeed
+from scrapy_dq.crew.feeds.journal import Kind, read
 from scrapy_dq.crew.worker_agent import THRESHOLDS
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.control import Word, steer
@@ -30,7 +26,6 @@ from scrapy_dq.inspection.history import read_events, said
 from support.crew_process import CrewProcess, alive, paths_of, wait_for_ends
 from support.redis_server import RedisServer
 from support.scrapy_redis_crawl import run_dq
-from support.small_disk import FILLER, small_disk
 from support.tree_spider import spider_of
 from support.waiting import Stopwatch, free_port, wait_until
 
@@ -62,13 +57,6 @@ def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
     return sum(member.in_flight for member in members if pid in (None, member.identity["pid"]))
 
 
-def stop_and_count(redis: RedisServer, scene: Scene, pids: list[int]) -> int:
-    """Freeze these processes, and return what they hold: it is that at their death, too."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    return sum(held_by(redis, scene, pid) for pid in pids)
-
-
 def repeats(scene: Scene) -> int:
     """Return how many items the feed holds beyond one for each page; none is missing."""
     found = paths_of(scene.feed)
@@ -76,19 +64,15 @@ def repeats(scene: Scene) -> int:
     return found.total() - len(found)
 
 
+def journals(scene: Scene, kind: str = "journal") -> list[Path]:
+    """Return the journals whose items may be in no feed; *kind* "exported": the others."""
+    return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
+
+
 def assert_tidy(scene: Scene) -> None:
-    """Nothing is left beside a feed of a run that is finished."""
-    assert not scene.feed.with_name("items.jsonl.parts").exists()
-
-
-def is_locked(path: Path) -> bool:
-    """Tell whether anybody holds a lock on a file."""
-    with path.open("rb+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    """Nothing is left beside a feed of a run that is finished, and no item is in a journal only."""
+    assert not list(scene.feed.parent.glob(".*.new"))
+    assert not journals(scene)
 
 
 def start_and_wait(scene: Scene, *words: str, part: float = 0.2) -> CrewProcess:
@@ -112,7 +96,7 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
     crew = here.crew("-w", "2", *feeds, *own_limits)
 
     assert crew.wait() == 0
-    assert "Warning: DOWNLOAD_DELAY = 0.001 applies to each worker separately" in crew.err
+    assert "Warning: DOWNLOAD_DELAY = 0.001: each worker keeps its own pace" in crew.err
     assert "Warning: CLOSESPIDER_ITEMCOUNT = 1000: each worker counts separately" in crew.err
     assert repeats(here) == 0
     with here.feed.with_suffix(".csv").open(newline="") as rows:
@@ -120,6 +104,10 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
     found = json.loads(here.feed.with_suffix(".json").read_text())
     assert {item["path"] for item in found} == here.site.paths
     assert_tidy(here)
+    records = [record for path in journals(here, "exported") for record in read(path)]
+    ended = Counter(record.entry_id for record in records if record.kind == Kind.END)
+    assert ended == Counter(record.entry_id for record in records if record.is_item)
+    assert len(ended) == 60
     assert "run 0 is finished" in crew.out
     assert "\nitems.jsonl: 60 items\n" in crew.out
     assert "\x1b" not in crew.out + crew.err
@@ -180,30 +168,26 @@ def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(scene: S
     assert ("Remote control HTTP server listening" in log.read_text()) == asked
 
 
-def test_a_killed_worker_is_started_again(scene: SetScene, redis_server: RedisServer) -> None:
-    """Nothing is missing; at most what it held is crawled twice."""
+def test_a_killed_worker_is_started_again(scene: SetScene) -> None:
+    """Nothing is missing; what it held is crawled twice, and has its items once."""
     here = scene(pages=80, latency_s=0.2)
     crew = start_and_wait(here)
-    victim = crew.pids[0]
-    held = stop_and_count(redis_server, here, [victim])
-    os.kill(victim, signal.SIGKILL)
+    os.kill(crew.pids[0], signal.SIGKILL)
 
     assert crew.wait() == 0
 
     assert "worker 1 died: killed by SIGKILL" in crew.err
     assert len(crew.pids) == 3
-    assert repeats(here) <= held
+    assert repeats(here) == 0
     assert_tidy(here)
 
 
 def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """By themselves, within the grace; the next one joins their parts with its own."""
+    """By themselves, within the grace; the next one exports their items with its own."""
     here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
-    # Joining the parts would wait for the workers, though their parent is gone.
-    assert is_locked(here.feed.with_name("items.jsonl.parts") / "workers.lock")
     crew.kill()
     killed = Stopwatch()
     wait_for_ends(crew.pids, 5)
@@ -223,7 +207,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
 def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
     scene: SetScene, addon: bool
 ) -> None:
-    """It goes on as with -o; the crew that joins the parts keeps what it has written, also with -O."""
+    """It goes on as with -o; the crew that exports the rest keeps what it has written, also with -O."""
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}, pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -231,8 +215,8 @@ def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
     here.site.set_latency(0.02)
     feeds = {"items.jsonl": {"format": "jsonlines"}}
     alone = here.project.run_to_end(settings={"FEEDS": json.dumps(feeds)})
-    assert f"{here.feed}.parts holds items of a `scrapy dq crawl` that was killed" in alone.text
-    assert f"go on with `scrapy dq crawl {here.project.name}` and the same feed" in alone.text
+    assert "holds items of a `scrapy dq crawl` that was killed" in alone.text
+    assert f"`scrapy dq crawl {here.project.name}` with -o or FEEDS does" in alone.text
     assert 0 < len(here.feed.read_text().splitlines()) < 60
 
     joining = here.crew("-w", "1", "-O" if addon else "-o", "items.jsonl")
@@ -242,99 +226,48 @@ def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
     assert_tidy(here)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("-o=out/%(name)s-%(time)s.jsonl", "-o=out/%(name)s-%(time)s.jsonl"),
-        ("-O=out/a.jsonl", "-o=out/b.jsonl:jl"),
-        ("-o=out/a.jsonl", "-s=A=B"),
-    ],
-)
-def test_what_a_killed_crew_has_left_is_joined_by_a_crew_with_other_feeds(
-    scene: SetScene, first: str, second: str
-) -> None:
-    """Into the feed of the killed one, as after Ctrl-C."""
+def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene) -> None:
+    """Whatever their names; each feed of a run gets all of it, and keeps its time."""
     here = scene(pages=60, latency_s=0.3)
-    out = here.project.folder / "out"
-    crew = here.crew("-w", "2", *first.split("=", 1))
-    wait_until(lambda: here.done() >= 12 or not crew.running, "some pages are done", 30)
+    crew = start_and_wait(here)
     crew.kill()
     wait_for_ends(crew.pids, 5)
-    (parts,) = out.glob("*.parts")
-    left = sum((paths_of(part) for part in parts.glob("*.part")), Counter[str]())
     here.site.set_latency(0.02)
 
-    following = here.crew("-w", "2", *second.split("=", 1))
-
-    assert following.wait() == 0
-    old = parts.with_suffix("")
-    assert f"{old}: joining what a killed `scrapy dq crawl` has left" in following.err
-    assert f"\nout/{old.name}: {len(left)} items\n" in following.out
-    assert paths_of(old) == left
-    if "-o" in second:
-        (new,) = set(out.glob("*.jsonl")) - {old}
-        assert paths_of(new) + left == dict.fromkeys(here.site.paths, 1)
-    assert not list(out.glob("*.parts"))
-    assert not list(here.project.folder.glob(".scrapy/dq/feeds/*.json"))
+    following = here.crew("-w", "1", "-s", "CLOSESPIDER_PAGECOUNT=20", "-o", "out/%(name)s-%(time)s.csv")
+    assert following.wait() == 1
+    (out,) = (here.project.folder / "out").iterdir()
+    some = out.read_text().splitlines()
+    assert 20 < len(some) < 60
+    finishing = here.crew("-w", "1", "-o", "items.jsonl", "-o", "out/%(name)s-%(time)s.csv")
+    assert finishing.wait() == 0
+    assert repeats(here) == 0
+    assert out.read_text().splitlines()[: len(some)] == some
+    assert sorted(out.read_text().split()) == sorted(["path", *here.site.paths])
+    assert_tidy(here)
 
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
-def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_joined(
-    scene: SetScene, redis_server: RedisServer, flag: str
-) -> None:
-    """Before a new run begins, which would leave it behind: this command crawls nothing, the next does."""
+def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_written(scene: SetScene, flag: str) -> None:
+    """Before a new run begins: this command crawls nothing, the next does, and forgets the journals."""
     here = scene(pages=5)
-    here.project.run_worker()
-    with connect_url(redis_server.url) as client:
-        finished = peek(client, here.project.name)
-    part = part_path(here.feed.with_name("items.jsonl.parts"), finished.epoch, finished.run, 1)
-    part.parent.mkdir()
-    part.write_text('{"path": "/p/0"}\n{"path": "/p/1"}\n')
+    assert here.crew("-w", "1", flag, "items.jsonl").wait() == 0
+    for path in journals(here, "exported"):
+        path.rename(path.with_suffix(".journal"))
+    here.feed.write_text("of another program\n")
 
-    crew = here.crew("-w", "1", flag, "items.jsonl")
+    crew = here.crew("-w", "1", flag, "other.jsonl")
 
     assert crew.wait() == 0
-    assert "Run 0 was finished, but its feeds were not joined: they are joined now" in crew.err
-    assert "items.jsonl: 2 items" in crew.out
-    assert paths_of(here.feed) == {"/p/0": 1, "/p/1": 1}
+    assert "Run 0 was finished, but its feeds were not written: they are written now" in crew.err
+    assert "other.jsonl: 5 items" in crew.out
     assert set(here.site.hits().values()) == {1}
-    assert not part.parent.exists()
-    following = here.crew("-w", "1", flag, "items.jsonl")
+    assert paths_of(here.feed.with_name("other.jsonl")) == dict.fromkeys(here.site.paths, 1)
+    following = here.crew("-w", "1", flag, "other.jsonl")
     assert following.wait() == 0
     assert set(here.site.hits().values()) == {2}
-    assert len(here.feed.read_text().splitlines()) == 5 + 2 * (flag == "-o")
-
-
-def test_a_finished_run_whose_feed_of_another_name_was_not_joined_is_joined_first(
-    scene: SetScene, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with the same name; not while another crew holds that feed: it is about to join it."""
-    here = scene(pages=5)
-    here.project.run_worker()
-    with connect_url(redis_server.url) as client:
-        finished = peek(client, here.project.name)
-    monkeypatch.chdir(here.project.folder)
-    joining = Joining(
-        JoinedFeed("", here.feed, {"format": "jsonlines"}),
-        here.project.name,
-        here.project.folder / ".scrapy" / "dq",
-        print,
-    )
-    with noted(joining):
-        part_path(joining.folder, finished.epoch, finished.run, 1).write_text('{"path": "/p/0"}\n')
-        assert here.crew("-w", "1", "-o", "other.jsonl").wait() == 0
-        assert set(here.site.hits().values()) == {2}, "the next run"
-        assert not here.feed.exists()
-    with connect_url(redis_server.url) as client:
-        finished = peek(client, here.project.name)
-    part_path(joining.folder, finished.epoch, finished.run, 1).write_text('{"path": "/p/1"}\n')
-
-    crew = here.crew("-w", "1", "-o", "other.jsonl")
-
-    assert crew.wait() == 0
-    assert "Run 1 was finished, but its feeds were not joined: they are joined now" in crew.err
-    assert paths_of(here.feed) == {"/p/0": 1, "/p/1": 1}
-    assert set(here.site.hits().values()) == {2}
+    assert paths_of(here.feed.with_name("other.jsonl")) == dict.fromkeys(here.site.paths, 1 + (flag == "-o"))
+    assert len(journals(here, "exported")) == 1
 
 
 def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
@@ -355,7 +288,7 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     here.site.set_latency(0.02)
     following = here.crew("-w", "2", "-O", "items.jsonl")
     assert following.wait() == 0
-    assert "items appended" in following.out
+    assert "items.jsonl: 60 items\n" in following.out
     assert repeats(here) == 0
     assert_tidy(here)
 
@@ -386,7 +319,7 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: SetScene) -> None:
     assert again.returncode == 0, again.stderr
     crew = here.crew(*words)
     assert crew.wait() == 0
-    assert "items appended" in crew.out
+    assert "items.jsonl: " in crew.out
     assert repeats(here) == 0
     assert_tidy(here)
 
@@ -402,12 +335,11 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_
     crew.interrupt()
     assert crew.wait(5) == 1
     assert not any(map(alive, crew.pids))
-    held = held_by(redis_server, here)
 
     here.site.set_latency(0.02)
     following = here.crew("-w", "2", "-o", "items.jsonl")
     assert following.wait() == 0
-    assert repeats(here) <= held
+    assert repeats(here) == 0
 
 
 def test_a_worker_that_does_not_stop_is_killed(scene: SetScene) -> None:
@@ -625,39 +557,6 @@ def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
         found = {row["path"]: {name for name, value in row.items() if value} for row in csv.DictReader(rows)}
     assert found == {path: {"path", f"only-{path[-1]}"} for path in here.site.paths}
     assert not any("columns" in own.read_text() for own in here.project.folder.glob("*.own.csv"))
-
-
-LONG_ITEMS = spider_of("""
-    def parse(self, response):
-        yield from response.follow_all(css="a", callback=self.parse)
-        yield {"path": response.url, "text": "x" * 1000}
-""")
-
-
-def test_items_for_which_the_disk_has_no_room_are_counted(scene: SetScene, tmp_path: Path) -> None:
-    """By the command that loses them, and by the one that joins the rest; neither exits with 0."""
-    here = scene(pages=30, spider=LONG_ITEMS)
-    with ExitStack() as disks:
-        try:
-            disk = disks.enter_context(small_disk(tmp_path / "disk"))
-        except PermissionError as error:
-            pytest.skip(f"a small disk cannot be mounted: {error}")
-        feed = disk.folder / "items.jsonl"
-        disk.fill()
-        os.truncate(disk.folder / FILLER, (disk.folder / FILLER).stat().st_size - 16_384)
-        words = ("-w", "1", "-o", str(feed))
-        first = here.crew(*words)
-        assert first.wait() == 1
-        assert "run 0 is finished" in first.out
-        told = re.search(r"^(\d+) writes to feeds failed, each of an item", first.out, re.MULTILINE)
-        assert told is not None, first.out
-        disk.free()
-        second = here.crew(*words)
-        assert second.wait() == 1
-        assert f"{feed}: items are missing: 1 worker process could not write" in second.out
-        written = feed.read_text().splitlines()
-        assert len(written) == 30 - int(told[1]) > 0
-        assert here.crew(*words).wait() == 0
 
 
 def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:

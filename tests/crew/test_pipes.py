@@ -26,7 +26,7 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.pipes import MAX_BYTES, VARIABLE, Handshake, Reader, send
 from scrapy_dq.crew.supervisor import SIGNALS, StopSignals, Supervisor
-from scrapy_dq.crew.worker_agent import LONGEST_ERROR, WorkerAgent, _Relay
+from scrapy_dq.crew.worker_agent import LONGEST_ERROR, Relay, WorkerAgent
 from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
 from support.waiting import wait_until
 
@@ -44,13 +44,13 @@ def test_an_invitation_is_taken_once_and_handed_to_no_child(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded Redis, which a worker starts, outlives it: it must not hold the parent's pipes."""
-    text = Handshake.write(3, *pipes, {"items.csv": "/folder"})
+    text = Handshake.write(3, *pipes, "/folder", ["items.csv"])
     for descriptor in pipes:
         os.set_inheritable(descriptor, True)
     monkeypatch.setenv(VARIABLE, text)
     found = Handshake.take()
     assert found is not None
-    assert (found.number, found.parts) == (3, {"items.csv": "/folder"})
+    assert (found.number, found.journals, found.feeds) == (3, "/folder", ["items.csv"])
     assert not any(map(os.get_inheritable, pipes))
     assert VARIABLE not in os.environ
     assert Handshake.take() is None
@@ -61,10 +61,12 @@ def test_a_process_with_the_variable_but_not_the_pipes_is_in_no_crew(
 ) -> None:
     """A crawl that a worker's spider starts itself, say; nor is nonsense a handshake."""
     other, end = os.pipe()
-    monkeypatch.setenv(VARIABLE, Handshake.write(1, *pipes, {}).replace(f": {pipes[0]},", f": {other},", 1))
+    monkeypatch.setenv(
+        VARIABLE, Handshake.write(1, *pipes, "", []).replace(f": {pipes[0]},", f": {other},", 1)
+    )
     assert Handshake.take() is None
     take = f"from {Handshake.__module__} import Handshake; print(Handshake.take())"
-    environ = os.environ | {VARIABLE: Handshake.write(1, *pipes, {})}
+    environ = os.environ | {VARIABLE: Handshake.write(1, *pipes, "", [])}
     child = subprocess.run(
         [sys.executable, "-c", take], env=environ, capture_output=True, text=True, check=True
     )
@@ -106,7 +108,7 @@ def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: t
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         with pytest.raises(OSError, match="nowhere"):
-            WorkerProcess(1, ["/nowhere/scrapy"], tmp_path / "log", pipes[0], {})
+            WorkerProcess(1, ["/nowhere/scrapy"], tmp_path / "log", pipes[0], ("", []))
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -128,7 +130,7 @@ class ViewOfOne:
 def supervised(tmp_path: Path, view: ViewOfOne, *command: str) -> Supervisor:
     monitor: Any = SimpleNamespace(overview=None, problem="", at=0.0, look=lambda: None)
     logs = [tmp_path / "log"]
-    return Supervisor(command, logs, {}, restarts=0, grace_s=0.1, monitor=monitor, view=view)
+    return Supervisor(command, logs, ("", []), restarts=0, grace_s=0.1, monitor=monitor, view=view)
 
 
 def test_an_unexpected_error_leaves_no_worker_behind(tmp_path: Path) -> None:
@@ -180,7 +182,9 @@ def test_restarts_are_counted_while_nothing_gets_done(
     seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
     monitor: Any = SimpleNamespace(overview=seen, problem="", at=math.inf, look=lambda: None)
     command = ("sh", "-c", "kill -9 $$")
-    crew = Supervisor(command, [tmp_path / "log"], {}, restarts=2, grace_s=0.1, monitor=monitor, view=view)
+    crew = Supervisor(
+        command, [tmp_path / "log"], ("", []), restarts=2, grace_s=0.1, monitor=monitor, view=view
+    )
     crew.work(StopSignals())
     assert view.starts == (advances + 2 if advances else 3)
     assert "worker 1 is not restarted: 2 restarts are the limit (--restarts)" in view.said
@@ -190,7 +194,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
     """The log has them all."""
     monkeypatch.setattr(worker_agent, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ours, theirs = os.pipe()
-    relay, reader = _Relay(theirs), Reader(ours)
+    relay, reader = Relay(theirs), Reader(ours)
     for number in range(20):
         relay.handle(logging.makeLogRecord({"msg": f"error {number}", "levelno": logging.ERROR}))
     os.close(theirs)
@@ -201,7 +205,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_error_of_the_longest_text_is_relayed() -> None:
     """Whatever its characters: the bound of a report is in bytes."""
     ours, theirs = os.pipe()
-    relay, reader = _Relay(theirs), Reader(ours)
+    relay, reader = Relay(theirs), Reader(ours)
     error, longest = ValueError("\U0001f600" * 1000), "\U0001f600" * LONGEST_ERROR + "..."
     raised = (ValueError, error, None)
     relay.handle(logging.makeLogRecord({"msg": longest, "levelno": logging.ERROR, "exc_info": raised}))

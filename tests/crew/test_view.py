@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
-from scrapy_dq.commands.crawling import _join
 from scrapy_dq.commands.output.crawl_summary import Summary
 from scrapy_dq.commands.output.crawl_view import _line, state_of
-from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.joining import Joined
-from scrapy_dq.crew.feeds.parts import Run
+from scrapy_dq.crew.feeds.exporting import Exported
+from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.monitor import Monitor, run_name_for
-from scrapy_dq.crew.supervisor import StopSignals
 from scrapy_dq.crew.worker_process import Counts
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
@@ -121,67 +116,38 @@ def test_the_number_of_what_was_lost_is_the_last_line(capsys: pytest.CaptureFixt
     """After feeds, and after the command that continues a run that is not finished."""
     crew = crew_with(Census(failed=1, waiting=3))
     crew.finished = False
-    Summary(crew, "books", "redis", [Joined(Path("a.csv"), 1, True)], ["a line"], OPTIONS).print()
+    Summary(crew, "books", "redis", [Exported("a.csv", 1, True)], ["a line"], OPTIONS).print()
     *_, before, last = capsys.readouterr().out.splitlines()
     assert "Continue with: scrapy dq crawl books" in before
     assert last.startswith("Requests of this run: 1 failed for good. ")
 
 
-def test_the_end_says_which_feeds_are_not_joined(capsys: pytest.CaptureFixture[str]) -> None:
-    """Why, and how many requests are left, if anybody knows."""
-
-    def interrupted(run: Run, bar: Any, stopped: Callable[[], None], *, took_part: bool, began: bool) -> None:
-        stops.count += 1
-        stopped()
-
-    def broken(*args: Any, **options: Any) -> None:
-        raise CrewError("items.csv is not joined: no space")
-
-    crew, stops = crew_with(CENSUS), StopSignals()
-    crew.took_part, crew.finished = True, False
-    feeds: Any = [
-        SimpleNamespace(
-            feed=SimpleNamespace(target="items.jsonl"), folder="items.jsonl.parts", join=join, left=False
-        )
-        for join in (interrupted, broken)
-    ]
-    joined, unjoined = _join(feeds, crew, stops)
-    assert joined == []
-    for overview, left in ((crew.monitor.overview, "7 known requests are left. "), (None, "")):
-        crew.monitor.overview = overview
-        Summary(crew, "books", "redis", joined, unjoined, OPTIONS).print()
-        told = capsys.readouterr().out
-        assert "\nitems.jsonl is not joined: interrupted. Its parts stay in items.jsonl.parts" in told
-        assert "\nitems.csv is not joined: no space\n" in told
-        assert f"\n{left}Continue with: " in told
-
-
-def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """By what the workers have reported, and by the parts of an earlier command."""
+def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[str]) -> None:
+    """And which feeds are not written."""
     crew = crew_with(Census(done=2))
-    feeds = [Joined(tmp_path / "a.csv", 7, False), Joined(tmp_path / "b.csv", 5, False, lacking=2)]
-    for unwritten, unstored, joined, lines in (
-        (0, 0, feeds[:1], []),
-        (1, 1, feeds[:1], [
-            "1 write to feeds failed, each of an item that is missing there: the logs say why",
+    for unwritten, unstored, lines in (
+        (0, 0, []),
+        (1, 1, [
+            "1 item could not be written: the logs say why",
             "1 feed could not be stored, with all items in it: the logs say why",
         ]),
-        (1200, 2, feeds, [
-            f"{tmp_path / 'b.csv'}: items are missing: 2 worker processes could not write all of theirs",
-            "1,200 writes to feeds failed, each of an item that is missing there: the logs say why",
+        (1200, 2, [
+            "1,200 items could not be written: the logs say why",
             "2 feeds could not be stored, with all items in it: the logs say why",
         ]),
     ):  # fmt: skip
         crew.slots[0].counts = Counts(pages=1, done=1, unwritten=unwritten)
         crew.slots[1].counts = Counts(pages=1, done=1, unstored=unstored)
-        summary = Summary(crew, "books", "redis", joined, [], OPTIONS)
+        stored = [Exported("/tmp/a.csv", 7, False), Exported("s3://bucket/a.csv", 7, True)]
+        summary = Summary(crew, "books", "redis", stored, ["b.csv is not written: why"], OPTIONS)
         assert summary.lacks_items == bool(lines)
         summary.print()
-        assert capsys.readouterr().out.splitlines()[5 + len(joined) :] == lines
+        feeds = ["/tmp/a.csv: 7 items", "s3://bucket/a.csv: 7 items appended", "b.csv is not written: why"]
+        assert capsys.readouterr().out.splitlines()[5:] == feeds + lines
         summary.print_json()
         found = json.loads(capsys.readouterr().out)
         assert (found["feed_writes_failed"], found["feeds_not_stored"]) == (unwritten, unstored)
-        assert [feed["complete"] for feed in found["feeds"]] == [True, False][: len(joined)]
+        assert found["feeds_not_written"] == ["b.csv is not written: why"]
 
 
 def test_a_redis_that_does_not_answer_is_told(crawl_name: str) -> None:

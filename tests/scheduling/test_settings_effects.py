@@ -146,7 +146,7 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(tree: Tree
     worker = project.run_worker()
     assert set(scraped()) == site.paths
     assert "items.jsonl is appended to: it may hold what this run has scraped before\n" in worker.text
-    assert "before. Appended json has a second beginning in its middle: jsonlines has none" in worker.text
+    assert "Appended json has a second beginning in its middle: jsonlines has none" in worker.text
     worker = project.run_worker(settings={"SCHEDULER_FLUSH_ON_START": True})
     assert sorted(scraped()) == sorted(site.paths)
     assert "is appended to" not in worker.text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from scrapy_dq.commands.input.asking import named, repeated
 from scrapy_dq.commands.output.crawl_view import of_run
 from scrapy_dq.commands.output.display import print_json, print_table, short
-from scrapy_dq.crew.feeds.joining import Joined
+from scrapy_dq.crew.feeds.exporting import Exported
 from scrapy_dq.crew.supervisor import Supervisor
 from scrapy_dq.text import count_of, losses, named_run, not_begun, printable
 
@@ -19,12 +21,11 @@ class Summary:
     """The results of a crew; `found` is their JSON."""
 
     def __init__(
-        self, crew: Supervisor, crawl: str, target: str, joined: list[Joined], unjoined: list[str],
+        self, crew: Supervisor, crawl: str, target: str, stored: list[Exported], failures: list[str],
         options: argparse.Namespace, run_name: str = "",
     ) -> None:  # fmt: skip
         """*run_name*: DQ_RUN_NAME, if it is set."""
         self._crew = crew
-        self._joined = joined
         self._named = named(crawl, options)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
         seen, of_it = crew.monitor.overview, of_run(crew)
@@ -56,21 +57,17 @@ class Summary:
             "pages_per_s": round(totals["pages"] / crew.took_s, 1) if crew.took_s else 0.0,
             "workers": rows,
             "feeds": [
-                {"path": str(feed.path), "items": feed.items, "appended": feed.appended,
-                 "complete": not feed.lacking}
-                for feed in joined
+                {"path": feed.name, "items": feed.items, "appended": feed.appended} for feed in stored
             ],
             "feed_writes_failed": sum(slot.counts.unwritten for slot in crew.slots),
             "feeds_not_stored": sum(slot.counts.unstored for slot in crew.slots),
-            "not_joined": unjoined,
+            "feeds_not_written": failures,
         }  # fmt: skip
 
     @property
     def lacks_items(self) -> bool:
         """Whether items that were scraped are in no feed."""
-        found = self.found
-        unwritten = found["feed_writes_failed"] or found["feeds_not_stored"]
-        return bool(unwritten or any(feed.lacking for feed in self._joined))
+        return bool(self.found["feed_writes_failed"] or self.found["feeds_not_stored"])
 
     def print_json(self) -> None:
         """Print the summary as JSON."""
@@ -93,9 +90,10 @@ class Summary:
         """Yield what is below the table."""
         found, crew = self.found, self._crew
         yield from self._differences()
-        for feed in self._joined:
-            yield f"{short(feed.path)}: {count_of(feed.items, 'item')}{' appended' if feed.appended else ''}"
-        yield from found["not_joined"]
+        for feed in found["feeds"]:
+            name = short(Path(feed["path"])) if os.path.isabs(feed["path"]) else feed["path"]
+            yield f"{name}: {count_of(feed['items'], 'item')}{' appended' if feed['appended'] else ''}"
+        yield from found["feeds_not_written"]
         yield from self._lacking()
         if crew.run and not crew.finished:
             yield from self._next()
@@ -122,14 +120,9 @@ class Summary:
             )
 
     def _lacking(self) -> Iterator[str]:
-        """Yield which items are in no feed: their requests are done, so nothing scrapes them again."""
-        for feed in self._joined:
-            if feed.lacking:
-                who = count_of(feed.lacking, "worker process", "worker processes")
-                yield f"{short(feed.path)}: items are missing: {who} could not write all of theirs"
+        """Yield how many items are in no feed."""
         if unwritten := self.found["feed_writes_failed"]:
-            writes = count_of(unwritten, "write")
-            yield f"{writes} to feeds failed, each of an item that is missing there: the logs say why"
+            yield f"{count_of(unwritten, 'item')} could not be written: the logs say why"
         if unstored := self.found["feeds_not_stored"]:
             yield f"{count_of(unstored, 'feed')} could not be stored, with all items in it: the logs say why"
 

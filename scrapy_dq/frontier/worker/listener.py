@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from scrapy_dq.frontier.model import Words
@@ -48,6 +49,9 @@ class Listener:
 
     def told(self, before: Words, words: Words) -> None:
         """New words for all workers have arrived; a hold is obeyed already."""
+
+    def confirmed(self, moves: Sequence[Move]) -> None:
+        """These moves were applied, in this order."""
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
         """So much was counted; of a class of moves: so many were confirmed."""

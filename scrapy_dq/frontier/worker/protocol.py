@@ -492,6 +492,7 @@ class WorkerProtocol:
                 self._listener.put_dropped(put)
         for kind, amount in Counter(map(type, sent.prefix)).items():
             self._listener.counted(kind, amount)
+        self._listener.confirmed(sent.prefix)
         refused = set(receipt.refused)
         for position, move in enumerate(sent.prefix):
             if isinstance(move, Put) and position in refused:

@@ -1,0 +1,140 @@
+"""A process that exports one feed: Scrapy's own FeedExporter gets the items of the journals once more.
+
+It is `scrapy dq crawl` again, with the same spider, arguments and settings, started by `exporting.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+from itemadapter import ItemAdapter
+from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.exporters import CsvItemExporter
+from scrapy.extension import ExtensionManager
+from scrapy.extensions.feedexport import FeedExporter, FeedSlot
+from scrapy.statscollectors import StatsCollector
+from scrapy.utils.defer import deferred_from_coro
+from twisted.internet.task import react
+
+from scrapy_dq.crew import pipes
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.journal import Chosen, Work, replay
+from scrapy_dq.crew.feeds.plan import freeze
+from scrapy_dq.crew.feeds.replacing import ReplacingFileStorage
+from scrapy_dq.crew.feeds.storage import use_storage
+from scrapy_dq.crew.worker_agent import Relay
+from scrapy_dq.factory import codec_of, config_of
+
+logger = logging.getLogger(__name__)
+VARIABLE = "SCRAPY_DQ_EXPORT"
+MOST_PENDING = 8
+"""Batches that are being stored."""
+TURN = 100
+"""After so many items, progress is reported, and batches can be stored on the event loop."""
+
+
+def taken_work() -> tuple[int, Work] | None:
+    """Return the pipe for reports, and the work, if this process was started to export a feed."""
+    reports = os.environ.pop(VARIABLE, "")
+    return (int(reports), Work(*json.load(sys.stdin))) if reports else None
+
+
+def export(crawler: Crawler, reports: int, work: Work) -> None:
+    """Export a feed. The last report has its end; a process that ends without one has failed."""
+    logging.getLogger().addHandler(Relay(reports))
+
+    async def run() -> None:
+        try:
+            await _Export(crawler, reports, work).run()
+        except CrewError as error:
+            pipes.send(reports, {"error": str(error)})
+        except Exception:
+            logger.exception("The export of a feed has failed")
+        finally:
+            if ReplacingFileStorage.building is not None:
+                ReplacingFileStorage.building.unlink(missing_ok=True)  # else a full disk would stay full
+
+    react(lambda _: deferred_from_coro(run()))
+
+
+class _Export:
+    def __init__(self, crawler: Crawler, reports: int, work: Work) -> None:
+        self._crawler = crawler
+        self._reports = reports
+        self._work = work
+        self._end: dict[str, Any] = {"name": "", "items": 0, "appends": False}
+
+    async def run(self) -> None:
+        exporter, spider = self._exporter(), self._crawler.spider
+        assert spider is not None
+        exporter.open_spider(spider)
+        for done, item in enumerate(self._items(), 1):
+            exporter.item_scraped(item, spider)
+            if not done % TURN:
+                await _stored(exporter)
+                pipes.send(self._reports, {"done": done})
+        await exporter.close_spider(spider)
+        (slot,) = exporter.slots
+        is_empty = not slot.itemcount and not (slot.store_empty and slot.batch_id == 1)
+        # An exporter that raises at its end counts neither as stored nor as failed.
+        counts: Any = self._crawler.stats.get_stats()
+        stored = sum(n for name, n in counts.items() if name.startswith("feedexport/success_count/"))
+        if stored == slot.batch_id - is_empty:
+            pipes.send(self._reports, {"end": self._end})
+
+    def _exporter(self) -> FeedExporter:
+        """Return the project's exporter, with one feed. Other extensions may wait for what it stores."""
+        crawler, uri = self._crawler, self._work.uri
+        freeze(datetime.fromisoformat(self._work.began), 1)  # the names of batches differ by time
+        crawler.stats = StatsCollector(crawler)
+        crawler.extensions = ExtensionManager.from_crawler(crawler)
+        exporter = crawler.get_extension(FeedExporter)
+        assert exporter is not None
+        use_storage(exporter, ReplacingFileStorage)
+        ReplacingFileStorage.work = self._work
+        options = exporter.feeds[uri]
+        exporter.feeds = {uri: options}
+        if (
+            options["format"] == "csv"
+            and not options["fields"]
+            and exporter.exporters["csv"] is CsvItemExporter
+        ):
+            # Scrapy alone would drop columns that the first item does not have.
+            found = (
+                ItemAdapter(each).field_names()
+                for each in self._items()
+                if exporter.filters[uri].accepts(each)
+            )
+            ReplacingFileStorage.columns = list(dict.fromkeys(chain.from_iterable(found)))
+            exporter.filters[uri] = type(exporter.filters[uri])(options)  # it may have a state
+        crawler.signals.connect(self._closed, signals.feed_slot_closed)
+        return exporter
+
+    def _items(self) -> Iterator[Any]:
+        codec = codec_of(config_of(self._crawler), self._crawler)
+        return replay(Chosen(*self._work.chosen), codec)
+
+    def _closed(self, slot: FeedSlot) -> None:
+        self._end["items"] += slot.itemcount
+        if isinstance(slot.storage, ReplacingFileStorage):
+            self._end |= {"name": os.path.abspath(slot.storage.path), "appends": slot.storage.appends}
+
+
+async def _stored(exporter: FeedExporter) -> None:
+    """Let batches be stored. Source: scrapy/extensions/feedexport.py::FeedExporter.close_spider"""
+    coroutines = getattr(exporter, "_pending_close_coros", [])  # Scrapy 2.14 to 2.17 only collects them
+    while coroutines:
+        await coroutines.pop(0)
+    tasks = getattr(exporter, "_pending_close_tasks", ())
+    if len(tasks) > MOST_PENDING:
+        await asyncio.wait(list(tasks))
+    await asyncio.sleep(0)

@@ -1,0 +1,147 @@
+"""The folder of a crawl's items: the journals of a crew's workers, and notes of which feeds hold which run.
+
+`scrapy crawl` and `scrapy dq crawl` use the same notes: otherwise each would replace what the other has
+scraped in the run. They stay after the end: a finished run may be reopened (`scrapy dq retry`).
+
+crew.lock   held by the one `scrapy dq crawl` that exports, and by its exporting processes
+*.journal   what one worker process has written, in one run
+*.exported  the same, once all feeds were stored. If the run goes on, or requests of it are retried, its
+            feeds are written again. The next run removes it
+*.time      when a run was begun: `%(time)s` in the names of its feeds
+*.notes     what a feed holds, which was exported in a run: `replacing.py`
+export.log  what the last exporting processes have logged
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.own_files import make_private
+from scrapy_dq.filesystem import sync_folder
+from scrapy_dq.scheduling.feeds import DONE, OPEN, items_folder
+
+try:
+    import fcntl
+except ImportError:  # Windows: this module can be imported, `scrapy dq crawl` says what to do
+    fcntl = None  # type: ignore[assignment]
+
+
+class ItemsFolder:
+    """The folder of one crawl in the data directory *home*."""
+
+    def __init__(self, home: Path, crawl: str) -> None:
+        self._home = home
+        self.crawl = crawl
+        self.path = items_folder(home, crawl)
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """Make the folder, and yield its lock.
+
+        Raises:
+            CrewError: another crew has it, or exports still; or it cannot be made.
+        """
+        try:
+            self._make()
+            lock = os.open(self.path / "crew.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CrewError(
+                f"{self.path} cannot be used: {error.strerror}. Workers write items there, before they are "
+                f"exported; DQ_DATA_DIR names another folder"
+            ) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CrewError("another `scrapy dq crawl` of this crawl writes its feeds") from None
+            yield lock
+        finally:
+            os.close(lock)
+
+    def journals(self, run: Run) -> list[Path]:
+        """Return the journals of a run, in the order in which they were begun."""
+        return sorted(path for path in self._all() if run_of(path) == run)
+
+    def owed(self, run: Run | None = None) -> list[Path]:
+        """Return the journals of which feeds may lack items; *run*: only of this one."""
+        return sorted(path for path in self._all() if path.suffix == OPEN and run in (None, run_of(path)))
+
+    def owed_by_others(self, run: Run) -> list[Path]:
+        """Return the journals of other runs of which feeds may lack items."""
+        return [path for path in self.owed() if run_of(path) != run]
+
+    def settle(self, journals: list[Path], run: Run) -> None:
+        """Note that all feeds hold these journals, and remove what is left of other runs.
+
+        CRASH anywhere: the next crew exports again what is still open, with the same result.
+        """
+        for path in journals:
+            if path.suffix == OPEN:
+                path.rename(path.with_suffix(DONE))
+        for path in self.path.iterdir():
+            if run_of(path) not in (None, run) and path.suffix != OPEN:
+                path.unlink()
+
+    def state(self, run: Run, what: str) -> Path:
+        """Return the path of a file with something about a run."""
+        return self.path / f"{run.epoch}.{run.number:09d}.{what}"
+
+    def notes_of(self, run: Run, target: Path) -> Path:
+        """Return the notes about what a feed holds of a run; they exist once it may hold items of it."""
+        return self.state(run, f"{_digest(target)}.notes")
+
+    def older_notes(self, run: Run, target: Path) -> list[Path]:
+        """Return the notes about what a feed holds of other runs."""
+        notes = self.path.glob(f"*.{_digest(target)}.notes")
+        return [path for path in notes if path != self.notes_of(run, target)]
+
+    @contextmanager
+    def beginning(self, run: Run, target: Path) -> Iterator[tuple[bool, bool]]:
+        """Note that a feed holds *run*, and keep others from doing so.
+
+        It is on the disk then: after a power loss, the next worker must not empty a feed that has new items.
+
+        Yields:
+            Whether this was noted before, and whether the same was noted of an older run.
+        Raises:
+            CrewError, OSError: it cannot be noted; feeds are emptied by notes: nobody else may write there.
+        """
+        self._make()
+        notes = self.notes_of(run, target)
+        with (self.path / "notes.lock").open("w") as lock:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            held, older = notes.exists(), self.older_notes(run, target)
+            notes.touch(mode=0o600)
+            sync_folder(self.path)
+            for path in older:
+                path.unlink()
+            yield held, bool(older)
+
+    def _make(self) -> None:
+        make_private(self._home, may_be_link=True)
+        make_private(self.path.parent)
+        make_private(self.path)
+
+    def _all(self) -> list[Path]:
+        with suppress(OSError):
+            return [path for path in self.path.iterdir() if path.suffix in (OPEN, DONE)]
+        return []
+
+
+def _digest(target: Path) -> str:
+    return hashlib.sha256(os.fsencode(target)).hexdigest()[:16]
+
+
+def run_of(path: Path) -> Run | None:
+    """Return the run of a file in the folder; None: it is of none."""
+    with suppress(ValueError):
+        epoch, number, _ = path.name.split(".", 2)
+        return Run(epoch, int(number))
+    return None

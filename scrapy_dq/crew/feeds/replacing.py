@@ -1,0 +1,140 @@
+"""The storage of local feeds in an exporting process: a new file replaces the feed in one step.
+
+A feed holds what it held before the run, and all items of the run, however often it is exported. So the
+process notes how much of the file was there before, and what the file looked like afterwards.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+from scrapy import Spider
+from scrapy.extensions.feedexport import FileFeedStorage
+
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.folder import ItemsFolder
+from scrapy_dq.crew.feeds.journal import Work
+from scrapy_dq.crew.feeds.records import Run, read_json, write_json
+from scrapy_dq.crew.own_files import real_path
+from scrapy_dq.filesystem import sync_folder
+
+CHUNK = 1 << 20
+FIELD_BYTES = (1 << 31) - 1
+"""A page's text may be longer than 128 KiB, the default limit of the csv module."""
+
+
+class ReplacingFileStorage(FileFeedStorage):
+    """Builds a file beside the one that it replaces. A batch is no continuation of an older file."""
+
+    work: Work
+    """Of this process, which exports one feed."""
+    columns: list[str] | None = None
+    """Those of all items, if the feed is CSV and neither it nor an exporter of the project names them."""
+    building: Path | None = None
+    """A new file that is of no use if this process fails."""
+    appends = False
+    """The feed holds something of before this run."""
+
+    def __init__(self, uri: str, *, feed_options: dict[str, Any] | None = None) -> None:
+        super().__init__(uri, feed_options=feed_options)
+        self._options = feed_options if feed_options is not None else {}
+        self._is_batch = bool(self._options.get("batch_item_count"))
+
+    def open(self, spider: Spider) -> IO[bytes]:
+        """Return a new file with what the feed holds of before this run."""
+        self._target = real_path(Path(self.path))
+        folder, run = ItemsFolder(Path(self.work.home), self.work.crawl), Run(*self.work.run)
+        self._notes = folder.notes_of(run, self._target)
+        self._is_known = bool(folder.older_notes(run, self._target))
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        self._new = self._target.with_name(f".{self._target.name}.new")
+        parts = [] if self._is_batch else self._parts_before()
+        self._new.unlink(missing_ok=True)
+        # O_EXCL: never through a link that another user has put there.
+        file = os.fdopen(os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")
+        ReplacingFileStorage.building = self._new
+        for begin, end in parts:
+            with self._target.open("rb") as old:
+                old.seek(begin)
+                while begin < end and (chunk := old.read(min(CHUNK, end - begin))):
+                    file.write(chunk)
+                    begin += len(chunk)
+        self._size_before = file.tell()
+        self.appends = self._size_before > 0
+        if self.appends and self._options.get("format") in ("json", "xml"):
+            raise CrewError(f"nothing can be appended to {self._target}, which has an end. -O replaces it")
+        # Scrapy reads these options once the file is open.
+        if self.columns is not None:
+            self._options["fields"] = self.columns
+        if self.appends and self._options.get("format") == "csv":
+            self._continue_csv(file)
+        return file
+
+    def store(self, file: IO[bytes]) -> None:
+        """Replace the feed.
+
+        CRASH at any line: the next export writes the same.
+        """
+        file.flush()
+        now = self._found()
+        if now is not None and now.st_uid == os.geteuid():
+            # Never a program of another user that runs as this one.
+            os.fchmod(file.fileno(), now.st_mode & 0o666)
+        os.fsync(file.fileno())
+        new = os.fstat(file.fileno())
+        file.close()
+        if not self._is_batch:
+            write_json(self._notes, [*read_json(self._notes), (self._size_before, new.st_ino, new.st_size)])
+        ReplacingFileStorage.building = None
+        os.replace(self._new, self._target)
+        sync_folder(self._target.parent)
+
+    def _found(self) -> os.stat_result | None:
+        if not self._target.exists():
+            return None
+        found = self._target.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise CrewError(f"{self._target} is not a file any more: remove it")
+        return found
+
+    def _parts_before(self) -> list[tuple[int, int]]:
+        """Return the parts of the file that are not of this run, as pairs of positions.
+
+        What another program has appended since the last export is kept; or all, if it replaced the file.
+        """
+        now, notes = self._found(), read_json(self._notes)
+        if notes is None:
+            # With -O, what it holds is left out, unless it may be of this run.
+            old = self._options.get("overwrite") and not self._notes.exists()
+            old = old and (self._is_known or not self.work.keeps)
+            before = 0 if old or now is None else now.st_size
+            notes = [(before, now.st_ino, now.st_size)] if now is not None else []
+            write_json(self._notes, notes)
+        elif notes and self._new.exists() and self._new.lstat().st_ino == notes[-1][1]:
+            write_json(self._notes, notes[:-1])  # killed before the file was replaced
+            return self._parts_before()
+        if now is None:
+            return []
+        before, inode, size = notes[-1] if notes else (0, 0, 0)
+        if inode == now.st_ino and size <= now.st_size:
+            return [(0, before), (size, now.st_size)]
+        return [(0, now.st_size)]
+
+    def _continue_csv(self, file: IO[bytes]) -> None:
+        """Write no second header. Columns that the first one lacks come last."""
+        kwargs = self._options.get("item_export_kwargs") or {}
+        if self.columns is not None and kwargs.get("include_headers_line", True):
+            csv.field_size_limit(FIELD_BYTES)
+            text = io.TextIOWrapper(file, self._options.get("encoding") or "utf-8", newline="")
+            text.seek(0)
+            dialect = {name: kwargs[name] for name in ("delimiter", "quotechar") if name in kwargs}
+            header = next(csv.reader(text, **dialect), [])
+            text.detach()
+            file.seek(0, io.SEEK_END)
+            self._options["fields"] = list(dict.fromkeys([*header, *self.columns]))
+        self._options["item_export_kwargs"] = {**kwargs, "include_headers_line": False}

@@ -1,0 +1,71 @@
+"""A file that holds whole records whatever the disk does, and is on the disk a second later."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+SYNC_EVERY_S = 1.0
+
+
+class Whole(io.FileIO):
+    """A file that a failed write leaves unchanged; a pipe cannot be truncated, so it may keep a part.
+
+    A thread syncs it to the disk, at most once a second, and at its end: on the event loop, an fsync would
+    block the crawl for as long as the disk takes.
+    """
+
+    failed: Callable[[], None] | None = None
+    """Called after a failed write."""
+    _sync_now: threading.Event | None = None
+    """Of the thread that is about to sync; None: everything is synced, or is being synced."""
+
+    def write(self, data: Any) -> int:
+        """Write all of *data*, or nothing and raise.
+
+        A full disk may accept a part of it without an error. Once there is room again, the next record would
+        continue the incomplete one, and later records could not be separated.
+        """
+        if not self.seekable():
+            return super().write(data)
+        end, done = self.seek(0, io.SEEK_END), 0
+        whole = memoryview(data).cast("B")
+        try:
+            while done < len(whole):
+                done += super().write(whole[done:])
+        except OSError:
+            if self.seek(0, io.SEEK_END) == end + done:  # otherwise another process also writes to it
+                self.truncate(end)
+            if self.failed is not None:
+                self.failed()
+            raise
+        if self._sync_now is None:
+            self._sync_now = threading.Event()
+            # Its own descriptor: the file's may be closed, and its number used again, while the thread waits.
+            # Not a daemon thread: the process ends when it is done.
+            arguments = (os.dup(self.fileno()), self._sync_now)
+            threading.Thread(target=self._sync, args=arguments, name="scrapy-dq-feed").start()
+        return done
+
+    def close(self) -> None:
+        """Close at once; what was written is on the disk before the process ends."""
+        if self._sync_now is not None:
+            self._sync_now.set()
+        super().close()
+
+    def _sync(self, descriptor: int, now: threading.Event) -> None:
+        now.wait(SYNC_EVERY_S)
+        self._sync_now = None  # before the fsync: what is written from now on needs another one
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not on a disk, such as /dev/null
+                logger.warning("%s is not synced to the disk: %s", self.name, error)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,160 @@
+"""The journal of a worker: what is written is whole, and which items of several journals are exported."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Spider
+
+from crew.test_feeds import room_for
+from scrapy_dq.codec import Codec
+from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.crew.feeds.journal import ItemNotStored, Journal, choose, read, replay
+from scrapy_dq.crew.feeds.records import Run
+
+RUN = Run("epoch", 3)
+
+
+@dataclass
+class Data:
+    """An item of the project."""
+
+    text: str
+
+
+class Odd(dict[str, str]):
+    """An item that the codec does not take."""
+
+
+def codec() -> Codec:
+    return Codec(Spider("any"), spider_modules=[__name__])
+
+
+def journal_in(folder: Path, worker: int = 1) -> Journal:
+    return Journal(folder, RUN, worker, codec())
+
+
+def exported(folder: Path) -> list[Any]:
+    chosen = choose(sorted(folder.glob("*.journal")))
+    items = list(replay(chosen, codec()))
+    assert len(items) == chosen.total
+    return items
+
+
+def test_items_come_back_as_they_were(tmp_path: Path) -> None:
+    """Those that the codec refuses, as pickles; without items there is no file."""
+    journal = journal_in(tmp_path)
+    journal.ended([b"entry"], [])
+    assert not list(tmp_path.iterdir())
+    items = [{"n": 1, "text": "é"}, Data("a"), Odd(a="b"), {"set": {1}, "large": 1 << 70}]
+    for item in items:
+        journal.add(b"entry", item)
+    journal.close()
+    again = exported(tmp_path)
+    assert again == items
+    assert list(map(type, again)) == list(map(type, items))
+
+
+def test_an_item_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
+    class Local:
+        pass
+
+    with pytest.raises(ItemNotStored, match=r"class .*Local cannot be stored .*: yield a dict"):
+        journal_in(tmp_path).add(b"entry", Local())
+
+
+def test_an_item_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It raises; half of it would hide what is written once there is room again."""
+    journal = journal_in(tmp_path)
+    journal.add(b"first", {"text": "first"})
+    (path,) = tmp_path.iterdir()
+    with room_for(path.stat().st_size + 50), pytest.raises(OSError, match="File too large"):
+        journal.add(b"second", {"text": "x" * 100})
+    journal.add(b"third", {"text": "third"})
+    journal.close()
+    assert [item["text"] for item in exported(tmp_path)] == ["first", "third"]
+
+
+def test_a_journal_may_end_anywhere(tmp_path: Path) -> None:
+    """A kill, or a power loss that leaves zeros: all whole records before are read."""
+    journal = journal_in(tmp_path)
+    sizes = []
+    for n in range(3):
+        journal.add(b"%d" % n, {"n": n + 1})
+        (path,) = tmp_path.iterdir()
+        sizes.append(path.stat().st_size)
+    journal.close()
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut] + b"\0" * 20)
+        with_zeros = cut >= 20 and exported(tmp_path)
+        path.write_bytes(whole[:cut])
+        items = exported(tmp_path)
+        assert [item["n"] for item in items] == list(range(1, 1 + sum(size <= cut for size in sizes)))
+        assert with_zeros in (False, items)
+
+
+def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.journal").write_bytes(b"scrapy_dq journal 2\n...")
+    with pytest.raises(CrewError, match=r"a\.journal is no journal that this version"):
+        list(read(tmp_path / "a.journal"))
+
+
+def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None:
+    """If it was acked elsewhere, those; else those of the attempt that got furthest, in their order."""
+    first, second = journal_in(tmp_path, 1), journal_in(tmp_path, 2)
+    first.add(b"", {"of": "start()"})
+    first.add(b"acked elsewhere", {"n": 0})
+    first.add(b"unended", {"n": 1})
+    first.add(b"failed", {"n": 2})
+    first.ended([], [b"failed"])
+    first.add(b"acked", {"n": 3})
+    first.add(b"failed", {"n": 2, "again": 1})
+    first.ended([b"acked", b"failed"], [])
+    second.add(b"unended", {"n": 1})
+    second.add(b"acked elsewhere", {"n": 0, "again": 1})
+    second.add(b"unended", {"n": 1, "more": 1})
+    second.ended([b"acked elsewhere"], [])
+    first.close()
+    second.close()
+    assert exported(tmp_path) == [
+        {"of": "start()"}, {"n": 3}, {"n": 2, "again": 1},
+        {"n": 1}, {"n": 0, "again": 1}, {"n": 1, "more": 1},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kills_lose_and_double_no_acked_item(tmp_path: Path, seed: int) -> None:
+    """Workers take pages, write one to three items of each, ack, and die at any point."""
+    chance = random.Random(seed)
+    pages = {b"page%d" % n: chance.randint(1, 3) for n in range(60)}
+    waiting, acked, process = list(pages), set(), 0
+    while waiting:
+        process += 1
+        journal = journal_in(tmp_path, process % 1000)
+        for _ in range(chance.randint(1, 12)):
+            if not waiting:
+                break
+            page = waiting.pop(0)
+            written = chance.randint(0, pages[page]) if chance.random() < 0.2 else pages[page]
+            for n in range(written):
+                journal.add(page, {"page": page, "n": n})
+            if written < pages[page] or chance.random() < 0.1:
+                waiting.append(page)  # killed here, or it failed
+                if chance.random() < 0.5:
+                    break
+                journal.ended([], [page])
+                continue
+            acked.add(page)
+            if chance.random() < 0.1:
+                break  # killed between the ack and the note of it
+            journal.ended([page], [])
+        journal.close()
+    found = Counter((item["page"], item["n"]) for item in exported(tmp_path))
+    assert acked == set(pages)
+    assert found == {(page, n): 1 for page, count in pages.items() for n in range(count)}
