@@ -422,6 +422,8 @@ async def _log_in(connection: Any) -> None:
         raise
     except (UnicodeError, LookupError):
         raise AuthenticationError(_NOT_ENCODED) from None
+    except (AttributeError, TypeError) as error:
+        raise AuthenticationError(f"an argument in REDIS_PARAMS cannot be used: {error}") from None
 
 
 def new_client(

@@ -30,7 +30,7 @@ def test_what_several_workers_cannot_write_is_refused(scene: SetScene) -> None:
         (["-s", 'FEEDS={"a.jl": {"format": "jl"}, "./a.jl": {"format": "jl"}}'], "two feeds are written to"),
         (["-o", "%(none)s.csv"], "KeyError: 'none'"),
         (["--log-dir", "notes.json"], "another folder with --log-dir"),
-        (["-s", 'REDIS_PARAMS={"credential_provider": "x"}'], "credential_provider in REDIS_PARAMS"),
+        (["-s", 'REDIS_PARAMS={"credential_provider": "x"}'], "in REDIS_PARAMS cannot be used"),
         (["-a", "x"], "-a takes NAME=VALUE"),
     ]
     for (words, says), done in zip(
