@@ -112,13 +112,14 @@ def test_a_crawl_that_changes_meanwhile_leaves_no_file(
     """A worker on hold ends what it has begun."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Word.PAUSE)
-    heads = Reader._heads
+    heads = Reader.heads
 
     async def changed(self: Any, *args: Any) -> Any:
         await asyncio.to_thread(worker.leave)
-        return await heads(self, *args)
+        async for each in heads(self, *args):
+            yield each
 
-    monkeypatch.setattr(Reader, "_heads", changed)
+    monkeypatch.setattr(Reader, "heads", changed)
     with pytest.raises(CommandError, match="has changed meanwhile: nothing was written"):
         dq.text("export", str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
