@@ -126,8 +126,10 @@ def method(value: Any) -> str:
 
 
 def check_written(written: Mapping[str, Any]) -> None:
-    """Raise Unfit for attributes that Request itself would check slowly."""
+    """Raise Unfit for attributes that Request itself would check slowly, or report without a name."""
     check_host(str(written["url"]))
+    if not isinstance(given := written.get("headers", {}), Mapping | list):
+        raise Unfit(f"headers: expected an object, or a list of pairs, not {type(given).__name__}")
     if "encoding" in written:
         encoding(written["encoding"])
 

@@ -148,7 +148,7 @@ BAD = {
     '{"url": "http://x/", "form": 1}': "'form' is not an attribute",
     '{"url": "http://x/", "callback": "nope"}': "has no callback 'nope'",
     '{"url": "http://x/", "meta": [1]}': 'its "meta" is a list',
-    '{"url": "http://x/", "headers": 5}': "its headers: expected an object, or a list of pairs, not int",
+    '{"url": "http://x/", "headers": 5}': "headers: expected an object, or a list of pairs, not int",
     '{"url": "http://x/", "meta": {"dq_delay": "soon"}}': "dq_delay",
     '{"url": "http://x/", "meta": {"dq_local": true}}': "dq_local",
     '{"url": "http://x/", "meta": {"download_slot": "a\\u0000"}}': "download slot",
