@@ -449,16 +449,6 @@ def test_usual_headers_are_stored(headers: Any, codec: Codec) -> None:
     assert codec.decode(codec.encode(request)).headers == request.headers
 
 
-@pytest.mark.parametrize("char", ["\x1b", "\u009b", "\u2028", "\u202e", "ü", "\u200d"])
-def test_a_url_of_a_spider_is_stored_whatever_its_path(char: str, codec: Codec) -> None:
-    """Scrapy escapes it; in a Referer, too."""
-    request = Request(f"http://example.com/{char}?q={char}#{char}")
-    request.headers["Referer"] = request.url
-    assert codec.decode(codec.encode(request)).url == request.url
-    verbatim = Request("http://example.com/ü\u200d", meta={"verbatim_url": True})
-    assert codec.decode(codec.encode(verbatim)).url == verbatim.url
-
-
 @pytest.mark.parametrize("part", ["x\r\nX-Evil: 1", "\0", "\x1b[2J", b"\n", "\x7f"])
 @pytest.mark.parametrize("where", ["name", "value", "path", "key", "dict value"])
 def test_a_cookie_has_no_control_characters(part: Any, where: str, codec: Codec) -> None:
@@ -515,12 +505,6 @@ SHAPES: dict[str, Any] = {
 def test_an_entry_of_another_shape_is_refused(fields: Any, codec: Codec) -> None:
     """Unknown attributes and wrong types, before any constructor sees them."""
     assert reason(pack(fields), codec)
-
-
-def test_the_reason_says_where_in_the_entry_the_trouble_is(codec: Codec) -> None:
-    """Someone looks at the dead letter and wonders."""
-    color = extension(OBJECT, [f"{__name__}:Color", "X"])
-    assert reason(pack({1: URL, META: {"x": color}}), codec) == "meta: Color has no member 'X'"
 
 
 VALUES: dict[str, Any] = {
