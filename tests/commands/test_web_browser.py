@@ -276,7 +276,7 @@ def test_what_is_hostile_stays_text(browse: Any, server: RedisServer, live: Live
             browser.see(text)
             assert tab.evaluate(own) == 0
             assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-            assert tab.locator("tbody tr").count() <= 150
+            assert tab.locator("tbody tr").count() <= 1_020  # the server sends at most 1,000 requests
             assert "\u202e" not in tab.title() + tab.locator("body").text_content()
         with pytest.raises(sync_api.Error, match="TrustedHTML"):
             tab.evaluate("document.body.innerHTML = '<b>x</b>'")
@@ -355,10 +355,9 @@ def test_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> Non
     assert tab.evaluate("document.activeElement.className") == "skip"
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "main"
-    tab.get_by_role("link", name="Settings").last.focus()
+    tab.get_by_role("link", name="Events").focus()
     tab.keyboard.press("Enter")
-    browser.see("Stored with the crawl")
-    assert tab.evaluate("document.activeElement.tagName") == "H1"
+    tab.wait_for_function("location.hash.endsWith('/events') && document.activeElement.tagName === 'H1'")
     tab.go_back()
     button = tab.get_by_role("button", name="Drain")
     button.focus()
