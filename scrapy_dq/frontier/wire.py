@@ -232,7 +232,7 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
 def denied(words: str, start_keys: Sequence[str] = ()) -> str:
     """Return the message for a Redis that denies its user something; *words*: Redis's own message."""
     return (
-        f"Redis denies access: {words}. The user in REDIS_URL needs what docs/security.md lists, for "
+        f"Redis denies access: {words}. The user in REDIS_URL needs what docs/deploying.md lists, for "
         f"example: ACL SETUSER name {acl_of('crawler', start_keys=start_keys)}"
     )
 

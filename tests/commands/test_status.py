@@ -314,7 +314,7 @@ def test_commands_read_no_key_as_a_whole_and_change_nothing(
 def test_a_user_with_the_rights_of_a_worker_may_look(
     dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
-    """Those that docs/security.md names, and even without INFO."""
+    """Those that docs/deploying.md names, and even without INFO."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, "crawl")
     HandWorker(live, "worker").exchange(put(1))

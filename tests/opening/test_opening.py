@@ -206,7 +206,7 @@ def test_a_flush_refuses_while_another_worker_lives(project: Project, live: Live
 
 # The user that the docs advise
 
-DOCS = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+DOCS = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text("utf-8")
 
 
 RIGHTS = dict(re.findall(r"^ACL SETUSER (\w+) on >password (.*)$", DOCS, re.M))

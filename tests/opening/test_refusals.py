@@ -193,7 +193,7 @@ CASES = {
 }  # fmt: skip
 for _kind in KINDS:
     if find_binary(_kind):
-        _rights = ("denies access", "ACL SETUSER", "docs/security.md")
+        _rights = ("denies access", "ACL SETUSER", "docs/deploying.md")
         CASES[f"no EVALSHA, {_kind}"] = Case(without_rights(_kind, "~*", "+@all", "-evalsha"), _rights)
         # The other start key may be used.
         CASES[f"a start key, {_kind}"] = Case(
