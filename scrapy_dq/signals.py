@@ -11,8 +11,8 @@ or "" if it does; `entry_of`: a function that returns the entry id of a response
 empty if it has none.
 """
 leases_ended = object()
-"""Redis has confirmed how these leases have ended. `done`: entry ids of those that were acked; `others`: of
-those that failed or were given back.
+"""Redis has confirmed how these leases have ended. `done`: the entry ids of acked leases; `others`: the
+entry ids of leases that failed or were given back.
 """
 items_given_up = object()
 """Items are about to fail, because Redis was away until the end: their requests are not done."""

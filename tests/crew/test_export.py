@@ -70,7 +70,7 @@ class Exporter(PprintItemExporter):
 
 
 class Told:
-    """An extension that waits for what was stored."""
+    """An extension that needs the signal of a stored feed."""
 
     @classmethod
     def from_crawler(cls, crawler):

@@ -75,7 +75,7 @@ def test_each_export_of_a_run_replaces_the_one_before(feed: Feed, overwrite: boo
 
 
 def test_what_other_programs_write_is_kept(feed: Feed) -> None:
-    """What they append, by `scrapy crawl -o` say; and all, if they replace the file."""
+    """They append, as `scrapy crawl -o` does, or they replace the file."""
     feed.export("1\n", overwrite=True)
     with feed.target.open("a") as file:
         file.write("other\n")

@@ -20,7 +20,7 @@ SETTINGS = {"DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 1.5}
 
 
 def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
-    """Return a crawl of which a tenth is done, and its workers."""
+    """Return a crawl that is a tenth done, and its workers."""
     crawl = make(site=site, settings=SETTINGS, spider=GATHERED)
     workers = start_together(crawl)
     crawl.wait_for_part(0.1)

@@ -92,7 +92,7 @@ class _Export:
             pipes.send(self._reports, {"end": self._end})
 
     def _exporter(self) -> FeedExporter:
-        """Return the project's exporter, with one feed. Other extensions may wait for what it stores."""
+        """Return the project's exporter, with one feed. Other extensions may need its signals."""
         crawler, uri = self._crawler, self._work.uri
         freeze(datetime.fromisoformat(self._work.began), 1)  # the names of batches differ by time
         crawler.stats = StatsCollector(crawler)

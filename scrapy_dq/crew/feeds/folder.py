@@ -73,7 +73,7 @@ class ItemsFolder:
         return sorted(path for path in self._all() if path.suffix == OPEN and run in (None, run_of(path)))
 
     def owed_by_others(self, run: Run) -> list[Path]:
-        """Return the journals of other runs of which feeds may lack items."""
+        """Return the journals of other runs whose items may be missing in feeds."""
         return [path for path in self.owed() if run_of(path) != run]
 
     def settle(self, journals: list[Path], run: Run) -> None:

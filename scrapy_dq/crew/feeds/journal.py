@@ -156,7 +156,7 @@ class Chosen(NamedTuple):
 def choose(journals: Sequence[Path]) -> Chosen:
     """Return which items to export: of each entry those of one attempt, which was acked if one was.
 
-    Memory is needed only for entries in progress, and for those that have not ended.
+    This keeps in memory only the entries that have not ended.
     """
     count = 0
     unended: defaultdict[bytes, list[list[int]]] = defaultdict(list)
