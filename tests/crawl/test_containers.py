@@ -65,17 +65,30 @@ def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
         assert not re.search("Read-only|Permission", done.stdout + done.stderr), words
 
 
-def test_a_crew_logs_to_standard_error(scene: Scene) -> None:
-    """A line says why. Its feed is in the one folder that it may write to, and continues without a record."""
-    name, feed = scene.project.name, scene.volume / "items.jsonl"
-    words = ["dq", "crawl", name, "-w", "2", "-O", str(feed), "--json"]
+def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
+    """A line says why."""
     for _ in range(2):
-        crew = scene.container.run(*words)
+        crew = scene.container.run("dq", "crawl", scene.project.name, "-w", "2", "--json")
         assert crew.returncode == 0, crew.stderr
         assert json.loads(crew.stdout)["finished"]
         (line,) = (line for line in crew.stderr.splitlines() if "logs cannot be written" in line)
         assert "choose another folder with --log-dir. They go to standard error" in line
         assert crew.stderr.count("Spider closed (finished)") == 2
+
+
+def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
+    """One line names the setting; a second crew with that folder finds the items of the first."""
+    name, feed = scene.project.name, scene.volume / "items.jsonl"
+    words = ["dq", "crawl", name, "-w", "2", "-O", str(feed), "--json"]
+    refused = scene.container.run(*words)
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert "DQ_DATA_DIR names another folder" in refused.stderr
+    assert not feed.exists()
+    for _ in range(2):
+        crew = scene.container.run(*words, "-s", f"DQ_DATA_DIR={scene.volume / 'dq'}")
+        assert crew.returncode == 0, crew.stderr
+        assert json.loads(crew.stdout)["finished"]
         assert len(feed.read_text().splitlines()) == PAGES
 
 

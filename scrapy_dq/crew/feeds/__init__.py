@@ -1,1 +1,1 @@
-"""One feed of a crawl with several worker processes: written in parts, joined at the end."""
+"""The feeds of a crew: every worker writes a journal of its items, from which each feed is exported."""
