@@ -12,7 +12,7 @@ import msgpack
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.keys import HOME
 from simulation import faults
-from simulation.crawler import FEED, Visit
+from simulation.crawler import FEED, Visit, parts
 from simulation.site import Page
 from simulation.store import CRAWL
 from support.stored import Place, place_in, stored_state, waiting_places
@@ -402,7 +402,10 @@ def stored(schedule: Schedule) -> None:
 def _stored(schedule: Schedule, shard: int) -> None:
     order = schedule.plan.setup.order
     try:
-        state = stored_state(schedule.store.reader, keys.Shard(CRAWL, shard), order, strict=False)
+        state = stored_state(
+            schedule.store.reader, keys.Shard(CRAWL, shard), order, strict=False,
+            forgotten=lambda payload: parts(payload)[0] in schedule.forgotten,
+        )  # fmt: skip
     except AssertionError as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         raise Violation(f"the stored state is wrong: {error!r} in {line}") from error

@@ -96,6 +96,7 @@ def _queue(schedule: Schedule, client: BlockingClient, random: Random) -> None:
 
 def _forget(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     page = random.randrange(len(schedule.plan.pages))
+    schedule.forgotten.add(page)
     fingerprint = sha1(b"%d.0." % page).digest()
     forget_seen(client, CRAWL, [(fingerprint, fingerprint)])
 

@@ -103,6 +103,8 @@ class Schedule:
         self.late_members: set[str] = set()
         """Ids that a late call has registered: again, or after their workers had left, or had others."""
         self.commands: Counter[str] = Counter()
+        self.forgotten: set[int] = set()
+        """Pages whose fingerprint a user has cleared."""
         self.crawlers: list[Crawler] = []
         self.pushers: list[Pusher] = []
         self.queues: list[QueueUser] = []
