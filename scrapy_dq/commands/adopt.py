@@ -44,8 +44,6 @@ class Adopt(Subcommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
-        looking.add_common_options(parser)
         parser.add_argument(
             "--jobdir", default="", metavar="DIR", help="take over what Scrapy's own scheduler has left there"
         )

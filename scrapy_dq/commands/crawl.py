@@ -29,12 +29,10 @@ class Crawl(Subcommand):
     own_status = True
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
         parser.add_argument(
             "-w", "--workers", type=looking.whole(1, MOST_WORKERS), default=own_cores(), metavar="N",
             help="worker processes (default: one per core)",
         )  # fmt: skip
-        looking.add_common_options(parser)
         parser.add_argument(
             "-o", "--output", action="append", metavar="FILE",
             help="append items to the end of FILE, which may be any URI of a feed, as with `scrapy crawl`",

@@ -55,15 +55,12 @@ class Doctor(Subcommand):
     """
 
     name = "doctor"
-    arguments = "[<spider>]"
     flags = (
         ("--audit", "search for keys of the crawl that were deleted or evicted; reads all partitions' names"),
         ("--repair", "the same, and rebuild the keys that can be derived from others"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_crawl_options(parser)
-
         parser.add_argument(
             "--acl", choices=tuple(ROLES), metavar="ROLE",
             help="print the command that makes a user of Redis with the least rights, for this crawl or "

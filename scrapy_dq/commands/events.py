@@ -51,14 +51,12 @@ class Events(Subcommand):
     """
 
     name = "events"
-    arguments = "[<spider>]"
     flags = (
         ("--follow", "print new ones as they come (JSON: one a line)"),
         ("--curves", "also draw rate, backlog, failures and memory (JSON: the samples)"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_crawl_options(parser)
         looking.add_count(parser, 50)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

@@ -29,14 +29,14 @@ from scrapy_dq.settings import ConfigError
 from scrapy_dq.text import printable
 
 COMMANDS = {
-    "crawl": "crawl.Crawl", "status": "status.Status", "workers": "workers.Workers",
+    "crawl": "crawl.Crawl", "status": "status.Status", "workers": "status.Workers",
     "search": "listing.Search", "failed": "listing.FailedRequests", "dead": "listing.DeadLetters",
     "events": "events.Events", "report": "report.Report", "doctor": "doctor.Doctor",
     "pause": "steering.Pause", "drain": "steering.Drain", "resume": "steering.Resume",
     "stop": "steering.Stop", "complete": "steering.Complete", "retry": "retry.Retry", "push": "push.Push",
-    "limit": "limit.Limit", "clear": "clear.Clear", "adopt": "adopt.Adopt", "move": "move.Move",
-    "export": "export_crawl.ExportCrawl", "import": "import_crawl.ImportCrawl", "web": "web.Web",
-    "metrics": "metrics.PrometheusMetrics",
+    "limit": "steering.Limit", "clear": "clear.Clear", "adopt": "adopt.Adopt", "move": "transfer.Move",
+    "export": "transfer.ExportCrawl", "import": "transfer.ImportCrawl", "web": "serving.Web",
+    "metrics": "serving.PrometheusMetrics",
 }  # fmt: skip
 """Where each command is, in this package: only that of the command line is imported."""
 LONGEST_LINE = 4000
@@ -93,10 +93,9 @@ class Command(ScrapyCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Put the options into the settings."""
         super().process_options(args, opts)
-        words = self._subcommands[opts.subcommand].words if opts.subcommand else ""
-        if words and not any(word.startswith("-") for word in args):
+        if hasattr(opts, "words") and not any(word.startswith("-") for word in args):
             # argparse takes these words in one place only.
-            setattr(opts, words, [*getattr(opts, words), *args])
+            opts.words += args
             args = []
         if args:
             parser = self._parsers.get(opts.subcommand, self._parser)

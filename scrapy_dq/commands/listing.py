@@ -64,17 +64,10 @@ class Page:
 class Lister(Subcommand):
     """Shows a page of requests, or one of them in full."""
 
-    words = "words"
-    what: str
-    """The second word, for `--help`."""
     of_one: str
     """What one of them is called."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "words", nargs="*", metavar="<spider>", help=f"the name of the spider; then {self.what}"
-        )
-        looking.add_common_options(parser)
         looking.add_count(parser, 20)
         parser.add_argument(
             "--skip", type=looking.whole(0, 10**11), default=0, metavar="N", help="leave out the first N"

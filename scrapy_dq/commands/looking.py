@@ -30,21 +30,6 @@ MOST = 1000
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 
 
-def add_crawl_options(parser: argparse.ArgumentParser) -> None:
-    """Add the spider and the common options."""
-    parser.add_argument("spider", metavar="<spider>", nargs="?", default="", help="the name of the spider")
-    add_common_options(parser)
-
-
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all these commands have, without the spider."""
-    parser.add_argument(
-        "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
-        help="set spider argument (may be repeated), as with `scrapy crawl`",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-
-
 def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
     """Return the arguments of the spider.
 
@@ -117,14 +102,6 @@ def seconds(least: float, most: int) -> Callable[[str], float]:
         raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
 
     return read
-
-
-def file_after_spider(options: argparse.Namespace) -> str:
-    """Set `spider`, and return the file that is named after it."""
-    names = words_after_spider(options, "a file")
-    if not names:
-        raise WrongUsage("name a file after the spider")
-    return names[0]
 
 
 @contextmanager

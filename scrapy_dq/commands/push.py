@@ -35,17 +35,14 @@ class Push(Subcommand):
 
     name = "push"
     arguments = "<spider> [<URL> ...]"
-    words = "urls"
     flags = (
         ("--dont-filter", "also put what the crawl has seen; sets dont_filter"),
         ("--no-wait", "do not wait, for about a second, until Redis has written the requests to disk"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("spider", metavar="<spider>", help="the name of the spider")
-        parser.add_argument("urls", metavar="<URL>", nargs="*", help="URLs")
+        parser.add_argument("words", metavar="<URL>", nargs="*", help="URLs")
         reading.add_file(parser)
-        looking.add_common_options(parser)
         parser.add_argument(
             "--priority", type=int, default=0, metavar="N", help="for requests without one (default: 0)"
         )
@@ -58,7 +55,7 @@ class Push(Subcommand):
         common = _common(options)
         crawler, config = reading.crawler_named(settings, options)
         with (
-            closing(reading.Input(self.name, options.urls, options, config)) as source,
+            closing(reading.Input(self.name, options.words, options, config)) as source,
             looking.opened(config) as place,
         ):
             # With --crawl, the crawl must exist; a spider's own crawl may be created by this command.

@@ -38,10 +38,8 @@ class Report(Subcommand):
     """
 
     name = "report"
-    arguments = "[<spider>]"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_crawl_options(parser)
         parser.add_argument("--output", metavar="FILE", type=Path, help="write it to FILE")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

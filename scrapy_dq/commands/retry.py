@@ -36,7 +36,7 @@ class Retry(Subcommand):
 
     name = "retry"
     arguments = "[<spider>] [<id> | <URL> ...]"
-    words = "words"
+    what = "ids, as `failed` and `dead` show them, and whole URLs"
     flags = (
         ("--failed", "failed requests only"),
         ("--dead", "dead letters only"),
@@ -44,11 +44,6 @@ class Retry(Subcommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "words", nargs="*", metavar="<spider>",
-            help="the name of the spider; then ids, as `failed` and `dead` show them, and whole URLs",
-        )  # fmt: skip
-        looking.add_common_options(parser)
         parser.add_argument("--site", metavar="HOST", help="only requests of this site")
         parser.add_argument(
             "--match", action="append", default=[], metavar="GLOB",

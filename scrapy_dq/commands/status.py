@@ -1,4 +1,4 @@
-"""`scrapy dq status`: the progress of a crawl, once or repeatedly; or all crawls in its Redis."""
+"""`scrapy dq status`, `workers`: a crawl now, once or repeatedly; its workers; or all crawls in its Redis."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection import place
 from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, Watcher, watched
-from scrapy_dq.inspection.words import uncounted, when, workers
+from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, WAIT_S, Watcher, watched
+from scrapy_dq.inspection.words import awaited, span, uncounted, when, workers
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
 
@@ -41,7 +41,6 @@ class Status(Subcommand):
     """
 
     name = "status"
-    arguments = "[<spider>]"
     flags = (
         ("--no-rate", f"do not wait {EVERY_S:g} s to measure pages per second"),
         ("--all", "without a spider: examine all keys of this Redis, and show when each crawl finished"),
@@ -49,7 +48,6 @@ class Status(Subcommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_crawl_options(parser)
         parser.add_argument(
             "--every", type=looking.seconds(0.1, 86_400), metavar="SECONDS",
             help=f"with --watch: time between two updates (default: {EVERY_S:g})",
@@ -212,3 +210,50 @@ def _look(place: Place, watcher: Watcher) -> dict[str, Any]:
         phase, reason = "unknown", str(error)
     at = round(time.time(), 3)
     return {"crawl": place.crawl, "redis": place.target, "at": at, "phase": phase, "error": reason}
+
+
+_WORKER_COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
+
+
+class Workers(Subcommand):
+    """The workers of a crawl.
+
+    Shows the workers that are registered in a spider's crawl, watched for 1 s. For those on this machine,
+    it checks whether their processes exist; for others, --wait watches their heartbeats for 2.5 s.
+    """
+
+    name = "workers"
+    flags = (
+        ("--wait", f"watch the heartbeats for {WAIT_S:g} s"),
+        ("--no-rate", "do not watch: no pages per second"),
+    )
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        with looking.place_of(settings, options) as place:
+            wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else EVERY_S
+            found = watched(place, wait_s, turn=True).worker_rows()
+            looking.say_unanswered(place)
+        if options.json:
+            print_json(looking.found_in(place, workers=found))
+        elif not found:
+            print("No worker is registered.")
+        else:
+            rows = [[row[name] for name in _WORKER_COLUMNS] for row in map(_worker_row, found)]
+            print_table(
+                _WORKER_COLUMNS,
+                rows,
+                numbers=_WORKER_COLUMNS[1:6],
+                wraps=("host", "state"),
+                most=looking.MOST,
+            )
+        return DONE
+
+
+def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
+    rate, since_s = worker["pages_per_s"], worker["since_s"]
+    return worker | {
+        "pid": str(worker["pid"] or "?"),
+        "since": "?" if since_s is None else span(since_s),
+        "pages/s": "" if rate is None else f"{rate:,.1f}",
+        "state": worker["state"] + (f", waits {awaited(**worker['turn'])}" if worker["turn"] else ""),
+    }

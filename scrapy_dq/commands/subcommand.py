@@ -28,10 +28,10 @@ class Subcommand(ABC):
     """One command: `scrapy dq <name>`. The docstring of its class is its help."""
 
     name: str
-    arguments: str
+    arguments: ClassVar[str] = "[<spider>]"
     """For the usage line."""
-    words: ClassVar[str] = ""
-    """The argument that takes any number of words, also those after other options."""
+    what: ClassVar[str] = ""
+    """What the words after the spider are, for `--help`; empty: it takes no other words."""
     flags: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Its options without a value, each with its help."""
 
@@ -50,14 +50,25 @@ class Subcommand(ABC):
         return " ".join((self.__doc__ or "").partition("\n")[2].split())
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add its options, in addition to those of Scrapy and `--crawl`."""
+        """Add its arguments and options, in addition to those of Scrapy and `--crawl`."""
+        about = "the name of the spider"
+        if self.what:
+            parser.add_argument("words", nargs="*", metavar="<spider>", help=f"{about}; then {self.what}")
+        elif self.arguments.startswith("<spider>"):
+            parser.add_argument("spider", metavar="<spider>", help=about)
+        else:
+            parser.add_argument("spider", metavar="<spider>", nargs="?", default="", help=about)
+        parser.add_argument(
+            "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
+            help="set spider argument (may be repeated), as with `scrapy crawl`",
+        )  # fmt: skip
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
         self.add_arguments(parser)
         for name, about in self.flags:
             parser.add_argument(name, action="store_true", help=about)
 
-    @abstractmethod
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments, and its options that take a value."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027 - some have none
+        """Add its further arguments, and its options that take a value."""
 
     @abstractmethod
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

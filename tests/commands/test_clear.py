@@ -411,7 +411,7 @@ def test_a_clear_says_that_some_is_left(
     with pytest.raises(CommandError, match=said):
         dq.text("clear", "--all", "--yes")
     assert "is deleted" not in dq.printed
-    monkeypatch.setattr("scrapy_dq.commands.deletion.SWEEP_S", 0.05)
+    monkeypatch.setattr("scrapy_dq.commands.clear.SWEEP_S", 0.05)
     with pytest.raises(CommandError, match=r"some is left after 0.05 s: run this again"):
         dq.text("clear", "--all")
     assert live.key_names() == {"discarded"}

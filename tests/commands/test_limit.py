@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.commands import limit as command
+from scrapy_dq.commands import steering as command
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.control import limit
 from support.live_frontier import HandWorker, LiveFrontier, limited, numbers, put, puts, release

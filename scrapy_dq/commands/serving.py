@@ -1,0 +1,268 @@
+"""`scrapy dq web` and `metrics`: serve the crawls of a Redis to browsers, or their figures to Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from scrapy.settings import Settings
+
+from scrapy_dq.commands import looking
+from scrapy_dq.commands.output.display import print_json
+from scrapy_dq.commands.streams import ended_quietly
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.extras import pip_install
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.inspection.crawls import CrawlList
+from scrapy_dq.inspection.place import Place, project_settings
+from scrapy_dq.inspection.snapshot import EVERY_S
+from scrapy_dq.web.access import TOKEN_VARIABLE, Access, given_token, is_loopback, new_token
+from scrapy_dq.web.looks import Looks
+
+if TYPE_CHECKING:
+    from scrapy_dq.inspection.metrics import Metrics
+
+HOST = "127.0.0.1"
+PORT = 6870
+LOOK_S = 0.1
+MOST_REQUESTS = 400
+GRACE_S = 3
+"""How long requests in progress may take when the server ends."""
+LONGEST_S = 60.0
+"""Most time that what is printed once may take: with many crawls, each read is a part of them."""
+SEARCH_S = 0.5
+"""How long crawls are searched for before."""
+
+
+class Web(Subcommand):
+    """A live web page of the crawls.
+
+    Serves a web page of all crawls in the Redis of this project, or of a spider, until Ctrl-C: counts,
+    speed, workers, partitions, failed requests. It only reads, unless --allow-steering is given.
+    """
+
+    name = "web"
+    flags = (
+        ("--allow-steering", "users with the token may pause, resume, drain, stop, limit, retry and forget"),
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_options(
+            parser, PORT, f"the port; 0: any that is free (default: {PORT})",
+            "browsers need to read and to steer",
+        )  # fmt: skip
+        parser.add_argument(
+            "--allow-host", action="append", default=[], metavar="NAME",
+            help="a name under which browsers reach the page, such as that of a proxy (may be repeated)",
+        )  # fmt: skip
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        token = given = _token_of(options, "crawls")
+        if options.allow_steering and not given:
+            token = new_token()
+        names = [*options.allow_host, _name_of(options.host)]
+        config, crawler = looking.crawler_named(settings, options)
+        crawler_settings = crawler.settings if crawler else project_settings(settings)
+        access = Access.of(token, options.allow_steering, names)
+        with _needing("web", "the page needs Starlette, uvicorn and prometheus_client"):
+            from scrapy_dq.web.asgi import make_app
+
+            page, looks = make_app(config, crawler_settings, access)
+            server = _server_of(page)
+        crawl = config.crawl if options.spider or options.crawl else ""
+        fragment = _fragment(crawl, "" if given else token)
+        with _serving(options) as (listener, address):
+            asyncio.run(_serve_page(server, looks, listener, f"{address}{fragment}", options))
+        return DONE
+
+
+async def _serve_page(
+    server: Any, looks: Looks, listener: socket.socket, address: str, options: argparse.Namespace
+) -> None:
+    try:
+        target = await looks.open()
+        _announce(options, address, target, "Crawls")
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(LOOK_S)
+        await looks.close()  # else the server would wait for the requests that wait for a look
+        await serving
+    finally:
+        await looks.close()
+
+
+def _fragment(crawl: str, token: str) -> str:
+    """Return what the page finds behind #: no browser sends it, and no log has it."""
+    parts = [f"token={token}"] if token else []
+    parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
+    return "#" + "&".join(parts) if parts else ""
+
+
+class PrometheusMetrics(Subcommand):
+    """The crawls' figures for Prometheus.
+
+    Prints the metrics of a spider's crawl, or of all crawls in the Redis of this project, in the text
+    format of Prometheus; with --port, serves them at /metrics, until Ctrl-C.
+    """
+
+    name = "metrics"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        _add_options(parser, None, "serve them on this port; 0: any that is free", "Prometheus needs to read")
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        with _needing("metrics", "the metrics need prometheus_client"):
+            from scrapy_dq.inspection.metrics import Metrics
+        config = looking.config_named(settings, options)
+        named = bool(options.spider or options.crawl)
+        metrics = Metrics(CrawlList(config.crawl if named else ""))
+        opened = looking.opened(config, any_node=not named)
+        if options.port is None:
+            _print_metrics(metrics, opened, as_json=options.json)
+        else:
+            _serve_metrics(metrics, opened, options)
+        return DONE
+
+
+def _print_metrics(metrics: Metrics, opened: AbstractContextManager[Place], *, as_json: bool) -> None:
+    """Print them once. That Redis gives no usable answer is what a metric says: the exit status is 0."""
+    show = metrics.samples if as_json else metrics.text
+    try:
+        with opened as place:
+            metrics.crawls.find(place, SEARCH_S)
+            until, found = time.monotonic() + LONGEST_S, show(place)
+            while not metrics.crawls.complete and time.monotonic() < until:
+                time.sleep(EVERY_S)
+                found = show(place)
+    except FrontierError as error:
+        print(f"scrapy dq metrics: {error}", file=sys.stderr)
+        found = show(None)
+    if isinstance(found, bytes):
+        print(found.decode(), end="")
+    else:
+        print_json({"samples": found})
+
+
+def _serve_metrics(
+    metrics: Metrics, opened: AbstractContextManager[Place], options: argparse.Namespace
+) -> None:
+    access = Access.of(_token_of(options, "metrics"), False, ())
+    with _serving(options) as (listener, address), opened as place:
+        with _needing("web", "to serve the metrics, Starlette and uvicorn are needed"):
+            from scrapy_dq.web.asgi import metrics_app
+
+            server = _server_of(metrics_app(access, lambda: metrics.text(place)))
+        _announce(options, f"{address}metrics", place.target, "Metrics of crawls")
+        asyncio.run(server.serve(sockets=[listener]))
+
+
+def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
+    """Add the options for address and token; *readers*: who needs the token, and for what."""
+    parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
+    parser.add_argument("--port", type=looking.whole(0, 65_535), default=port, help=port_help)
+    parser.add_argument(
+        "--token-file", default="", metavar="FILE",
+        help=f"a file with the token that {readers} (default: DQ_WEB_TOKEN)",
+    )  # fmt: skip
+
+
+def _token_of(options: argparse.Namespace, what: str) -> str:
+    """Return the token that the user has given; empty: none is needed.
+
+    Args:
+        what: what the command lets others read.
+    Raises:
+        WrongUsage: other machines could read it without a token.
+        ConfigError: the token file cannot be read, or is empty.
+    """
+    token = given_token(options.token_file)
+    if not (token or is_loopback(options.host)):
+        raise WrongUsage(
+            f"--host {options.host} lets other machines read the {what}: give a token with --token-file, or "
+            f"in {TOKEN_VARIABLE}"
+        )
+    return token
+
+
+@contextmanager
+def _needing(extra: str, what: str) -> Iterator[None]:
+    """Name the packages to install, if one that the block imports is missing.
+
+    Args:
+        what: needs them, in words.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
+            raise
+        raise CommandError(f"{what}: {pip_install(extra)}") from None
+
+
+def _server_of(app: Any) -> Any:
+    """Return what serves an ASGI app, once it gets a socket."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+            loop="asyncio", http="h11", proxy_headers=False, limit_concurrency=MOST_REQUESTS,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )  # fmt: skip
+
+
+def _announce(options: argparse.Namespace, address: str, redis: str, what: str) -> None:
+    """Print where something is served, and *what*; with `--json`, one object."""
+    if options.json:
+        print(json.dumps({"address": address, "redis": redis}), flush=True)
+    else:
+        print(f"{what} at {redis}: {address}", "Ctrl-C ends it.", sep="\n", flush=True)
+
+
+@contextmanager
+def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]:
+    """Yield a socket that listens, and its URL; Ctrl-C and SIGTERM end the block.
+
+    Raises:
+        CommandError: it cannot listen.
+    """
+    with ended_quietly(), _listening(options.host, options.port) as listener:
+        yield listener, _address_of(options.host, listener)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        CommandError: it cannot.
+    """
+    try:
+        (family, *_, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        # Python appends the address to some; getaddrinfo has numbers of its own.
+        reason = str(error.strerror or error).partition(" (while")[0]
+        why = f"{host}:{port} cannot be listened on: {reason}"
+        raise CommandError(f"{why}. --port names another port") from error
+
+
+def _address_of(host: str, listener: socket.socket) -> str:
+    """Return the URL of what listens; for all addresses of this machine, by its name."""
+    port, name = listener.getsockname()[1], _name_of(host)
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
+def _name_of(host: str) -> str:
+    """Return the name under which others reach what listens on *host*."""
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host

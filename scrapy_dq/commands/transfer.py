@@ -1,0 +1,344 @@
+"""`scrapy dq export`, `import`, `move`: a whole crawl as a file, or in another Redis or form."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple
+
+from scrapy.settings import Settings
+from scrapy.utils.python import global_object_name
+
+from scrapy_dq.codec.shown import priority_of, shown
+from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands.input.asking import go_on
+from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
+from scrapy_dq.commands.output.display import ProgressBar, print_found
+from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
+from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport, ExportFile, ExportWriter, created
+from scrapy_dq.frontier.admin.liveness import need_nobody
+from scrapy_dq.frontier.admin.overview import Overview
+from scrapy_dq.frontier.archive import parts
+from scrapy_dq.frontier.archive.dump import dump
+from scrapy_dq.frontier.archive.header import header_of, standing
+from scrapy_dq.frontier.archive.load import Loaded, Target, load
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME, MOST_SHARDS
+from scrapy_dq.frontier.model import Hold, Order, Seen
+from scrapy_dq.frontier.wire import SETTING_OF_SEEN
+from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.frontier.worker.reclaim import Reclaimer
+from scrapy_dq.inspection.entries import title_of
+from scrapy_dq.inspection.place import Place
+from scrapy_dq.settings import Config
+from scrapy_dq.text import printable
+
+LONGEST_URL = 10_000
+_CONTINUE_IMPORT = (
+    "Until the same command is complete no worker can join; `scrapy dq clear --all` deletes what there is"
+)
+_CONTINUE_MOVE = "If it has begun to move, no worker can join until the same command is complete"
+_PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
+
+
+class _Written(NamedTuple):
+    """What was written; *missing*: the crawl counts so many requests more."""
+
+    entries: int
+    tokens: int
+    missing: int
+
+
+class ExportCrawl(Subcommand):
+    """Write a crawl into a file.
+
+    Writes a crawl into a file, as JSON Lines: waiting and delayed requests, failed ones and dead letters,
+    what was seen, limits. `scrapy dq import` makes a crawl of it, in another Redis, order, kind of seen or
+    number of shards. The crawl must be paused, or have no live worker; it is not changed.
+    """
+
+    name = "export"
+    arguments = "[<spider>] <file>"
+    what = "the file: - for standard output; .zst at its end: compressed"
+    flags = (
+        ("--seen-only", "only the fingerprints, for a new crawl of other pages"),
+        ("--urls", "only the URLs of all requests, one per line, for people; not to be imported"),
+    )
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        name = _file_named(options)
+        if options.urls and options.seen_only:
+            raise CommandError("what was seen is kept without URLs: --urls or --seen-only, not both")
+        with looking.place_of(settings, options) as place, ProgressBar() as bar:
+            overview = place.overview(most_members=0)
+            if overview.unreachable:
+                names = ", ".join(map(str, overview.unreachable))
+                raise CommandError(f"shard {names} does not answer: nothing was written")
+            if overview.phase == "finished" and not (options.urls or options.seen_only):
+                raise CommandError(
+                    f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
+                )
+            try:
+                done = alone.with_frontiers(
+                    place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
+                )
+            except BadExport as error:
+                raise CommandError(str(error)) from error
+        if name != STANDARD_OUTPUT:
+            found = {
+                "crawl": place.crawl, "redis": place.target, "file": name, "entries": done.entries,
+                "fingerprints": done.tokens,
+            }  # fmt: skip
+            rows = [("requests", done.entries), *([] if options.urls else [("fingerprints", done.tokens)])]
+            print_found(found, options.json, rows, [f"{os.path.getsize(name):,} bytes in {name}"])
+        if done.missing > 0:
+            print(
+                f"scrapy dq export: the crawl counts {done.missing:,} more, which are in no index. Start a "
+                "worker: it finds what is there. Then export again",
+                file=sys.stderr,
+            )
+        return DONE
+
+
+async def _export(
+    frontiers: list[Frontier], place: Place, overview: Overview, name: str, options: argparse.Namespace,
+    bar: ProgressBar,
+) -> _Written:  # fmt: skip
+    if options.urls:
+        return await _urls(frontiers, place, name, bar)
+    if overview.hold is Hold.NONE:
+        ttl_s = place.config.worker_ttl_s
+        refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
+        await alone.announce_wait(frontiers[HOME], ttl_s)
+        await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
+    before = await standing(frontiers)
+    header, kinds = await header_of(frontiers), list(parts.KINDS)
+    if options.seen_only:
+        kept = {each: header.kept[each] for each in ("keep_seen",) if each in header.kept}
+        header = replace(header, entries=0, run=0, done=0, failed=0, gone=0, kept=kept)
+        kinds = [parts.SEEN, parts.ADOPTED]
+    bar.begin("entries", header.entries + header.tokens)
+    with created(name) as file:
+        writer = ExportWriter(file, header)
+        async for part in dump(frontiers, header, kinds):
+            writer.write(part)
+            if part.kind == parts.SEEN or part.kind in parts.ENTRIES:
+                bar.advance(len(part.items))
+        if await standing(frontiers) != before:
+            raise CommandError(
+                f"crawl {place.crawl!r} has changed meanwhile: nothing was written. If it is on hold, wait "
+                "until its workers have ended what they had begun: `scrapy dq pause --wait`"
+            )
+        writer.end()
+    return _Written(writer.entries, writer.tokens, header.entries - writer.entries)
+
+
+async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: ProgressBar) -> _Written:
+    header, count = await header_of(frontiers), 0
+    bar.begin("entries", header.entries)
+    with created(name) as file:
+        async for part in dump(frontiers, header, parts.ENTRIES):
+            urls = [title_of(shown(each.payload, place.config.max_entry_bytes)) for each in part.items]
+            # Printable: whoever feeds start payloads decides what these are.
+            lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
+            file.write("".join(lines).encode("ascii", "backslashreplace"))
+            count += len(urls)
+            bar.advance(len(urls))
+    return _Written(count, 0, header.entries - count)
+
+
+class ImportCrawl(Subcommand):
+    """Make a crawl of such a file.
+
+    Makes a crawl of a file that `scrapy dq export` has written: with the DQ_ORDER, DQ_SEEN and DQ_SHARDS of
+    the settings. There must be no such crawl. Nothing is lost or doubled if it is interrupted or killed:
+    the same command continues, and until it is complete no worker can join.
+    """
+
+    name = "import"
+    arguments = "[<spider>] <file>"
+    what = "the file"
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        name = _file_named(options)
+        config, fingerprinter, spider = _settings_of(settings, options)
+        with alone.continued(_CONTINUE_IMPORT):
+            try:
+                file = ExportFile(name)
+                _refuse_other(file.header, config, fingerprinter, spider)
+                with looking.opened(config) as place, ProgressBar() as bar:
+                    bar.begin("entries", file.header.entries + file.header.tokens)
+                    target = Target(config.order, config.seen_kind)
+                    done = alone.with_frontiers(
+                        place,
+                        lambda frontiers: load(
+                            frontiers, file.header, file.parts(), target, progress=bar.advance,
+                            priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
+                        ),
+                        shards=config.shards,
+                    )  # fmt: skip
+            except BadExport as error:
+                raise CommandError(f"{error}") from error
+        found = {
+            "crawl": config.crawl, "redis": place.target, "file": name, "before": done.before,
+            "entries": done.entries, "fingerprints": done.tokens, "doubts": done.doubts,
+        }  # fmt: skip
+        rows = [] if done.before else [("requests", done.entries), ("fingerprints", done.tokens)]
+        print_found(found, options.json, rows, [*_advice_after_import(file, config, done), go_on(options)])
+        return DONE
+
+
+def _settings_of(settings: Settings, options: argparse.Namespace) -> tuple[Config, str, str]:
+    """Return the Config, and the classes of fingerprinter and spider; "": only the crawl is named."""
+    if not options.spider:
+        return looking.config_named(settings, options), "", ""
+    crawler, config = crawler_named(settings, options)
+    fingerprinter, spider = type(fingerprinter_of(crawler)), type(crawler.spider)
+    return config, global_object_name(fingerprinter), global_object_name(spider)
+
+
+def _refuse_other(header: parts.Header, config: Config, fingerprinter: str, spider: str) -> None:
+    """Refuse what workers would not join, or would not find seen."""
+    for setting, there, here in (
+        ("REQUEST_FINGERPRINTER_CLASS", header.fingerprinter, fingerprinter),
+        ("spider class", header.spider, spider),
+        ("DQ_PARTITION_BY", header.partition_by, config.partition_by),
+    ):
+        if there and here and there != here:
+            raise CommandError(
+                f"the crawl in the file has {setting} {there!r}, this project {here!r}: no worker could "
+                "join. Nothing was imported"
+            )
+
+
+def _advice_after_import(file: ExportFile, config: Config, done: Loaded) -> Iterator[str]:
+    header = file.header
+    if done.before:
+        yield "This file was imported before."
+    at = datetime.fromtimestamp(header.at_ms / 1000).strftime("%Y-%m-%d %H:%M")
+    yield (
+        f"Exported on {at} from crawl {header.crawl!r}: {header.order.value}, seen {header.seen.value}, "
+        f"{header.shards} shard{'s' * (header.shards > 1)}."
+    )
+    yield from _warnings(done.doubts, config, "imported")
+
+
+class Move(Subcommand):
+    """Move a crawl into another Redis, DQ_SHARDS, DQ_SEEN or DQ_ORDER.
+
+    Moves a crawl into another Redis (--to), or gives it another number of shards, kind of seen or order:
+    from the options, or else from the settings. Needs memory for a second copy of it. Refuses while a worker
+    is alive. If it is interrupted or killed, it loses and doubles nothing: the same command completes it, and
+    no worker can join before that.
+    """
+
+    name = "move"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--to", metavar="URL", default="", help="into this Redis, as in REDIS_URL")
+        parser.add_argument(
+            "--shards", type=looking.whole(1, MOST_SHARDS), metavar="N",
+            help=f"the number of shards, 1 to {MOST_SHARDS:,} (default: DQ_SHARDS)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--seen", choices=[kind.value for kind in Seen],
+            help="how to store what was seen (default: by DQ_SEEN and DQ_SEEN_TTL)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--order", choices=[order.value for order in Order],
+            help="the order in which requests are served (default: DQ_ORDER)",
+        )  # fmt: skip
+
+    def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        with ExitStack() as stack:
+            place = target = stack.enter_context(looking.place_of(settings, options))
+            if options.to:
+                there = settings.copy()
+                for name in _PLACE_SETTINGS:
+                    there.set(name, None, "cmdline")
+                there.set("REDIS_URL", options.to, "cmdline")
+                target = stack.enter_context(looking.opened(looking.config_named(there, options)))
+            config = place.config
+            wanted = Shape(
+                Order(options.order or config.order), Seen(options.seen or config.seen_kind),
+                options.shards or config.shards,
+            )  # fmt: skip
+            with ProgressBar() as bar, alone.continued(_CONTINUE_MOVE):
+                done = asyncio.run(_moved(place, target, wanted, bar))
+        found = {
+            "crawl": place.crawl, "redis": target.target, "from": place.target, "requests": done.entries,
+            "fingerprints": done.tokens, "order": done.now.order.value, "seen": done.now.seen.value,
+            "shards": done.now.shards, "doubts": done.doubts,
+        }  # fmt: skip
+        if done.now == done.was and not options.to:
+            print_found(found, options.json, (), [f"Nothing is to be done: it is {done.now}."])
+            return DONE
+        rows = [("requests", done.entries), ("fingerprints", done.tokens)] if done.was else ()
+        lines = [*_advice_after_move(done, wanted, config, target), go_on(options)]
+        print_found(found, options.json, rows, lines)
+        return DONE
+
+
+async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -> Moved:
+    config = place.config
+
+    async def at_rest(frontiers: Sequence[Frontier], epoch: str, run: int) -> None:
+        async def reclaim(frontier: Frontier) -> None:
+            dead: dict[str, int | None] = {}
+            refused = ": nothing was moved. Stop all workers first"
+            await need_nobody(frontier, config.worker_ttl_s, "move", refused, dead)
+            reclaimer = Reclaimer(frontier, own_identity(), config.max_attempts, lambda count: None)
+            for worker_id in sorted(dead):
+                await reclaimer.reclaim(worker_id, epoch, run, "no worker is alive", gone=True)
+
+        await alone.announce_wait(frontiers[HOME], config.worker_ttl_s)
+        await asyncio.gather(*map(reclaim, frontiers))
+
+    mover = Mover(
+        wanted,
+        lambda payload: priority_of(payload, config.max_entry_bytes), at_rest,
+        lambda total: bar.begin("entries", total), bar.advance,
+    )  # fmt: skip
+    async with alone.connected(config) as source:
+        if target is not place:
+            async with alone.connected(target.config) as there:
+                return await mover.elsewhere(source, there, target.target)
+        async with alone.connected(replace(config, crawl=config.crawl + BETWEEN)) as between:
+            return await mover.within(source, between)
+
+
+def _advice_after_move(done: Moved, wanted: Shape, config: Config, target: Place) -> Iterator[str]:
+    was = f"It was {done.was}, and is now" if done.was else "An earlier command has moved it. It is now"
+    yield f"{was} {done.now}."
+    if done.now != wanted:
+        yield f"It was begun like that. For {wanted}: run this again."
+    settings = {
+        f"REDIS_URL for {target.target}": target.config is not config,
+        f"DQ_SHARDS = {done.now.shards}": done.now.shards != config.shards,
+        SETTING_OF_SEEN[done.now.seen]: done.now.seen is not config.seen_kind,
+        f"DQ_ORDER = {done.now.order.value!r}": done.now.order is not config.order,
+    }
+    if given := [setting for setting, differs in settings.items() if differs]:
+        yield f"Before you crawl, set {', '.join(given)}."
+    yield from _warnings(done.doubts, config, "moved")
+
+
+def _file_named(options: argparse.Namespace) -> str:
+    """Set `spider`, and return the file that is named after it."""
+    if not (names := looking.words_after_spider(options, "a file")):
+        raise WrongUsage("name a file after the spider")
+    return names[0]
+
+
+def _warnings(doubts: Sequence[str], config: Config, done: str) -> Iterator[str]:
+    for doubt in doubts:
+        yield f"It is not certain that it is on disk: {doubt}."
+    if config.flush_on_start:
+        yield f"SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was {done}. Unset it."
