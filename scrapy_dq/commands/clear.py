@@ -27,7 +27,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused, fits_a_partition
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.crawls import finished_before
-from scrapy_dq.inspection.place import NoSuchCrawl, Place, project_config
+from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened, project_config
 from scrapy_dq.inspection.words import when
 from scrapy_dq.pushing.lines import BadLine, Written
 from scrapy_dq.text import count_of, printable
@@ -113,7 +113,7 @@ def _forget(settings: Settings, options: argparse.Namespace) -> int:
     """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
     crawler, config = reading.crawler_named(settings, options)
     lines = reading.Input("clear", options.seen, options, config)
-    with closing(lines) as source, looking.opened(config) as place:
+    with closing(lines) as source, opened(config) as place:
         place.overview()
         reading.need_fingerprinter(crawler, place)
         counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))
@@ -207,7 +207,7 @@ def _delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
     if options.spider or options.crawl:
         raise WrongUsage("--finished-before is about all crawls: name neither a spider nor --crawl")
     deleted, kept = [], {}
-    with looking.opened(project_config(settings), any_node=True) as place:
+    with opened(project_config(settings), any_node=True) as place:
         old = list(finished_before(place, options.finished_before))
         for there, seen in old:
             counts = ", ".join(f"{getattr(seen.census, name):,} {name}" for name in SETTLED)

@@ -18,9 +18,8 @@ from scrapy.utils.misc import load_object
 
 from scrapy_dq.commands import looking
 from scrapy_dq.commands.input.crawlers import prepared_crawler
-from scrapy_dq.commands.output.crawl_summary import Summary
-from scrapy_dq.commands.output.crawl_view import CrawlView
-from scrapy_dq.commands.output.display import ProgressBar, short
+from scrapy_dq.commands.output.crawl_view import CrawlView, Summary
+from scrapy_dq.commands.output.display import ProgressBar, print_json, short
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
 from scrapy_dq.crew.errors import CrewError, Interrupted, NoLogs
 from scrapy_dq.crew.feeds.export import export, taken_work
@@ -125,7 +124,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             stored, failures = _export(exports, crew, stops)
         stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
         summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)
-    summary.print_json() if options.json else summary.print()
+    print_json(summary.found) if options.json else summary.print()
     damaged = monitor.overview is not None and monitor.overview.census.gone > 0
     damaged = damaged or any(slot.state in LOSSES for slot in crew.slots)
     if not crew.finished or failures or damaged or summary.lacks_items:

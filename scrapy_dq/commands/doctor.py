@@ -35,7 +35,7 @@ from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Audited, FrontierRefused, FrontierUnavailable, StartKeys
 from scrapy_dq.frontier.rights import ROLES, acl_of
 from scrapy_dq.frontier.worker.audit import audit, told
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.snapshot import WAIT_S, watched
 from scrapy_dq.inspection.words import named, unanswered, uncounted, waiting
 from scrapy_dq.items.pipeline import key_patterns
@@ -74,7 +74,7 @@ class Doctor(Subcommand):
         if audits and not (options.spider or options.crawl):
             raise WrongUsage("--audit, --repair: name a spider, or a crawl with --crawl")
         config, _, start_keys = _named(settings, options)
-        with looking.opened(config) as place:
+        with opened(config) as place:
             findings = examine(place, start_keys)
             scripts_run = all(finding.level == OK for finding in findings if finding.what == "scripts")
             if scripts_run and (options.spider or options.crawl):

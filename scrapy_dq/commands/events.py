@@ -84,19 +84,19 @@ class Events(Subcommand):
 
     def _follow(self, place: Place, events: Sequence[Event], options: argparse.Namespace) -> None:
         """Print events until Ctrl-C, also after an outage."""
-        shown, away, missed = set(events[: -options.count]), {*place.shards.unreachable}, ""
+        shown, missed = set(events[: -options.count]), ""
         while True:
             for event in events:
-                if event not in shown and not is_known(event, shown, away):
+                if event not in shown and not is_known(event, shown):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
-            # What is not read of a shard now comes back with it.
-            shown = {*events} | (shown if away else set())
+            # None is forgotten: what is not read of a shard now comes back with it.
+            shown.update(events)
             time.sleep(LOOK_S)
             try:
                 with as_unavailable(place.target):
                     place.ask_all()
                     events = read_events(place.shards, place.crawl)
-                away, missed = {*place.shards.unreachable}, ""
+                missed = ""
             except FrontierUnavailable as error:
                 if str(error) != missed:
                     missed = str(error)

@@ -36,7 +36,7 @@ from scrapy_dq.inspection.entries import (
     summary_of,
     title,
 )
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.text import count_of, printable
@@ -77,17 +77,16 @@ class Lister(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         word = "".join(looking.words_after_spider(options, self.what, self.is_second))
         config, crawler = looking.crawler_named(settings, options)
-        with looking.opened(config) as place:
+        with opened(config) as place:
             census = place.overview().census
             if ENTRY_ID.fullmatch(word):
-                one = record_of(self._one(place, word, census), place)
-            else:
-                page = self.read(place, crawler, options, word, census)
-                records = [record_of(each, place) for each in page.entries]
+                print_json(record_of(self._one(place, word, census), place))
+                looking.say_unanswered(place)
+                return DONE
+            page = self.read(place, crawler, options, word, census)
+            records = [record_of(each, place) for each in page.entries]
             looking.say_unanswered(place)
-        if ENTRY_ID.fullmatch(word):
-            print_json(one)
-        elif options.json:
+        if options.json:
             print_json(looking.found_in(place, **page.facts, entries=records))
         else:
             _print(page, records)

@@ -15,13 +15,12 @@ from scrapy.settings import Settings
 from scrapy.utils.conf import arglist_to_dict
 
 from scrapy_dq.commands.input.crawlers import prepared_crawler
-from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.factory import config_of
 from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.model import fits_a_partition
 from scrapy_dq.hostnames import host_named
-from scrapy_dq.inspection import place
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import Place, opened, project_config
 from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.settings import Config
 
@@ -126,20 +125,6 @@ def need_crawl(options: argparse.Namespace) -> None:
         raise WrongUsage("name a spider, or a crawl with --crawl")
 
 
-@contextmanager
-def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
-    """Yield the crawl of *config*, whether it exists or not; *any_node*: as for `place.opened`.
-
-    Raises:
-        CommandError, FrontierError: Redis is not usable, or there turned out to be no such crawl.
-    """
-    with place.opened(config, any_node=any_node) as found:
-        try:
-            yield found
-        except place.NoSuchCrawl as error:
-            raise CommandError(str(error)) from error
-
-
 def found_in(place: Place, **found: Any) -> dict[str, Any]:
     """Return what was *found* in a crawl, for `--json`: an object, so that a later version can add keys."""
     unreachable = list(place.shards.unreachable)
@@ -186,7 +171,7 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
 def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Crawler | None]:
     """Like `config_named`; also return the crawler with the spider."""
     if not options.spider:
-        return place.project_config(settings, of_crawl=bool(options.crawl)), None
+        return project_config(settings, of_crawl=bool(options.crawl)), None
     settings = settings.copy()
     # It may depend on environment variables that only workers have, and only workers need it.
     settings.set("DQ_RUN_NAME", "", "cmdline")

@@ -11,7 +11,6 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
 from scrapy_dq.commands.input import asking, reading
 from scrapy_dq.commands.output.display import print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
@@ -19,7 +18,7 @@ from scrapy_dq.frontier.admin.control import wake
 from scrapy_dq.frontier.admin.overview import Overview, described, peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.pushing.lines import BadLine
 from scrapy_dq.pushing.pusher import Pushed, Pusher
 
@@ -56,7 +55,7 @@ class Push(Subcommand):
         crawler, config = reading.crawler_named(settings, options)
         with (
             closing(reading.Input(self.name, options.words, options, config)) as source,
-            looking.opened(config) as place,
+            opened(config) as place,
         ):
             # With --crawl, the crawl must exist; a spider's own crawl may be created by this command.
             before = place.overview() if options.crawl else peek(place.shards, place.crawl)

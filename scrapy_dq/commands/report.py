@@ -14,14 +14,15 @@ from urllib.parse import quote
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.output.display import print_json
+from scrapy_dq.commands.output.display import cell, print_json
+from scrapy_dq.commands.output.status_view import WIDE, partition_tables
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.own_files import open_own
 from scrapy_dq.inspection.entries import read_failures
 from scrapy_dq.inspection.history import Event, Sample, curves_of, extent, read_events, said, whole_history
-from scrapy_dq.inspection.snapshot import COUNTS, watched
-from scrapy_dq.inspection.words import examined, memory, missing, phase_of, span, when
+from scrapy_dq.inspection.snapshot import COUNTS, TOP, watched
+from scrapy_dq.inspection.words import memory, missing, phase_of, span, when
 from scrapy_dq.text import printable
 
 MOST_FAILURES = 1_000
@@ -197,14 +198,9 @@ def _svg(samples: Sequence[Sample], values: Sequence[float | None], events: Iter
 
 
 def _partitions(status: dict[str, Any]) -> Iterable[str]:
-    for kind, about in (("largest", "waiting"), ("slowest", "takes at least")):
-        rows = status[f"{kind}_partitions"]
-        if not rows:
-            continue
-        figures = [f"{row['waiting']:,}" if kind == "largest" else span(row["takes_s"]) for row in rows]
-        names = [_text(row["partition"]) or "(no name)" for row in rows]
-        yield f"<h2>{kind.capitalize()} partitions</h2><p>{_text(examined(status))}</p>"
-        yield _table(("partition", about), zip(names, figures, strict=True))
+    for title, columns, rows in partition_tables(status, TOP, WIDE):
+        yield f"<h2>{_text(title.rstrip(':'))}</h2>"
+        yield _table(columns, rows, columns[:-1])
 
 
 def _failures(found: dict[str, Any]) -> Iterable[str]:
@@ -214,26 +210,25 @@ def _failures(found: dict[str, Any]) -> Iterable[str]:
         yield f"<p>{found['total']:,}, of which none is kept.</p>" if found["total"] else "<p>None.</p>"
         return
     yield f"<p>The newest {len(found['rows']):,} of {found['total']:,} are grouped.</p>"
-    rows = (
-        (_text(group["cause"]), _text(group["host"]), f"{group['count']:,}")
-        for group in found["groups"][:MOST_ROWS]
-    )
-    yield _table(("cause", "host", "requests"), rows)
+    rows = [(group["cause"], group["host"], group["count"]) for group in found["groups"][:MOST_ROWS]]
+    yield _table(("cause", "host", "requests"), rows, ("requests",))
 
 
 def _events(events: Sequence[Event]) -> Iterable[str]:
     yield "<h2>Events</h2>"
-    rows = ((when(event.at), _text(said(event)), _text(event.who)) for event in reversed(events))
-    yield _table(("when", "what", "who"), rows, "") if events else "<p>None.</p>"
+    rows = [(when(event.at), said(event), event.who) for event in reversed(events)]
+    yield _table(("when", "what", "who"), rows) if rows else "<p>None.</p>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], last: str = " class=n") -> str:
-    """Return a table; *last* goes into the tags of the last column (default: the class of numbers)."""
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> str:
+    """Return a table; *numbers*: the columns that are aligned right."""
+    styles = [" class=n" if head in numbers else "" for head in heads]
 
-    def row_of(tag: str, row: Sequence[str]) -> str:
-        *others, end = row
-        cells = "".join(f"<{tag}>{cell}</{tag}>" for cell in others)
-        return f"<tr>{cells}<{tag}{last}>{end}</{tag}></tr>"
+    def row_of(tag: str, row: Sequence[object]) -> str:
+        cells = (
+            f"<{tag}{style}>{_text(cell(value))}</{tag}>" for style, value in zip(styles, row, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
 
     body = "".join(row_of("td", row) for row in rows)
     return f"<table><thead>{row_of('th', heads)}</thead><tbody>{body}</tbody></table>"

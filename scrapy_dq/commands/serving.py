@@ -22,7 +22,7 @@ from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongU
 from scrapy_dq.extras import pip_install
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.crawls import CrawlList
-from scrapy_dq.inspection.place import Place, project_settings
+from scrapy_dq.inspection.place import Place, opened, project_settings
 from scrapy_dq.inspection.snapshot import EVERY_S
 from scrapy_dq.web.access import TOKEN_VARIABLE, Access, given_token, is_loopback, new_token
 from scrapy_dq.web.looks import Looks
@@ -124,19 +124,19 @@ class PrometheusMetrics(Subcommand):
         config = looking.config_named(settings, options)
         named = bool(options.spider or options.crawl)
         metrics = Metrics(CrawlList(config.crawl if named else ""))
-        opened = looking.opened(config, any_node=not named)
+        there = opened(config, any_node=not named)
         if options.port is None:
-            _print_metrics(metrics, opened, as_json=options.json)
+            _print_metrics(metrics, there, as_json=options.json)
         else:
-            _serve_metrics(metrics, opened, options)
+            _serve_metrics(metrics, there, options)
         return DONE
 
 
-def _print_metrics(metrics: Metrics, opened: AbstractContextManager[Place], *, as_json: bool) -> None:
+def _print_metrics(metrics: Metrics, there: AbstractContextManager[Place], *, as_json: bool) -> None:
     """Print them once. That Redis gives no usable answer is what a metric says: the exit status is 0."""
     show = metrics.samples if as_json else metrics.text
     try:
-        with opened as place:
+        with there as place:
             metrics.crawls.find(place, SEARCH_S)
             until, found = time.monotonic() + LONGEST_S, show(place)
             while not metrics.crawls.complete and time.monotonic() < until:
@@ -152,10 +152,10 @@ def _print_metrics(metrics: Metrics, opened: AbstractContextManager[Place], *, a
 
 
 def _serve_metrics(
-    metrics: Metrics, opened: AbstractContextManager[Place], options: argparse.Namespace
+    metrics: Metrics, there: AbstractContextManager[Place], options: argparse.Namespace
 ) -> None:
     access = Access.of(_token_of(options, "metrics"), False, ())
-    with _serving(options) as (listener, address), opened as place:
+    with _serving(options) as (listener, address), there as place:
         with _needing("web", "to serve the metrics, Starlette and uvicorn are needed"):
             from scrapy_dq.web.asgi import metrics_app
 

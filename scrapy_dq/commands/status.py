@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,9 +23,8 @@ from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.inspection import place
 from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import Place, opened, project_config
 from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, WAIT_S, Watcher, watched
 from scrapy_dq.inspection.words import awaited, span, uncounted, when, workers
 from scrapy_dq.settings import Config, ConfigError
@@ -86,18 +85,17 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
         by_redis.setdefault(repr(where), (config, []))[1].append(found)
     with suppress(ConfigError):
         if not by_redis:
-            by_redis[""] = place.project_config(settings), []
-    others: list[dict[str, Any]] = []
-    known = set[tuple[str, str]]()
+            by_redis[""] = project_config(settings), []
+    others: dict[tuple[str, str], dict[str, Any]] = {}
     for config, group in by_redis.values():
-        with looking.opened(config, any_node=True) as there:
+        with opened(config, any_node=True) as there:
             for found in group:
                 _count(found, there)
-                known.add((there.target, found["crawl"]))
-            others += _other_crawls(there, known, everything)
+            known = {found["crawl"] for found in group}
+            others |= {(there.target, found["crawl"]): found for found in _others(there, known, everything)}
     # Spiders of several groups can have the same Redis, with different parameters.
     own = {(found.get("redis"), found["crawl"]) for found in crawls}
-    return crawls + [found for found in others if (found["redis"], found["crawl"]) not in own]
+    return crawls + [found for name, found in others.items() if name not in own]
 
 
 def _count(found: dict[str, Any], there: Place) -> None:
@@ -112,8 +110,8 @@ def _count(found: dict[str, Any], there: Place) -> None:
     found |= snapshot.brief() | {"ended": (overview.phase == "finished" and overview.finished_at) or None}
 
 
-def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -> Iterator[dict[str, Any]]:
-    """Yield the crawls that are not *known* by target and name, and that this user may read; add them."""
+def _others(there: Place, known: Collection[str], everything: bool) -> Iterator[dict[str, Any]]:
+    """Yield the crawls whose names are not *known*, and that this user may read."""
     search = CrawlSearch()
     try:
         names = search.all_names(there.nodes) if everything else search.go_on(there.nodes)
@@ -122,10 +120,9 @@ def _other_crawls(there: Place, known: set[tuple[str, str]], everything: bool) -
         return
     for name in names if everything else names[:MOST_CRAWLS]:
         found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
-        if (there.target, name) not in known:
+        if name not in known:
             _count(found, there)
             if found["phase"] not in ("absent", "unknown"):
-                known.add((there.target, name))
                 yield found
     if not search.complete or (len(names) > MOST_CRAWLS and not everything):
         more = "" if everything else ". --all reads them"

@@ -36,7 +36,7 @@ from scrapy_dq.frontier.wire import SETTING_OF_SEEN
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.reclaim import Reclaimer
 from scrapy_dq.inspection.entries import title_of
-from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.settings import Config
 from scrapy_dq.text import printable
 
@@ -173,7 +173,7 @@ class ImportCrawl(Subcommand):
             try:
                 file = ExportFile(name)
                 _refuse_other(file.header, config, fingerprinter, spider)
-                with looking.opened(config) as place, ProgressBar() as bar:
+                with opened(config) as place, ProgressBar() as bar:
                     bar.begin("entries", file.header.entries + file.header.tokens)
                     target = Target(config.order, config.seen_kind)
                     done = alone.with_frontiers(
@@ -264,7 +264,7 @@ class Move(Subcommand):
                 for name in _PLACE_SETTINGS:
                     there.set(name, None, "cmdline")
                 there.set("REDIS_URL", options.to, "cmdline")
-                target = stack.enter_context(looking.opened(looking.config_named(there, options)))
+                target = stack.enter_context(opened(looking.config_named(there, options)))
             config = place.config
             wanted = Shape(
                 Order(options.order or config.order), Seen(options.seen or config.seen_kind),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -180,8 +180,6 @@ def read_events(client: Any, crawl: str) -> list[Event]:
         As `read_samples`.
     """
     home, *others = shards_of(client, crawl).each(events_in_shard)
-    if not others:
-        return home
     elsewhere = (event for events in others for event in events if event.kind not in _OF_HOME)
     return _each_fact_once(sorted((*home, *elsewhere), key=lambda event: event.at))
 
@@ -189,7 +187,7 @@ def read_events(client: Any, crawl: str) -> list[Event]:
 def events_in_shard(client: Any, shard: Shard) -> list[Event]:
     """Return those that a shard has noted; see `read_events`."""
     found = _read(client, keys.prefix(shard) + "journal", MOST_EVENTS, _event)
-    return [replace(event, shards=(shard.number,)) for event in found] if shard.number else found
+    return [replace(event, shards=(shard.number,)) for event in found]
 
 
 _OF_HOME = ("began", "finished", "joined", "left", "limits", "waits")
@@ -204,31 +202,29 @@ _SAME_FACT_S = 60.0
 
 def _each_fact_once(events: Iterable[Event]) -> list[Event]:
     """Return *events*, oldest first, with one in place of what several shards have noted of a fact."""
-    found: list[Event] = []
-    newest: dict[tuple[Any, ...], int] = {}
+    groups: list[list[Event]] = []
+    newest: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
-        index = newest.get(_fact_of(event))
-        known = None if index is None else found[index]
-        if index is None or known is None or not _is_near(known, event) or {*known.shards} & {*event.shards}:
-            newest[_fact_of(event)] = len(found)
-            found.append(event)
-            continue
-        total = max if event.kind == "outage" else sum
-        shards = (*known.shards, *event.shards)
-        found[index] = replace(known, count=total((known.count, event.count)), shards=shards)
-    return found
+        group = newest.get(_fact_of(event))
+        if group and _is_near(group[0], event) and all(event.shards != each.shards for each in group):
+            group.append(event)
+        else:
+            newest[_fact_of(event)] = group = [event]
+            groups.append(group)
+    return [_merged(*group) for group in groups]
 
 
-def is_known(event: Event, known: Iterable[Event], away: Collection[int] = ()) -> bool:
-    """Tell whether *event* is one of those that are *known*, with other shards.
+def _merged(first: Event, *others: Event) -> Event:
+    total = max if first.kind == "outage" else sum
+    counts = [first.count, *(each.count for each in others)]
+    return replace(first, count=total(counts), shards=sum((each.shards for each in others), first.shards))
 
-    Further ones have noted it since, or what it is made of lacks those that are *away*.
-    """
-    shards = {*event.shards}
+
+def is_known(event: Event, known: Iterable[Event]) -> bool:
+    """Tell whether *event* is one of those that are *known*, as more or fewer shards have noted it."""
     return any(
         _is_near(before, event)
-        and {*before.shards} != shards
-        and {*before.shards}.difference(away) <= shards
+        and {*before.shards} != {*event.shards}
         and _fact_of(before) == _fact_of(event)
         for before in known
     )
@@ -246,10 +242,8 @@ def _is_near(one: Event, other: Event) -> bool:
 
 def paces(samples: Sequence[Sample]) -> Iterator[Pace]:
     """Yield for each of *samples* how fast the crawl was since the one before it."""
-    before: Sample | None = None
-    for sample in samples:
-        yield Pace() if before is None else _pace(before, sample)
-        before = sample
+    # Before the first one there is none: since itself, no time has passed.
+    return map(_pace, [*samples[:1], *samples], samples)
 
 
 def _pace(before: Sample, now: Sample) -> Pace:

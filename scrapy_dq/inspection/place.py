@@ -20,10 +20,11 @@ from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.overview import Overview, peek
 from scrapy_dq.frontier.admin.shards import Shards, count_of
 from scrapy_dq.frontier.keys import HOME
+from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import Config
 
 
-class NoSuchCrawl(Exception):
+class NoSuchCrawl(FrontierError):
     """Redis has no crawl of that name; the message names existing ones."""
 
 

@@ -25,6 +25,7 @@ from scrapy_dq.frontier.admin import liveness
 from scrapy_dq.frontier.admin.drop import waiting_in
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Seen, Status
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.scrapy_redis import fingerprint
 from support.given import StartRedis
 from support.killed import MOST, killed_before
@@ -85,7 +86,7 @@ def test_it_says_what_there_is_and_asks(
     assert live.dump() == {}
     assert live.redis.get(live.crawl) == b"mine"
     live.redis.delete(live.crawl)
-    with pytest.raises(CommandError, match="there is no crawl"):
+    with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.text("clear", "--all", "--yes")
 
 
@@ -382,7 +383,7 @@ def test_a_seen_with_times_forgets_too(dq: Any, tmp_path: Path, live: LiveFronti
 
 def test_fingerprints_that_no_entry_can_have_are_refused(dq: Any, live: LiveFrontier) -> None:
     """The crawl has another fingerprinter, or does not exist: nothing is made of it."""
-    with pytest.raises(CommandError, match="there is no crawl"):
+    with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)
     assert live.dump() == {}
     HandWorker(live, "worker", replace(OWN, fingerprinter="another"))

@@ -22,6 +22,7 @@ from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused
 from scrapy_dq.frontier.reader import Reader
+from scrapy_dq.inspection.place import NoSuchCrawl
 from support.killed import MOST, killed_before
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
@@ -173,7 +174,8 @@ def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, ex
 def test_a_file_has_to_be_named(dq: Any, name: str, live: LiveFrontier) -> None:
     with pytest.raises(WrongUsage, match="a spider and a file, not 3 words"):
         dq.text(name, "books", "a", "b")
-    with pytest.raises(CommandError, match="cannot be read" if name == "import" else "there is no crawl"):
+    error = (CommandError, "cannot be read") if name == "import" else (NoSuchCrawl, "there is no crawl")
+    with pytest.raises(error[0], match=error[1]):
         dq.text(name, "/nowhere/x")
     assert live.dump() == {}
 

@@ -10,6 +10,7 @@ import pytest
 from scrapy_dq.commands import steering as command
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.control import limit
+from scrapy_dq.inspection.place import NoSuchCrawl
 from support.live_frontier import HandWorker, LiveFrontier, limited, numbers, put, puts, release
 
 HOST = "a.example"
@@ -174,6 +175,6 @@ def test_a_crawl_that_is_deleted_meanwhile_gets_no_limit(
         return limit(*args, **options)
 
     monkeypatch.setattr(command, "limit", deleted)
-    with pytest.raises(CommandError, match="there is no crawl"):
+    with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.text("limit", "--site", HOST, "--delay", "1")
     assert not live.key_names()

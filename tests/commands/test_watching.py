@@ -19,10 +19,10 @@ from rich.console import Console
 
 from scrapy_dq.commands import status
 from scrapy_dq.commands.output.status_view import one_line, view
-from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, Member
 from scrapy_dq.inspection import snapshot
+from scrapy_dq.inspection.place import NoSuchCrawl
 from support.given import MakeProject, StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, put, puts
 from support.project import Project
@@ -101,7 +101,7 @@ def test_an_outage_is_reported_and_outlived(
 
 def test_what_cannot_succeed_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:
     """A name that is typed wrongly is not waited for."""
-    with pytest.raises(CommandError, match="there is no crawl"):
+    with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.text("status", "--watch", "--crawl", "another")
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from scrapy_dq.commands import looking
-from scrapy_dq.commands.looking import opened
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection import snapshot
+from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.snapshot import Watcher
 from scrapy_dq.settings import Config
 from scrapy_dq.web import shown

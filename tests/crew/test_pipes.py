@@ -20,7 +20,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dq.commands.output.crawl_summary import _words
+from scrapy_dq.commands.output.crawl_view import _words
 from scrapy_dq.crew import worker_agent
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.launch import command_of, log_paths

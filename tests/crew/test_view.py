@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from scrapy_dq.commands.output.crawl_summary import Summary
-from scrapy_dq.commands.output.crawl_view import _line, state_of
+from scrapy_dq.commands.output.crawl_view import Summary, _line, state_of
 from scrapy_dq.crew.feeds.exporting import Exported
 from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.monitor import Monitor, run_name_for
@@ -107,8 +106,7 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
         assert [line.split()[4] for line in printed[1:5]] == [
             "failed", f"{census.failed:,}", "0", f"{census.failed:,}",
         ]  # fmt: skip
-        summary.print_json()
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(json.dumps(summary.found))
         assert (found["failed"], found["dead"]) == (census.failed, census.dead)
 
 
@@ -144,8 +142,7 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
         summary.print()
         feeds = ["/tmp/a.csv: 7 items", "s3://bucket/a.csv: 7 items appended", "b.csv is not written: why"]
         assert capsys.readouterr().out.splitlines()[5:] == feeds + lines
-        summary.print_json()
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(json.dumps(summary.found))
         assert (found["feed_writes_failed"], found["feeds_not_stored"]) == (unwritten, unstored)
         assert found["feeds_not_written"] == ["b.csv is not written: why"]
 

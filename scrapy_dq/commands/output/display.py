@@ -100,7 +100,7 @@ def table_of(
         )  # fmt: skip
     for row in rows:
         # Text, no markup: URLs come from pages.
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(cell(value)) for value in row))
     return table
 
 
@@ -146,7 +146,8 @@ def short(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value as a table shows it: its lines, each printable."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     lines = value if isinstance(value, tuple) else (value,)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -81,26 +83,24 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
         redis.exceptions.RedisError: no reply of home.
     """
     shards = shards_of(client, crawl)
-    parts = list(
-        shards.each(
-            lambda client, shard: _sizes_in_shard(
-                client, shard, top, most // len(shards), budget_s / len(shards)
-            ),
-            strict=False,
-        )
-    )
+    count = len(shards)
 
-    def merged(name: str, size: str) -> list[Size]:
-        found = (each for part in parts for each in getattr(part, name))
-        return sorted(found, key=lambda each: -getattr(each, size))[:top]
+    def read(client: Any, shard: keys.Shard) -> tuple[int, int, Iterable[Size]]:
+        return _sizes_in_shard(client, shard, top, most // count, budget_s / count)
 
-    return Sizes(
-        sum(part.partitions for part in parts), sum(part.looked_at for part in parts),
-        merged("largest", "waiting"), merged("slowest", "takes_s"), merged("blocked", "blocked_s"),
-    )  # fmt: skip
+    partitions, looked_at, parts = zip(*shards.each(read, strict=False), strict=True)
+    found = list(chain(*parts))
+
+    def first(size: str) -> list[Size]:
+        having = (each for each in found if getattr(each, size))
+        return sorted(having, key=attrgetter(size), reverse=True)[:top]
+
+    return Sizes(sum(partitions), sum(looked_at), first("waiting"), first("takes_s"), first("blocked_s"))
 
 
-def _sizes_in_shard(client: Any, shard: keys.Shard, top: int, most: int, budget_s: float) -> Sizes:
+def _sizes_in_shard(
+    client: Any, shard: keys.Shard, top: int, most: int, budget_s: float
+) -> tuple[int, int, Iterable[Size]]:
     script, until = Script("sizes"), time.monotonic() + budget_s
     cursor, looked_at, found = b"0", 0, dict[bytes, Size]()
     while True:
@@ -112,11 +112,7 @@ def _sizes_in_shard(client: Any, shard: keys.Shard, top: int, most: int, budget_
             found[name] = Size(_text(name), waiting, delay_ms / 1000, concurrency, blocked_s, takes_s)
         if cursor == b"0" or looked_at >= most or time.monotonic() >= until:
             break
-    looked_at = partitions if cursor == b"0" else min(looked_at, partitions)
-    largest = sorted((each for each in found.values() if each.waiting), key=lambda each: -each.waiting)
-    slowest = sorted((each for each in found.values() if each.takes_s), key=lambda each: -each.takes_s)
-    blocked = sorted((each for each in slowest if each.blocked_s), key=lambda each: -each.blocked_s)
-    return Sizes(partitions, looked_at, largest[:top], slowest[:top], blocked[:top])
+    return partitions, partitions if cursor == b"0" else min(looked_at, partitions), found.values()
 
 
 def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000) -> list[str] | None:
