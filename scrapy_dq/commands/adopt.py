@@ -13,8 +13,8 @@ from scrapy.utils.misc import load_object
 
 from scrapy_dq.adoption.source import BadSource
 from scrapy_dq.adoption.takeover import Options, Report, take_over
-from scrapy_dq.commands import looking
-from scrapy_dq.commands.input.asking import go_on
+from scrapy_dq.commands import common
+from scrapy_dq.commands.input.confirm import go_on
 from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
@@ -63,7 +63,7 @@ class Adopt(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if options.jobdir and (given := [name for name in _OF_SCRAPY_REDIS if getattr(options, name)]):
             raise CommandError(f"--{given[0].replace('_', '-')} is for scrapy-redis, and not for a JOBDIR")
-        crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
+        crawler = prepared_crawler(settings, options.spider, common.spider_args_of(options))
         more = {name: getattr(options, name) for name in _OF_SCRAPY_REDIS}
         chosen = Options(jobdir=options.jobdir, queue=options.queue, **more)
         try:

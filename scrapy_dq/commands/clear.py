@@ -11,8 +11,8 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from scrapy_dq import scrapy_redis
-from scrapy_dq.commands import alone, looking
-from scrapy_dq.commands.input import asking, reading
+from scrapy_dq.commands import common, exclusive
+from scrapy_dq.commands.input import confirm, reading
 from scrapy_dq.commands.output.display import ProgressBar, print_found, print_json
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 from scrapy_dq.factory import codec_of
@@ -65,7 +65,7 @@ class Clear(Subcommand):
             help="delete crawls of this Redis whose last run has been finished for so long: 30d, 12h",
         )  # fmt: skip
         reading.add_file(parser)
-        asking.add_yes(parser)
+        confirm.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         chosen = (options.site, options.seen, options.all or None, options.finished_before)
@@ -89,14 +89,14 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
     """Drop what waits or is delayed of one site."""
     if not (options.site and fits_a_partition(options.site)):
         raise WrongUsage(f"--site {options.site[:100]!a}: that is not the name of a site")
-    with looking.place_of(settings, options) as place:
+    with common.place_of(settings, options) as place:
         place.overview(most_members=0)
-        partition, hint = looking.partition_named(place, options.site)
+        partition, hint = common.partition_named(place, options.site)
         if hint:
             raise CommandError(hint)
         count = waiting_in(place.shards, place.crawl, partition)
         about = f"{count_of(count, 'request')} of {printable(partition)}, and its delayed requests"
-        asking.need_consent(f"Drop {about}?", options)
+        confirm.need_consent(f"Drop {about}?", options)
         with ProgressBar() as bar:
             bar.begin("requests", count)
             dropped = drop(place.shards, place.crawl, partition, own_name(), bar.advance)
@@ -159,10 +159,10 @@ async def _forget_lines(
 
 def _delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
     """Show what a crawl has, ask, and delete its keys, each by name."""
-    with looking.place_of(settings, options) as place:
+    with common.place_of(settings, options) as place:
         overview = _overview(place, options)
         if overview is None:
-            asking.say(f"The rest of crawl {place.crawl!r} is deleted.", options)
+            confirm.say(f"The rest of crawl {place.crawl!r} is deleted.", options)
             return DONE
         _ask(place, overview, options)
         left = _delete(place, options)
@@ -191,14 +191,14 @@ def _delete(place: Place, options: argparse.Namespace) -> bool:
     async def delete_home(home: Frontier) -> Flushed:
         if options.force:
             return await home.flush([], force=True)
-        await alone.announce_wait(home, ttl_s)
+        await exclusive.announce_wait(home, ttl_s)
         return await flush(home, ttl_s, "clear", refused)
 
     async def delete() -> list[Flushed]:
-        async with alone.connected(place.config) as of_shard:
+        async with exclusive.connected(place.config) as of_shard:
             return await flush_all(delete_home, of_shard, len(place.shards))
 
-    with alone.continued("The same command deletes what is left"):
+    with exclusive.continued("The same command deletes what is left"):
         return any(each.left for each in asyncio.run(delete()))
 
 
@@ -212,13 +212,13 @@ def _delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
         for there, seen in old:
             counts = ", ".join(f"{getattr(seen.census, name):,} {name}" for name in SETTLED)
             name = printable(there.crawl, 200)
-            asking.say(f"  {name}: run {seen.run}, finished {when(seen.finished_at)}; {counts}", options)
+            confirm.say(f"  {name}: run {seen.run}, finished {when(seen.finished_at)}; {counts}", options)
         if old:
             found = count_of(len(old), "crawl is", "crawls are")
-            asking.say(f"{found} finished for so long at {place.target}.", options)
-            asking.need_consent("Delete all that is stored of them?", options)
+            confirm.say(f"{found} finished for so long at {place.target}.", options)
+            confirm.need_consent("Delete all that is stored of them?", options)
         else:
-            asking.say(f"No crawl at {place.target} has been finished for so long.", options)
+            confirm.say(f"No crawl at {place.target} has been finished for so long.", options)
         for there, seen in old:
             now = there.overview(hint=False)
             if (now.epoch, now.run, now.phase) != (seen.epoch, seen.run, "finished"):
@@ -269,10 +269,10 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         orphans |= {number for number, exists in stored if number and exists}
         if orphans:
             lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
-            asking.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
-            asking.need_consent("Delete all of it?", options)
+            confirm.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
+            confirm.need_consent("Delete all of it?", options)
         shards = max([len(place.shards), *(number + 1 for number in orphans)])
-        left, unlinked = alone.with_frontiers(place, _delete_rest, shards=shards)
+        left, unlinked = exclusive.with_frontiers(place, _delete_rest, shards=shards)
         if not (discarded or orphans or unlinked):
             raise
         if left:
@@ -284,7 +284,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     except Exception as error:
         if not (options.force and is_answer(error)):
             raise
-        asking.say(f"It cannot be counted: {error}.", options)
+        confirm.say(f"It cannot be counted: {error}.", options)
         return Overview("open", "", 0, Census(), [])
 
 
@@ -300,8 +300,8 @@ async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
 
 def _ask(place: Place, overview: Overview, options: argparse.Namespace) -> None:
     shown = [(name.replace("_", " "), getattr(overview.census, name)) for name in COUNTS]
-    asking.say(f"Crawl {place.crawl!r} at {place.target}: {overview.phase}, run {overview.run}", options)
-    asking.say(", ".join(f"{count:,} {name}" for name, count in shown), options)
+    confirm.say(f"Crawl {place.crawl!r} at {place.target}: {overview.phase}, run {overview.run}", options)
+    confirm.say(", ".join(f"{count:,} {name}" for name, count in shown), options)
     if options.force and overview.members:
-        asking.say("Workers that are alive will close with reason frontier_lost.", options)
-    asking.need_consent("Delete all of it?", options)
+        confirm.say("Workers that are alive will close with reason frontier_lost.", options)
+    confirm.need_consent("Delete all of it?", options)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.subcommand import CommandError, Subcommand
 
 MOST_WORKERS = 1000
@@ -30,7 +30,7 @@ class Crawl(Subcommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "-w", "--workers", type=looking.whole(1, MOST_WORKERS), default=own_cores(), metavar="N",
+            "-w", "--workers", type=common.whole(1, MOST_WORKERS), default=own_cores(), metavar="N",
             help="worker processes (default: one per core)",
         )  # fmt: skip
         parser.add_argument(
@@ -42,7 +42,7 @@ class Crawl(Subcommand):
             help="write all items of the run to FILE, replacing its contents",
         )  # fmt: skip
         parser.add_argument(
-            "--restarts", type=looking.whole(0, 10**9), default=RESTARTS, metavar="N",
+            "--restarts", type=common.whole(0, 10**9), default=RESTARTS, metavar="N",
             help=f"restart at most N workers that die while nothing gets done (default: {RESTARTS})",
         )  # fmt: skip
         parser.add_argument(

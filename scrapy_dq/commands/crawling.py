@@ -8,7 +8,6 @@ import sys
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
@@ -16,7 +15,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.conf import feed_process_params_from_cli
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.crawl_view import CrawlView, Summary
 from scrapy_dq.commands.output.display import ProgressBar, print_json, short
@@ -53,7 +52,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     """
     _fill_standard_streams()
     _set_feeds(settings, options)
-    crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
+    crawler = prepared_crawler(settings, options.spider, common.spider_args_of(options))
     config = config_of(crawler)
     _need_our_scheduler(crawler, config)
     codec_of(config, crawler)
@@ -70,13 +69,10 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         if folder.owed() and not feeds:
             view.say(f"Items in {folder.path} are in no feed: this command exports them with -o FILE")
         place = stack.enter_context(opened(config, home))
-        more: dict[str, Any] = {
-            "LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False",
-        }  # fmt: skip
+        more = {"LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False"}
         if crawler.settings.getpriority("REMOTE_CONTROL_ENABLED") == SETTINGS_PRIORITIES["default"]:
-            more["REMOTE_CONTROL_ENABLED"] = (
-                "False"  # Scrapy 2.19: each worker would run code that it is sent
-            )
+            # Of Scrapy 2.19: each worker would run code that it is sent.
+            more["REMOTE_CONTROL_ENABLED"] = "False"
         if not config.run_name:
             more["DQ_RUN_NAME"] = run_name_for(place.client, config).replace("%", "%%")
         log_file = crawler.settings["LOG_FILE"]

@@ -19,7 +19,7 @@ from scrapy_dq.backend.cluster import address_of
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.backend.exposure import exposure
 from scrapy_dq.backend.health import BAD, OK, WARN, Finding
-from scrapy_dq.commands import alone, looking
+from scrapy_dq.commands import common, exclusive
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier import keys
@@ -96,7 +96,7 @@ class Doctor(Subcommand):
 
 def _named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None, StartKeys | None]:
     """Return the Config, and the spider that the command line names, if any, with its start keys."""
-    config, crawler = looking.crawler_named(settings, options)
+    config, crawler = common.crawler_named(settings, options)
     spider = crawler.spider if crawler else None
     return config, spider, start_keys_of(spider, config) if spider else None
 
@@ -153,7 +153,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
                 (silent if isinstance(error, FrontierUnavailable) else apart).add(number)
         return found
 
-    found = alone.with_frontiers(place, look)
+    found = exclusive.with_frontiers(place, look)
     text, level = told(found), OK
     if silent:
         text, level = f"{text}; {named(silent)} could not be examined", BAD

@@ -13,7 +13,7 @@ from itertools import pairwise
 from rich.console import Console
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import print_json, print_table, width
 from scrapy_dq.commands.streams import ended_quietly
 from scrapy_dq.commands.subcommand import DONE, Subcommand
@@ -57,14 +57,14 @@ class Events(Subcommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_count(parser, 50)
+        common.add_count(parser, 50)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        with looking.place_of(settings, options) as place:
+        with common.place_of(settings, options) as place:
             place.overview()
             events = read_events(place.shards, place.crawl)
             samples = whole_history(place.shards, place.crawl) if options.curves else []
-            looking.say_unanswered(place)
+            common.say_unanswered(place)
             if options.follow:
                 with ended_quietly():
                     self._follow(place, events, options)
@@ -75,7 +75,7 @@ class Events(Subcommand):
             if options.curves:
                 pairs = zip(samples, paces(samples), strict=True)
                 found["samples"] = [asdict(sample) | asdict(pace) for sample, pace in pairs]
-            print_json(looking.found_in(place, **found))
+            print_json(common.found_in(place, **found))
         else:
             if options.curves:
                 _print_curves(samples)

@@ -15,10 +15,10 @@ from scrapy.settings import Settings
 from w3lib.url import canonicalize_url
 
 from scrapy_dq import scrapy_redis
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
+from scrapy_dq.commands.common import ENTRY_ID
 from scrapy_dq.commands.input import reading
-from scrapy_dq.commands.input.asking import named
-from scrapy_dq.commands.looking import ENTRY_ID
+from scrapy_dq.commands.input.confirm import named
 from scrapy_dq.commands.output.display import ProgressBar, print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
@@ -68,26 +68,26 @@ class Lister(Subcommand):
     """What one of them is called."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        looking.add_count(parser, 20)
+        common.add_count(parser, 20)
         parser.add_argument(
-            "--skip", type=looking.whole(0, 10**11), default=0, metavar="N", help="leave out the first N"
+            "--skip", type=common.whole(0, 10**11), default=0, metavar="N", help="leave out the first N"
         )
         parser.add_argument("--site", metavar="HOST", help="only requests of this site")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        word = "".join(looking.words_after_spider(options, self.what, self.is_second))
-        config, crawler = looking.crawler_named(settings, options)
+        word = "".join(common.words_after_spider(options, self.what, self.is_second))
+        config, crawler = common.crawler_named(settings, options)
         with opened(config) as place:
             census = place.overview().census
             if ENTRY_ID.fullmatch(word):
                 print_json(record_of(self._one(place, word, census), place))
-                looking.say_unanswered(place)
+                common.say_unanswered(place)
                 return DONE
             page = self.read(place, crawler, options, word, census)
             records = [record_of(each, place) for each in page.entries]
-            looking.say_unanswered(place)
+            common.say_unanswered(place)
         if options.json:
-            print_json(looking.found_in(place, **page.facts, entries=records))
+            print_json(common.found_in(place, **page.facts, entries=records))
         else:
             _print(page, records)
         return DONE
@@ -123,9 +123,9 @@ class Kept(Lister):
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
-        first, sites = options.skip, looking.spellings_of(options.site)
+        first, sites = options.skip, common.spellings_of(options.site)
         last = first + options.count
-        kept = kept_entries(place, self.name, max(looking.MOST, last), sites)
+        kept = kept_entries(place, self.name, max(common.MOST, last), sites)
         total = getattr(census, self.name) if sites is None else len(kept)
         groups, entries = groups_of([summary_of(each, place) for each in kept]), kept[first:last]
         shown = "" if len(entries) == total else f"; {len(entries):,} shown"
@@ -189,7 +189,7 @@ class Search(Lister):
             help="only requests that are there (may be repeated)",
         )  # fmt: skip
         parser.add_argument(
-            "--most", type=looking.whole(0, 10**11), default=MOST_LOOKED_AT, metavar="N",
+            "--most", type=common.whole(0, 10**11), default=MOST_LOOKED_AT, metavar="N",
             help=f"look at no more requests (default: {MOST_LOOKED_AT:,})",
         )  # fmt: skip
 
@@ -204,7 +204,7 @@ class Search(Lister):
         if not word and options.site is None and not options.where:
             return _next(place, options.skip, options.count)
         matching = matches(word)
-        sites = looking.spellings_of(options.site)
+        sites = common.spellings_of(options.site)
         return _found(place, options, lambda entry: not word or matching(title(entry, place)), sites, census)
 
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:

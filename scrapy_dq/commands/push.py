@@ -11,7 +11,7 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands.input import asking, reading
+from scrapy_dq.commands.input import confirm, reading
 from scrapy_dq.commands.output.display import print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 from scrapy_dq.frontier.admin.control import wake
@@ -19,6 +19,7 @@ from scrapy_dq.frontier.admin.overview import Overview, described, peek
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.place import Place, opened
+from scrapy_dq.inspection.snapshot import maybe_alive
 from scrapy_dq.pushing.lines import BadLine
 from scrapy_dq.pushing.pusher import Pushed, Pusher
 
@@ -51,7 +52,8 @@ class Push(Subcommand):
         )
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        common = _common(options)
+        given = {name: getattr(options, name) for name in ("priority", "dont_filter", "callback", "meta")}
+        attributes = {name: value for name, value in given.items() if value}
         crawler, config = reading.crawler_named(settings, options)
         with (
             closing(reading.Input(self.name, options.words, options, config)) as source,
@@ -61,7 +63,7 @@ class Push(Subcommand):
             before = place.overview() if options.crawl else peek(place.shards, place.crawl)
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
             pusher = Pusher(
-                crawler, config, common, spider=spider, bad=source.say_bad,
+                crawler, config, attributes, spider=spider, bad=source.say_bad,
                 wake=lambda: _wake(place), durable=not options.no_wait,
             )  # fmt: skip
             try:
@@ -79,7 +81,7 @@ class Push(Subcommand):
                 found = {"crawl": place.crawl, "redis": place.target, "run": pushed.run} | counts
                 print_found(found, options.json, rows)
         if pushed.doubt:
-            asking.say(f"{pushed.doubt}.", options)
+            confirm.say(f"{pushed.doubt}.", options)
         if not options.json:
             for line in _advice(pushed, before, config.flush_on_start, options):
                 print(line)
@@ -90,17 +92,6 @@ def _wake(place: Place) -> None:
     """Wake idle workers; without that, as in an outage, they find what was pushed somewhat later."""
     with suppress(FrontierError), as_unavailable():
         wake(place.client, place.crawl)
-
-
-def _common(options: argparse.Namespace) -> dict[str, Any]:
-    common: dict[str, Any] = {"priority": options.priority}
-    if options.dont_filter:
-        common["dont_filter"] = True
-    if options.callback:
-        common["callback"] = options.callback
-    if options.meta:
-        common["meta"] = options.meta
-    return common
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -120,9 +111,9 @@ def _advice(
         return
     if before.phase != "open" or pushed.run != before.run:
         yield f"Run {pushed.run} starts with them; its start() runs, too."
-        yield asking.go_on(options)
-    elif not asking.anybody(before):
+        yield confirm.go_on(options)
+    elif not maybe_alive(before):
         yield "No worker is alive."
-        yield asking.go_on(options)
-    if flush_on_start and not asking.anybody(before):
+        yield confirm.go_on(options)
+    if flush_on_start and not maybe_alive(before):
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete them. Unset it first."

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import cell, print_json
 from scrapy_dq.commands.output.status_view import WIDE, partition_tables
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
@@ -44,7 +44,7 @@ class Report(Subcommand):
         parser.add_argument("--output", metavar="FILE", type=Path, help="write it to FILE")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        with looking.place_of(settings, options) as place:
+        with common.place_of(settings, options) as place:
             status = watched(place, 0.0, turn=True, partitions=True).status()
             samples = whole_history(place.shards, place.crawl)
             events = read_events(place.shards, place.crawl)

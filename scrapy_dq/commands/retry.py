@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from scrapy.settings import Settings
 
 from scrapy_dq.codec.shown import url_of
-from scrapy_dq.commands import looking
-from scrapy_dq.commands.input import asking
-from scrapy_dq.commands.looking import ENTRY_ID
+from scrapy_dq.commands import common
+from scrapy_dq.commands.common import ENTRY_ID
+from scrapy_dq.commands.input import confirm
 from scrapy_dq.commands.output.display import ProgressBar, print_json
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.overview import Overview
@@ -20,6 +20,7 @@ from scrapy_dq.frontier.admin.retry import Retried, count_kept, retry
 from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.place import Place
+from scrapy_dq.inspection.snapshot import maybe_alive
 from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
 
@@ -52,17 +53,17 @@ class Retry(Subcommand):
         parser.add_argument(
             "--reason", metavar="TEXT", help="of these, only those whose reason contains TEXT"
         )
-        asking.add_yes(parser)
+        confirm.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         what = "an id (24 hexadecimal digits) or a URL; --site names a site"
-        named = looking.words_after_spider(options, what, _is_name, sys.maxsize)
+        named = common.words_after_spider(options, what, _is_name, sys.maxsize)
         some = named or options.match or options.reason or options.site is not None
         if options.all == bool(some):
             raise WrongUsage(
                 "select some with ids, URLs, --site, --match or --reason, or all with --all; not both"
             )
-        with looking.place_of(settings, options) as place:
+        with common.place_of(settings, options) as place:
             choice = _Choice(named, options, place.config.max_entry_bytes)
             overview = place.overview()
             failed, dead = count_kept(place.shards, place.crawl)
@@ -77,12 +78,12 @@ class Retry(Subcommand):
                     dead=choice.wants if choice.of_dead else None,
                     by=own_name(),
                 )  # fmt: skip
-            working = asking.anybody(place.overview())  # again: if the run just ended, they may have left
+            working = bool(maybe_alive(place.overview()))  # again: if the run just ended, they may have left
         wanted = named if options.site is None else [*named, options.site]
         missing = [name for name in wanted if name not in choice.found]
         if options.json:
             done = {"failed": found.failed, "dead": found.dead, "left": found.left, "missing": missing}
-            print_json(looking.found_in(place, **done, unreachable_shards=list(found.unreachable)))
+            print_json(common.found_in(place, **done, unreachable_shards=list(found.unreachable)))
         else:
             for line in _result(found, overview, working, options):
                 print(line)
@@ -110,7 +111,7 @@ class _Choice:
         """The named ids and URLs, and the site, that were found."""
         self._named = frozenset(named)
         self._site: str | None = options.site
-        self._partitions = looking.spellings_of(options.site)
+        self._partitions = common.spellings_of(options.site)
         self._globs: list[str] = options.match
         self._reason: str | None = options.reason
         self._max_bytes = max_bytes
@@ -143,8 +144,8 @@ def _is_name(word: str) -> bool:
 def _ask(failed: int, dead: int, options: argparse.Namespace, place: Place) -> None:
     where = f"the backlog of crawl {place.crawl!r} at {place.target}"
     if failed or dead:
-        asking.say(f"To {where}: {_both(failed, dead)}.", options)
-        asking.need_consent("Continue?", options)
+        confirm.say(f"To {where}: {_both(failed, dead)}.", options)
+        confirm.need_consent("Continue?", options)
 
 
 def _both(failed: int, dead: int) -> str:
@@ -169,4 +170,4 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
         yield "The run was finished and is open again; it still knows what it has seen."
     else:
         yield "No worker is alive."
-    yield asking.go_on(options)
+    yield confirm.go_on(options)

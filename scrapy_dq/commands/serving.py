@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import print_json
 from scrapy_dq.commands.streams import ended_quietly
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
@@ -69,7 +69,7 @@ class Web(Subcommand):
         if options.allow_steering and not given:
             token = new_token()
         names = [*options.allow_host, _name_of(options.host)]
-        config, crawler = looking.crawler_named(settings, options)
+        config, crawler = common.crawler_named(settings, options)
         crawler_settings = crawler.settings if crawler else project_settings(settings)
         access = Access.of(token, options.allow_steering, names)
         with _needing("web", "the page needs Starlette, uvicorn and prometheus_client"):
@@ -121,7 +121,7 @@ class PrometheusMetrics(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with _needing("metrics", "the metrics need prometheus_client"):
             from scrapy_dq.inspection.metrics import Metrics
-        config = looking.config_named(settings, options)
+        config = common.config_named(settings, options)
         named = bool(options.spider or options.crawl)
         metrics = Metrics(CrawlList(config.crawl if named else ""))
         there = opened(config, any_node=not named)
@@ -167,7 +167,7 @@ def _serve_metrics(
 def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
     """Add the options for address and token; *readers*: who needs the token, and for what."""
     parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
-    parser.add_argument("--port", type=looking.whole(0, 65_535), default=port, help=port_help)
+    parser.add_argument("--port", type=common.whole(0, 65_535), default=port, help=port_help)
     parser.add_argument(
         "--token-file", default="", metavar="FILE",
         help=f"a file with the token that {readers} (default: DQ_WEB_TOKEN)",

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.input.crawlers import spider_names
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.output.status_view import one_line, print_status, view
@@ -48,20 +48,20 @@ class Status(Subcommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--every", type=looking.seconds(0.1, 86_400), metavar="SECONDS",
+            "--every", type=common.seconds(0.1, 86_400), metavar="SECONDS",
             help=f"with --watch: time between two updates (default: {EVERY_S:g})",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if options.watch:
-            with looking.place_of(settings, options) as there:
+            with common.place_of(settings, options) as there:
                 watch(there, options.every or EVERY_S, as_json=options.json)
             return DONE
         if not (options.spider or options.crawl):
             crawls = _crawls(settings, options.all)
             print_json({"crawls": crawls}) if options.json else _print_crawls(crawls, options.all)
             return DONE
-        with looking.place_of(settings, options) as there:
+        with common.place_of(settings, options) as there:
             seconds = 0.0 if options.no_rate else EVERY_S
             status = watched(there, seconds, turn=True, partitions=True).status()
         print_json(status) if options.json else print_status(status)
@@ -76,7 +76,7 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
         found: dict[str, Any] = {"spider": spider, "crawl": None, "phase": "unknown"}
         crawls.append(found)
         try:
-            config = looking.config_named(settings, argparse.Namespace(spider=spider, spargs=[]))
+            config = common.config_named(settings, argparse.Namespace(spider=spider, spargs=[]))
         except (CommandError, ConfigError) as error:
             found["why"] = str(error)  # for example, it needs spider arguments
             continue
@@ -226,12 +226,12 @@ class Workers(Subcommand):
     )
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        with looking.place_of(settings, options) as place:
+        with common.place_of(settings, options) as place:
             wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else EVERY_S
             found = watched(place, wait_s, turn=True).worker_rows()
-            looking.say_unanswered(place)
+            common.say_unanswered(place)
         if options.json:
-            print_json(looking.found_in(place, workers=found))
+            print_json(common.found_in(place, workers=found))
         elif not found:
             print("No worker is registered.")
         else:
@@ -241,7 +241,7 @@ class Workers(Subcommand):
                 rows,
                 numbers=_WORKER_COLUMNS[1:6],
                 wraps=("host", "state"),
-                most=looking.MOST,
+                most=common.MOST,
             )
         return DONE
 

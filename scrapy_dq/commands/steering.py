@@ -10,13 +10,13 @@ from dataclasses import asdict
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S, Word, limit, steer
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.model import Member
-from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity, own_name
+from scrapy_dq.frontier.worker.identity import own_name
+from scrapy_dq.inspection.snapshot import maybe_alive
 from scrapy_dq.inspection.words import span, uncounted
 from scrapy_dq.text import count_of, printable
 
@@ -35,12 +35,12 @@ class Steering(Subcommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         if self.awaited:
             parser.add_argument(
-                "--wait", nargs="?", type=looking.seconds(0, MOST_WAIT_S), const=math.inf, metavar="SECONDS",
+                "--wait", nargs="?", type=common.seconds(0, MOST_WAIT_S), const=math.inf, metavar="SECONDS",
                 help=f"wait until {self.awaited}, at most SECONDS (default: as long as it takes)",
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        with looking.place_of(settings, options) as place:
+        with common.place_of(settings, options) as place:
             before = place.overview()
             if self.name in ("pause", "drain") and before.phase == "finished":
                 raise CommandError("the run is finished: there is nothing to pause or drain")
@@ -81,7 +81,7 @@ class Steering(Subcommand):
             return f"the run is finished: there is nothing to {self.name}." if needless else ""
         if self.name != "complete" or found.census.incomplete:
             return ""
-        if dead := sum(map(_is_gone, found.members)):
+        if dead := len(found.members) - len(maybe_alive(found)):
             return f"{count_of(dead, 'dead worker')} not reclaimed yet: try again later."
         return "no start() is incomplete: nothing is missing."
 
@@ -96,7 +96,7 @@ class Steering(Subcommand):
 
     def _obeyed(self, found: Overview) -> bool:
         """Return whether all workers that are not dead have obeyed."""
-        alive = [member for member in found.members if not _is_gone(member)]
+        alive = maybe_alive(found)
         if self.name == "stop":
             return not alive
         # Nobody knows how many leases a silent shard has.
@@ -169,19 +169,19 @@ class Limit(Subcommand):
             "--site", required=True, metavar="HOST", help="the site: a partition, as `status` shows it"
         )
         parser.add_argument(
-            "--delay", type=looking.seconds(0, MAX_DELAY_S), metavar="S",
+            "--delay", type=common.seconds(0, MAX_DELAY_S), metavar="S",
             help="seconds between two requests; 0: no delay",
         )  # fmt: skip
         parser.add_argument(
-            "--concurrency", type=looking.whole(0, MAX_CONCURRENCY), metavar="N",
+            "--concurrency", type=common.whole(0, MAX_CONCURRENCY), metavar="N",
             help="requests at once; 0: no limit",
         )  # fmt: skip
         parser.add_argument(
-            "--budget", type=looking.whole(0, 1_000_000_000), metavar="N",
+            "--budget", type=common.whole(0, 1_000_000_000), metavar="N",
             help="most requests of the run, or of a day, counted from its first budget on; 0: any number",
         )  # fmt: skip
         parser.add_argument(
-            "--block", type=looking.seconds(0.001, MAX_BLOCK_S), metavar="S",
+            "--block", type=common.seconds(0.001, MAX_BLOCK_S), metavar="S",
             help="send it no requests for S seconds",
         )  # fmt: skip
         parser.add_argument("--unblock", dest="block", action="store_const", const=0.0, help="end a block")
@@ -191,10 +191,10 @@ class Limit(Subcommand):
         if options.default:
             own = {name: -1 if value is None else value for name, value in own.items()}
         limits = own | {"block_s": options.block}
-        with looking.place_of(settings, options) as place:
+        with common.place_of(settings, options) as place:
             if place.overview().phase == "finished":
                 raise CommandError("the run is finished: the next run uses the limits of the settings")
-            partition, hint = looking.partition_named(place, options.site)
+            partition, hint = common.partition_named(place, options.site)
             if hint and not any(value is not None for value in limits.values()):
                 raise CommandError(hint)
             try:
@@ -217,7 +217,3 @@ class Limit(Subcommand):
             )
             print_table(("delay", "concurrency", "budget", "blocked", "partition"), [row])
         return DONE
-
-
-def _is_gone(member: Member) -> bool:
-    return member.fenced or certainly_dead(member.identity, own_identity())

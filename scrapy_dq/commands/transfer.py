@@ -16,8 +16,8 @@ from scrapy.settings import Settings
 from scrapy.utils.python import global_object_name
 
 from scrapy_dq.codec.shown import priority_of, shown
-from scrapy_dq.commands import alone, looking
-from scrapy_dq.commands.input.asking import go_on
+from scrapy_dq.commands import common, exclusive
+from scrapy_dq.commands.input.confirm import go_on
 from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
@@ -76,7 +76,7 @@ class ExportCrawl(Subcommand):
         name = _file_named(options)
         if options.urls and options.seen_only:
             raise CommandError("what was seen is kept without URLs: --urls or --seen-only, not both")
-        with looking.place_of(settings, options) as place, ProgressBar() as bar:
+        with common.place_of(settings, options) as place, ProgressBar() as bar:
             overview = place.overview(most_members=0)
             if overview.unreachable:
                 names = ", ".join(map(str, overview.unreachable))
@@ -86,7 +86,7 @@ class ExportCrawl(Subcommand):
                     f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
                 )
             try:
-                done = alone.with_frontiers(
+                done = exclusive.with_frontiers(
                     place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
                 )
             except BadExport as error:
@@ -116,7 +116,7 @@ async def _export(
     if overview.hold is Hold.NONE:
         ttl_s = place.config.worker_ttl_s
         refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
-        await alone.announce_wait(frontiers[HOME], ttl_s)
+        await exclusive.announce_wait(frontiers[HOME], ttl_s)
         await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
     before = await standing(frontiers)
     header, kinds = await header_of(frontiers), list(parts.KINDS)
@@ -169,14 +169,14 @@ class ImportCrawl(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         name = _file_named(options)
         config, fingerprinter, spider = _settings_of(settings, options)
-        with alone.continued(_CONTINUE_IMPORT):
+        with exclusive.continued(_CONTINUE_IMPORT):
             try:
                 file = ExportFile(name)
                 _refuse_other(file.header, config, fingerprinter, spider)
                 with opened(config) as place, ProgressBar() as bar:
                     bar.begin("entries", file.header.entries + file.header.tokens)
                     target = Target(config.order, config.seen_kind)
-                    done = alone.with_frontiers(
+                    done = exclusive.with_frontiers(
                         place,
                         lambda frontiers: load(
                             frontiers, file.header, file.parts(), target, progress=bar.advance,
@@ -198,7 +198,7 @@ class ImportCrawl(Subcommand):
 def _settings_of(settings: Settings, options: argparse.Namespace) -> tuple[Config, str, str]:
     """Return the Config, and the classes of fingerprinter and spider; "": only the crawl is named."""
     if not options.spider:
-        return looking.config_named(settings, options), "", ""
+        return common.config_named(settings, options), "", ""
     crawler, config = crawler_named(settings, options)
     fingerprinter, spider = type(fingerprinter_of(crawler)), type(crawler.spider)
     return config, global_object_name(fingerprinter), global_object_name(spider)
@@ -244,7 +244,7 @@ class Move(Subcommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--to", metavar="URL", default="", help="into this Redis, as in REDIS_URL")
         parser.add_argument(
-            "--shards", type=looking.whole(1, MOST_SHARDS), metavar="N",
+            "--shards", type=common.whole(1, MOST_SHARDS), metavar="N",
             help=f"the number of shards, 1 to {MOST_SHARDS:,} (default: DQ_SHARDS)",
         )  # fmt: skip
         parser.add_argument(
@@ -258,19 +258,19 @@ class Move(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with ExitStack() as stack:
-            place = target = stack.enter_context(looking.place_of(settings, options))
+            place = target = stack.enter_context(common.place_of(settings, options))
             if options.to:
                 there = settings.copy()
                 for name in _PLACE_SETTINGS:
                     there.set(name, None, "cmdline")
                 there.set("REDIS_URL", options.to, "cmdline")
-                target = stack.enter_context(opened(looking.config_named(there, options)))
+                target = stack.enter_context(opened(common.config_named(there, options)))
             config = place.config
             wanted = Shape(
                 Order(options.order or config.order), Seen(options.seen or config.seen_kind),
                 options.shards or config.shards,
             )  # fmt: skip
-            with ProgressBar() as bar, alone.continued(_CONTINUE_MOVE):
+            with ProgressBar() as bar, exclusive.continued(_CONTINUE_MOVE):
                 done = asyncio.run(_moved(place, target, wanted, bar))
         found = {
             "crawl": place.crawl, "redis": target.target, "from": place.target, "requests": done.entries,
@@ -298,7 +298,7 @@ async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -
             for worker_id in sorted(dead):
                 await reclaimer.reclaim(worker_id, epoch, run, "no worker is alive", gone=True)
 
-        await alone.announce_wait(frontiers[HOME], config.worker_ttl_s)
+        await exclusive.announce_wait(frontiers[HOME], config.worker_ttl_s)
         await asyncio.gather(*map(reclaim, frontiers))
 
     mover = Mover(
@@ -306,11 +306,11 @@ async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -
         lambda payload: priority_of(payload, config.max_entry_bytes), at_rest,
         lambda total: bar.begin("entries", total), bar.advance,
     )  # fmt: skip
-    async with alone.connected(config) as source:
+    async with exclusive.connected(config) as source:
         if target is not place:
-            async with alone.connected(target.config) as there:
+            async with exclusive.connected(target.config) as there:
                 return await mover.elsewhere(source, there, target.target)
-        async with alone.connected(replace(config, crawl=config.crawl + BETWEEN)) as between:
+        async with exclusive.connected(replace(config, crawl=config.crawl + BETWEEN)) as between:
             return await mover.within(source, between)
 
 
@@ -332,7 +332,7 @@ def _advice_after_move(done: Moved, wanted: Shape, config: Config, target: Place
 
 def _file_named(options: argparse.Namespace) -> str:
     """Set `spider`, and return the file that is named after it."""
-    if not (names := looking.words_after_spider(options, "a file")):
+    if not (names := common.words_after_spider(options, "a file")):
         raise WrongUsage("name a file after the spider")
     return names[0]
 

@@ -220,6 +220,12 @@ def watched(place: Place, seconds: float, **parts: bool) -> Snapshot:
     return found
 
 
+def maybe_alive(overview: Overview) -> list[Member]:
+    """Return the members of a crawl that are not known to be dead."""
+    own = own_identity()
+    return [each for each in overview.members if not (each.fenced or certainly_dead(each.identity, own))]
+
+
 def _counted_in(overview: Overview) -> tuple[Any, ...]:
     """Return which run is counted, and without which shards; a rate compares two looks with the same."""
     return overview.epoch, overview.run, overview.unreachable, overview.apart

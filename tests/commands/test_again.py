@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.commands.input.asking import repeated
+from scrapy_dq.commands.input.confirm import repeated
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import SETTINGS, Config
 

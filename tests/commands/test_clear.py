@@ -18,7 +18,7 @@ from scrapy import Request
 
 from commands.test_listing import end_badly
 from commands.test_push import HOST, OWN, SPIDERS, Push
-from scrapy_dq.commands.input import asking
+from scrapy_dq.commands.input import confirm
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin import liveness
@@ -146,7 +146,7 @@ def test_a_worker_that_joins_while_it_asks_is_seen(
         def consent(question: str, options: Any) -> None:
             stack.enter_context(beating(live, HandWorker(live, "late")))
 
-        monkeypatch.setattr(asking, "need_consent", consent)
+        monkeypatch.setattr(confirm, "need_consent", consent)
         with pytest.raises(FrontierRefused, match="worker late"):
             dq.text("clear", "--all", **TTL)
     assert live.members() == {"late"}
@@ -214,7 +214,7 @@ def test_a_crawl_that_begins_again_before_the_answer_stays(
         def consent(question: str, options: Any) -> None:
             HandWorker(again, "next").exchange(put(2))
 
-        monkeypatch.setattr(asking, "need_consent", consent)
+        monkeypatch.setattr(confirm, "need_consent", consent)
         dq = dq_at(server.url)
         dq.crawl = ""
         with pytest.raises(CommandError, match="crawl 'again': it has begun again"):

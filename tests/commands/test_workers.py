@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection import snapshot
@@ -145,7 +145,7 @@ def test_of_very_many_workers_some_are_shown(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of 19,000 took 20 s."""
-    monkeypatch.setattr(looking, "MOST", 3)
+    monkeypatch.setattr(common, "MOST", 3)
     for n in range(5):
         HandWorker(live, f"other-{n}")
     lines = dq.text("workers", "--no-rate").splitlines()

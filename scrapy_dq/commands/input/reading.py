@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 from scrapy.utils.python import global_object_name
 from scrapy.utils.request import RequestFingerprinterProtocol
 
-from scrapy_dq.commands import looking
+from scrapy_dq.commands import common
 from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.display import ProgressBar
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
@@ -44,7 +44,7 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Craw
     """
     if not options.spider or "://" in options.spider:
         raise WrongUsage("name the spider before the URLs; --crawl alone is not enough to make requests")
-    crawler = prepared_crawler(settings, options.spider, looking.spider_args_of(options))
+    crawler = prepared_crawler(settings, options.spider, common.spider_args_of(options))
     return crawler, config_of(crawler)
 
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scrapy_dq.commands.input.asking import named, repeated
+from scrapy_dq.commands.input.confirm import named, repeated
 from scrapy_dq.commands.output.display import LINE_EVERY_S, green_bar, print_table, short, table_of
 from scrapy_dq.crew.feeds.exporting import Exported
 from scrapy_dq.crew.supervisor import Supervisor

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from scrapy_dq.commands.subcommand import CommandError
-from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 from scrapy_dq.settings import SETTINGS
 from scrapy_dq.text import SECRET_WORD, has_login, without_login
 
@@ -48,12 +46,6 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed")
-
-
-def anybody(overview: Overview) -> bool:
-    """Return whether any member may be alive: one that is not known to be dead."""
-    own = own_identity()
-    return any(not (member.fenced or certainly_dead(member.identity, own)) for member in overview.members)
 
 
 def go_on(options: argparse.Namespace) -> str:
