@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq import scrapy_redis
 from scrapy_dq.commands import common, exclusive
-from scrapy_dq.commands.input import confirm, reading
+from scrapy_dq.commands.input import confirm
 from scrapy_dq.commands.output.display import ProgressBar, print_found, print_json
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand, WrongUsage
 from scrapy_dq.factory import codec_of
@@ -64,7 +64,7 @@ class Clear(Subcommand):
             "--finished-before", type=_age, metavar="AGE",
             help="delete crawls of this Redis whose last run has been finished for so long: 30d, 12h",
         )  # fmt: skip
-        reading.add_file(parser)
+        common.add_file(parser)
         confirm.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -111,11 +111,11 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
 
 def _forget(settings: Settings, options: argparse.Namespace) -> int:
     """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
-    crawler, config = reading.crawler_named(settings, options)
-    lines = reading.Input("clear", options.seen, options, config)
+    crawler, config = common.spider_named(settings, options)
+    lines = common.Input("clear", options.seen, options, config)
     with closing(lines) as source, opened(config) as place:
         place.overview()
-        reading.need_fingerprinter(crawler, place)
+        common.need_fingerprinter(crawler, place)
         counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))
     rows = [("forgotten", counts["forgotten"]), ("not seen before", counts["not_seen"])]
     rows += [("invalid", counts["bad"])] if counts["bad"] else []
@@ -124,7 +124,7 @@ def _forget(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _forget_lines(
-    place: Place, crawler: Crawler, source: reading.Input, *, strict: bool
+    place: Place, crawler: Crawler, source: common.Input, *, strict: bool
 ) -> dict[str, int]:
     """Forget the requests of all lines, and count them; blocks while Redis does it.
 
@@ -132,7 +132,7 @@ async def _forget_lines(
         strict: stop at the first line that is not a request.
     """
     written = Written(codec_of(place.config, crawler))
-    fingerprint = reading.fingerprinter_of(crawler).fingerprint
+    fingerprint = common.fingerprinter_of(crawler).fingerprint
     counts = {"forgotten": 0, "not_seen": 0, "bad": 0}
     async for batch in source.batches():
         pairs = []

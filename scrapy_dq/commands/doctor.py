@@ -83,14 +83,10 @@ class Doctor(Subcommand):
                 findings += examine_crawl(place, options)
         bad = any(finding.level == BAD for finding in findings)
         if options.json:
-            print_json(
-                {"redis": place.target, "fit": not bad, "findings": [asdict(finding) for finding in findings]}
-            )
+            print_json({"redis": place.target, "fit": not bad, "findings": [*map(asdict, findings)]})
         else:
             print(f"Redis at {place.target}{', the embedded one' if place.config.embedded else ''}")
-            print_table(
-                ("", "what", "found"), [(finding.level, finding.what, finding.text) for finding in findings]
-            )
+            print_table(("", "what", "found"), [(each.level, each.what, each.text) for each in findings])
         return FAILED if bad else DONE
 
 

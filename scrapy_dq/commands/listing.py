@@ -17,20 +17,19 @@ from w3lib.url import canonicalize_url
 from scrapy_dq import scrapy_redis
 from scrapy_dq.commands import common
 from scrapy_dq.commands.common import ENTRY_ID
-from scrapy_dq.commands.input import reading
 from scrapy_dq.commands.input.confirm import named
 from scrapy_dq.commands.output.display import ProgressBar, print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
 from scrapy_dq.frontier.admin.control import limit
-from scrapy_dq.frontier.admin.entries import Looked, kept_one, look_at_entries
+from scrapy_dq.frontier.admin.entries import Looked, kept, kept_one, look_at_entries
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.records import PLACES, Entry
 from scrapy_dq.inspection.entries import (
+    MOST_BYTES,
     details_of,
     groups_of,
-    kept_entries,
     matches,
     record_of,
     summary_of,
@@ -125,13 +124,14 @@ class Kept(Lister):
     ) -> Page:
         first, sites = options.skip, common.spellings_of(options.site)
         last = first + options.count
-        kept = kept_entries(place, self.name, max(common.MOST, last), sites)
-        total = getattr(census, self.name) if sites is None else len(kept)
-        groups, entries = groups_of([summary_of(each, place) for each in kept]), kept[first:last]
+        most = max(common.MOST, last)
+        found = kept(place.shards, place.crawl, self.name, most, partitions=sites, most_bytes=MOST_BYTES)
+        total = getattr(census, self.name) if sites is None else len(found)
+        groups, entries = groups_of([summary_of(each, place) for each in found]), found[first:last]
         shown = "" if len(entries) == total else f"; {len(entries):,} shown"
         before = [f"{count_of(total, self.of_one)}{shown}."]
-        before += ["", f"Of {len(kept):,} of them:"] if 0 < len(kept) < total else []
-        after = [f"\nThere are more: --skip {last}"] if len(kept) > last else []
+        before += ["", f"Of {len(found):,} of them:"] if 0 < len(found) < total else []
+        after = [f"\nThere are more: --skip {last}"] if len(found) > last else []
         if entries:
             again = f"scrapy dq retry {named(place.crawl, options)} --{self.name} --all"
             after += ["\nTo run them again:", f"  {again}"]
@@ -271,12 +271,12 @@ def _known(
         )
     try:
         request = Request(url)
-        fingerprint = reading.fingerprinter_of(crawler).fingerprint(request)
+        fingerprint = common.fingerprinter_of(crawler).fingerprint(request)
         apart = place.config.partition_by == "slot"
         partition = partition_without_downloader(request) if apart else b""
     except ValueError as error:
         raise WrongUsage(f"{url!r} is not a URL: {error}") from error
-    reading.need_fingerprinter(crawler, place)
+    common.need_fingerprinter(crawler, place)
     known_as, wanted = scrapy_redis.fingerprint(request), _canonical(request.url)
     seen = is_seen(place.shards, place.crawl, fingerprint, partition, known_as)
     limits = limit(place.shards, place.crawl, partition.decode()) if apart else None

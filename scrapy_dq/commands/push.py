@@ -11,7 +11,8 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_dq.commands.input import confirm, reading
+from scrapy_dq.commands import common
+from scrapy_dq.commands.input import confirm
 from scrapy_dq.commands.output.display import print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 from scrapy_dq.frontier.admin.control import wake
@@ -42,7 +43,7 @@ class Push(Subcommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("words", metavar="<URL>", nargs="*", help="URLs")
-        reading.add_file(parser)
+        common.add_file(parser)
         parser.add_argument(
             "--priority", type=int, default=0, metavar="N", help="for requests without one (default: 0)"
         )
@@ -54,9 +55,9 @@ class Push(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         given = {name: getattr(options, name) for name in ("priority", "dont_filter", "callback", "meta")}
         attributes = {name: value for name, value in given.items() if value}
-        crawler, config = reading.crawler_named(settings, options)
+        crawler, config = common.spider_named(settings, options)
         with (
-            closing(reading.Input(self.name, options.words, options, config)) as source,
+            closing(common.Input(self.name, options.words, options, config)) as source,
             opened(config) as place,
         ):
             # With --crawl, the crawl must exist; a spider's own crawl may be created by this command.

@@ -110,25 +110,24 @@ class _Choice:
         self.found: set[str] = set()
         """The named ids and URLs, and the site, that were found."""
         self._named = frozenset(named)
-        self._site: str | None = options.site
+        self._options = options
         self._partitions = common.spellings_of(options.site)
-        self._globs: list[str] = options.match
-        self._reason: str | None = options.reason
         self._max_bytes = max_bytes
 
     def wants(self, record: Entry) -> bool:
-        if self._site is not None and self._partitions is not None:
+        options = self._options
+        if self._partitions is not None:
             if record.partition not in self._partitions:
                 return False
-            self.found.add(self._site)
-        if self._reason and self._reason.lower() not in record.reason.lower():
+            self.found.add(options.site)
+        if options.reason and options.reason.lower() not in record.reason.lower():
             return False
-        if not (self._named or self._globs):
+        if not (self._named or options.match):
             return True
         entry_id, url = record.entry_id.hex(), self._url_of(record)
         names = self._named & {entry_id, url}
         self.found |= names
-        return bool(names) or any(fnmatchcase(url, glob) for glob in self._globs)
+        return bool(names) or any(fnmatchcase(url, glob) for glob in options.match)
 
     def _url_of(self, record: Entry) -> str:
         if record.label and len(record.label) < LONGEST_LABEL:

@@ -235,32 +235,20 @@ def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]
     Raises:
         CommandError: it cannot listen.
     """
-    with ended_quietly(), _listening(options.host, options.port) as listener:
-        yield listener, _address_of(options.host, listener)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        CommandError: it cannot.
-    """
+    host = options.host
     try:
         (family, *_, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        return socket.create_server(address[:2], family=family)
+        listener = socket.create_server(address[:2], family=family)
     except OSError as error:
         # Python appends the address to some; getaddrinfo has numbers of its own.
         reason = str(error.strerror or error).partition(" (while")[0]
-        why = f"{host}:{port} cannot be listened on: {reason}"
+        why = f"{host}:{options.port} cannot be listened on: {reason}"
         raise CommandError(f"{why}. --port names another port") from error
-
-
-def _address_of(host: str, listener: socket.socket) -> str:
-    """Return the URL of what listens; for all addresses of this machine, by its name."""
     port, name = listener.getsockname()[1], _name_of(host)
-    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+    with ended_quietly(), listener:
+        yield listener, f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 
 def _name_of(host: str) -> str:

@@ -18,7 +18,6 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.codec.shown import priority_of, shown
 from scrapy_dq.commands import common, exclusive
 from scrapy_dq.commands.input.confirm import go_on
-from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport, ExportFile, ExportWriter, created
@@ -199,8 +198,8 @@ def _settings_of(settings: Settings, options: argparse.Namespace) -> tuple[Confi
     """Return the Config, and the classes of fingerprinter and spider; "": only the crawl is named."""
     if not options.spider:
         return common.config_named(settings, options), "", ""
-    crawler, config = crawler_named(settings, options)
-    fingerprinter, spider = type(fingerprinter_of(crawler)), type(crawler.spider)
+    crawler, config = common.spider_named(settings, options)
+    fingerprinter, spider = type(common.fingerprinter_of(crawler)), type(crawler.spider)
     return config, global_object_name(fingerprinter), global_object_name(spider)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -156,20 +156,6 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(groups.values(), key=lambda each: (-each["count"], -each["newest"]))
 
 
-def kept_entries(
-    place: Place, kind: str, most: int, partitions: Collection[bytes] | None = None
-) -> list[Entry]:
-    """Return the newest *most* failed requests, or as many dead letters; at most MOST_BYTES are read.
-
-    Args:
-        kind: failed or dead.
-        partitions: read only these; None: all.
-    Raises:
-        redis.exceptions.RedisError: no reply of home.
-    """
-    return kept(place.shards, place.crawl, kind, most, partitions=partitions, most_bytes=MOST_BYTES)
-
-
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return the *kind* failed or dead: their groups, the largest first, and the newest *most* of them.
 
@@ -180,7 +166,7 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """
     census = place.overview(hint=False, most_members=0).census
     rows = []
-    for found in kept_entries(place, kind, most):
+    for found in kept(place.shards, place.crawl, kind, most, most_bytes=MOST_BYTES):
         record = summary_of(found, place)
         texts = {name: printable(record[name], LONGEST_SHOWN) for name in ("url", "reason", "worker")}
         rows.append(record | texts | {"by": printable(by_whom(record))})

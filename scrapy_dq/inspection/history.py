@@ -180,6 +180,8 @@ def read_events(client: Any, crawl: str) -> list[Event]:
         As `read_samples`.
     """
     home, *others = shards_of(client, crawl).each(events_in_shard)
+    if not others:
+        return home
     elsewhere = (event for events in others for event in events if event.kind not in _OF_HOME)
     return _each_fact_once(sorted((*home, *elsewhere), key=lambda event: event.at))
 
