@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 CREW_SHOWS = "dq_crew_shows"
@@ -104,6 +106,19 @@ def without_numbers(reason: str) -> str:
 def count_of(count: int, of_one: str, of_many: str = "") -> str:
     """Return a count with its noun: `1 dead letter`."""
     return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"
+
+
+def suggestion(name: str, existing: Sequence[str], what: str, option: str = "") -> str:
+    """Return which of the *existing* names may be meant by a wrong one, or else the first of them.
+
+    Args:
+        what: they are these, in the plural.
+        option: stands before the name on a command line.
+    """
+    if near := difflib.get_close_matches(name, existing, 1):
+        return f"did you mean {option}{near[0]!r}?"
+    some = ", ".join(each or repr(each) for each in existing[:5])
+    return f"existing {what}: {some or 'none'}{', ...' if len(existing) > 5 else ''}"
 
 
 def losses(failed: int, dead: int, crawl: str) -> str:

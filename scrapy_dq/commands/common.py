@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
@@ -29,6 +28,7 @@ from scrapy_dq.inspection.place import Place, opened, project_config
 from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.pushing.lines import LONGEST, Line, lines_from, lines_of
 from scrapy_dq.settings import Config
+from scrapy_dq.text import suggestion
 
 MOST = 1000
 """Maximum number of entries that a command shows."""
@@ -162,12 +162,8 @@ def hint_of_partition(place: Place, partition: str) -> str:
     beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
         return ""
-    near = difflib.get_close_matches(partition, beside, 1)
-    hint = "this crawl has nothing in a partition of that name now"
-    if near:
-        return f"{hint}; did you mean {near[0]!r}?"
-    existing = ", ".join(name or repr(name) for name in beside[:5])
-    return f"{hint}; existing partitions: {existing or 'none'}{', ...' if len(beside) > 5 else ''}"
+    nothing = "this crawl has nothing in a partition of that name now"
+    return f"{nothing}; {suggestion(partition, beside, 'partitions')}"
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:

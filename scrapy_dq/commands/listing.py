@@ -79,7 +79,11 @@ class Lister(Subcommand):
         with opened(config) as place:
             census = place.overview().census
             if ENTRY_ID.fullmatch(word):
-                print_json(record_of(self._one(place, word, census), place))
+                one = self.find(place, bytes.fromhex(word), census)
+                if one is None:
+                    missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
+                    raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {word}{missed}")
+                print_json(record_of(one, place))
                 common.say_unanswered(place)
                 return DONE
             page = self.read(place, crawler, options, word, census)
@@ -104,13 +108,6 @@ class Lister(Subcommand):
     @abstractmethod
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
         """Return the request with this id, or None."""
-
-    def _one(self, place: Place, entry_id: str, census: Census) -> Entry:
-        found = self.find(place, bytes.fromhex(entry_id), census)
-        if found is None:
-            missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
-            raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {entry_id}{missed}")
-        return found
 
 
 class Kept(Lister):

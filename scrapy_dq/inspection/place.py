@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from scrapy_dq.frontier.admin.shards import Shards, count_of
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.settings import Config
+from scrapy_dq.text import suggestion
 
 
 class NoSuchCrawl(FrontierError):
@@ -97,21 +97,15 @@ class Place:
     def no_such_crawl(self, *, hint: bool = True) -> NoSuchCrawl:
         """Return the error for a missing crawl; *hint*: as for `overview`."""
         absent = f"there is no crawl {self.crawl!r} at {self.target}"
-        return NoSuchCrawl(f"{absent}: {self._near()}" if hint else absent)
+        if not hint:
+            return NoSuchCrawl(absent)
+        names = CrawlSearch().go_on(self.nodes)
+        return NoSuchCrawl(f"{absent}: {suggestion(self.crawl, names, 'crawls', '--crawl ')}")
 
     def now(self) -> float:
         """Return seconds since 1970 by the clock of Redis."""
         seconds, microseconds = self.client.time()
         return float(seconds + microseconds / 1e6)
-
-    def _near(self) -> str:
-        names = CrawlSearch().go_on(self.nodes)
-        near = difflib.get_close_matches(self.crawl, names, 1)
-        if near:
-            return f"did you mean --crawl {near[0]!r}?"
-        if names:
-            return f"existing crawls: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
-        return "no crawl was found there"
 
 
 def project_settings(settings: Settings) -> Settings:

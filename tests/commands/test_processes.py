@@ -96,7 +96,7 @@ def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: MakeProject) -
     assert "needed" in broken_one["why"]
     assert (fine["crawl"], fine["phase"]) == ("fine", "absent")
     assert "there is no crawl 'fine' at unix://" in looked.stderr
-    assert "no crawl was found there" in looked.stderr
+    assert "existing crawls: none" in looked.stderr
     assert json.loads(doctor.stdout)["fit"]
 
 

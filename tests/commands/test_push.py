@@ -20,6 +20,7 @@ from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import FrontierRefused, Limits
 from scrapy_dq.frontier.moves import Ack, Fail
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.pushing.lines import Splitter
 from scrapy_dq.scrapy_redis import fingerprint
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
@@ -325,7 +326,7 @@ def test_a_dupefilter_of_the_projects_own_lets_all_pass(
 
 def test_a_crawl_that_is_typed_must_be_there(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
     """A mistyped name begins none."""
-    with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'"):
+    with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'"):
         push(f"{HOST}/1", "--crawl", live.crawl + "x")
     assert not live.redis.exists(f"dq:{{{live.crawl}x}}:meta")
 

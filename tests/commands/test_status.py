@@ -16,11 +16,11 @@ import pytest
 from commands.conftest import LOOKS, loader_of
 from scrapy_dq.commands import status
 from scrapy_dq.commands.output.status_view import one_line
-from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.model import Figures
 from scrapy_dq.frontier.worker.identity import own_identity
+from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.inspection.words import when
 from support.given import StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, fail, limited, numbers, put, puts
@@ -188,7 +188,7 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
     found = sizes(live.redis, live.crawl, 3)
     assert [(each.partition, each.waiting) for each in found.largest][:2] == [("several", 30), ("one", 25)]
-    assert (found.partitions, found.looked_at, found.complete) == (22, 22, True)
+    assert (found.partitions, found.looked_at) == (22, 22)
     live.redis.delete(live.key("backlog:0:one"))
     assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
 
@@ -201,9 +201,9 @@ def test_of_many_partitions_a_part_is_looked_at(
         worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
     found = sizes(live.redis, live.crawl, 3, most=600, budget_s=9)
     assert 600 <= found.looked_at < 2000
-    assert (found.partitions, found.complete) == (3000, False)
-    assert sizes(live.redis, live.crawl, 3, budget_s=9).complete
-    assert not sizes(live.redis, live.crawl, 3, budget_s=0).complete
+    assert found.partitions == 3000 > found.looked_at
+    assert sizes(live.redis, live.crawl, 3, budget_s=9).looked_at == 3000
+    assert sizes(live.redis, live.crawl, 3, budget_s=0).looked_at < 3000
     monkeypatch.setattr(sizes, "__kwdefaults__", {"most": 600, "budget_s": 9})
     assert f"of {found.looked_at:,} examined, of 3,000:" in dq.text("status", "--no-rate")
 
@@ -325,7 +325,7 @@ def test_a_user_with_the_rights_of_a_worker_may_look(
         dq.text(name)
         assert dq.status == 0, name
     assert dq.found("status", "--no-rate")["redis_memory_bytes"] is None
-    with pytest.raises(CommandError, match="did you mean"):
+    with pytest.raises(NoSuchCrawl, match="did you mean"):
         dq.text("status", "--crawl", "crowl")
     live.close()
 
@@ -336,10 +336,10 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     """Every command of one crawl says so; its name may hold anything."""
     words = {"retry": ["--all"], "limit": ["--site", "a"], "clear": ["--all"]}
     for name in (*LOOKS[:-1], "pause", "drain", "resume", "stop", "complete", *words):
-        with pytest.raises(CommandError, match=f"did you mean --crawl '{live.crawl}'") as told:
+        with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'") as told:
             dq.text(name, "--crawl", live.crawl + "x", *words.get(name, ()))
         assert f"no crawl '{live.crawl}x' at 127.0.0.1:" in str(told.value)
-    with pytest.raises(CommandError, match="existing crawls: "):
+    with pytest.raises(NoSuchCrawl, match="existing crawls: "):
         dq.text("status", "--crawl", "ü/{%s}:*")
 
 

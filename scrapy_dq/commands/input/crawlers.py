@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import traceback
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dq.commands.subcommand import CommandError
+from scrapy_dq.text import suggestion
 
 LOADER = "SPIDER_LOADER_CLASS"
 
@@ -71,10 +71,7 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
     try:
         spidercls = loader.load(spider_name)
     except KeyError:
-        names = loader.list()
-        near = difflib.get_close_matches(spider_name, names, 1)
-        existing = f"existing spiders: {', '.join(sorted(names)) or 'none'}"
-        hint = f"did you mean {near[0]!r}?" if near else existing
+        hint = suggestion(spider_name, sorted(loader.list()), "spiders")
         raise CommandError(f"there is no spider {spider_name!r} in this project: {hint}") from None
     crawler = Crawler(spidercls, settings)
     try:

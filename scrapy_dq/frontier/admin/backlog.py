@@ -63,10 +63,6 @@ class Sizes:
     blocked: list[Size]
     """Of the slowest ones that were examined, those that are blocked; the longest first."""
 
-    @property
-    def complete(self) -> bool:
-        return self.looked_at >= self.partitions
-
 
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
     """Return the partitions with the most entries, and those that limits and blocks delay longest; blocking.
@@ -191,14 +187,14 @@ def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Entry
     return found
 
 
-def info_of(client: Any, section: str | None = None) -> dict[str, Any] | None:
+def info_of(client: Any) -> dict[str, Any] | None:
     """Return the result of INFO, None if it is not allowed; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     try:
-        return dict(client.info(section))
+        return dict(client.info())
     except NoPermissionError:
         return None
 
