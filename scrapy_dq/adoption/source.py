@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from redis.exceptions import NoPermissionError, RedisError
 
 from scrapy_dq.frontier.errors import describe, explain
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
+from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.reader import ReadPace
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
@@ -26,7 +26,7 @@ FINGERPRINTS = 1_000
 _SIZES = {"list": "llen", "set": "scard", "zset": "zcard"}
 
 
-class BadSource(Exception):
+class BadSource(FrontierError):
     """A key is not of the type that scrapy-redis uses; the message says which, and what to do."""
 
 

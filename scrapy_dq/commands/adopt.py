@@ -11,11 +11,9 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.adoption.source import BadSource
 from scrapy_dq.adoption.takeover import Options, Report, take_over
 from scrapy_dq.commands import common
 from scrapy_dq.commands.input.confirm import go_on
-from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 from scrapy_dq.scheduling.scheduler import Scheduler
@@ -63,14 +61,11 @@ class Adopt(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if options.jobdir and (given := [name for name in _OF_SCRAPY_REDIS if getattr(options, name)]):
             raise CommandError(f"--{given[0].replace('_', '-')} is for scrapy-redis, and not for a JOBDIR")
-        crawler = prepared_crawler(settings, options.spider, common.spider_args_of(options))
+        crawler, _ = common.spider_named(settings, options)
         more = {name: getattr(options, name) for name in _OF_SCRAPY_REDIS}
         chosen = Options(jobdir=options.jobdir, queue=options.queue, **more)
-        try:
-            with ProgressBar() as bar:
-                report = asyncio.run(take_over(crawler, chosen, bar, bar.say))
-        except BadSource as error:
-            raise CommandError(str(error)) from error
+        with ProgressBar() as bar:
+            report = asyncio.run(take_over(crawler, chosen, bar, bar.say))
         print_found(_found(report), options.json, _rows(report), _advice(report, crawler, go_on(options)))
         return DONE if report.complete and not report.nothing else FAILED
 

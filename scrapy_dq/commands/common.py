@@ -6,8 +6,8 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, BinaryIO
 
 from scrapy.crawler import Crawler
@@ -34,18 +34,6 @@ MOST = 1000
 """Maximum number of entries that a command shows."""
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 STDIN = "-"
-
-
-def spider_args_of(options: argparse.Namespace) -> dict[str, str]:
-    """Return the arguments of the spider.
-
-    Raises:
-        WrongUsage: one is not NAME=VALUE.
-    """
-    try:
-        return arglist_to_dict(options.spargs)
-    except ValueError:
-        raise WrongUsage("-a takes NAME=VALUE") from None
 
 
 def words_after_spider(
@@ -110,16 +98,14 @@ def seconds(least: float, most: int) -> Callable[[str], float]:
     return read
 
 
-@contextmanager
-def place_of(settings: Settings, options: argparse.Namespace) -> Iterator[Place]:
-    """Yield the crawl that the command line names.
+def place_of(settings: Settings, options: argparse.Namespace) -> AbstractContextManager[Place]:
+    """Open the crawl that the command line names, whether it exists or not.
 
     Raises:
         CommandError, ConfigError, FrontierError: it names none, or Redis is not usable.
     """
     need_crawl(options)
-    with opened(config_named(settings, options)) as found:
-        yield found
+    return opened(config_named(settings, options))
 
 
 def need_crawl(options: argparse.Namespace) -> None:
@@ -178,8 +164,8 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Conf
     settings = settings.copy()
     # It may depend on environment variables that only workers have, and only workers need it.
     settings.set("DQ_RUN_NAME", "", "cmdline")
-    crawler = prepared_crawler(settings, options.spider, spider_args_of(options))
-    return config_of(crawler), crawler
+    crawler, config = spider_named(settings, options)
+    return config, crawler
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -200,7 +186,11 @@ def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Crawl
     """
     if not options.spider or "://" in options.spider:
         raise WrongUsage("name the spider before the URLs; --crawl alone is not enough to make requests")
-    crawler = prepared_crawler(settings, options.spider, spider_args_of(options))
+    try:
+        spider_args = arglist_to_dict(options.spargs)
+    except ValueError:
+        raise WrongUsage("-a takes NAME=VALUE") from None
+    crawler = prepared_crawler(settings, options.spider, spider_args)
     return crawler, config_of(crawler)
 
 

@@ -16,7 +16,6 @@ from scrapy.utils.conf import feed_process_params_from_cli
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.commands import common
-from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.crawl_view import CrawlView, Summary
 from scrapy_dq.commands.output.display import ProgressBar, print_json, short
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
@@ -30,7 +29,7 @@ from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.monitor import Monitor, opened, run_name_for
 from scrapy_dq.crew.supervisor import StopSignals, Supervisor
 from scrapy_dq.environment import data_dir
-from scrapy_dq.factory import codec_of, config_of
+from scrapy_dq.factory import codec_of
 from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
 from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.settings import Config
@@ -52,8 +51,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     """
     _fill_standard_streams()
     _set_feeds(settings, options)
-    crawler = prepared_crawler(settings, options.spider, common.spider_args_of(options))
-    config = config_of(crawler)
+    crawler, config = common.spider_named(settings, options)
     _need_our_scheduler(crawler, config)
     codec_of(config, crawler)
     work = taken_work()

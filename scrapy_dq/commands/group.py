@@ -128,12 +128,13 @@ class Command(ScrapyCommand):
             other = "name the crawl with --crawl, and its Redis with -s REDIS_URL=..., if no spider is needed"
             _say(subcommand, f"no Scrapy project here: {where}; or {other}")
             return
-        with lasting_streams() as errors:
+        with lasting_streams() as out:
             self._run(subcommand, opts)
-        for error in errors:
+        # A closed pipe is not an error: its reader needs no more.
+        if out and out.error and not isinstance(out.error, BrokenPipeError):
             if not subcommand.own_status:
                 self.exitcode = self.exitcode or FAILED
-            _say(subcommand, f"standard output cannot be written: {error.strerror}")
+            _say(subcommand, f"standard output cannot be written: {out.error.strerror}")
 
     def _run(self, subcommand: Subcommand, opts: argparse.Namespace) -> None:
         assert self.settings is not None

@@ -57,25 +57,18 @@ class LastingStream:
 
 
 @contextmanager
-def lasting_streams() -> Iterator[list[OSError]]:
-    """Wrap both standard streams; afterwards, the list has the error of standard output, if there was one.
-
-    A closed pipe is not an error: its reader needs no more.
-    """
+def lasting_streams() -> Iterator[LastingStream | None]:
+    """Wrap both standard streams; yield standard output, if it is open."""
     before = sys.stdout, sys.stderr
-    lasting = [stream and LastingStream(stream) for stream in before]  # None: it is closed
+    lasting = [LastingStream(stream) if stream else None for stream in before]  # None: it is closed
     sys.stdout, sys.stderr = cast("list[TextIO]", lasting)
-    errors: list[OSError] = []
     try:
-        yield errors
+        yield lasting[0]
     finally:
         sys.stdout, sys.stderr = before
         for stream in lasting:
             if stream:
                 stream.flush()
-        out = lasting[0]
-        if out and out.error and not isinstance(out.error, BrokenPipeError):
-            errors.append(out.error)
 
 
 def nobody_reads() -> bool:

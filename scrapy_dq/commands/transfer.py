@@ -20,7 +20,7 @@ from scrapy_dq.commands import common, exclusive
 from scrapy_dq.commands.input.confirm import go_on
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.exports.files import STANDARD_OUTPUT, BadExport, ExportFile, ExportWriter, created
+from scrapy_dq.exports.files import STANDARD_OUTPUT, ExportFile, ExportWriter, created
 from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.archive import parts
@@ -84,12 +84,9 @@ class ExportCrawl(Subcommand):
                 raise CommandError(
                     f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
                 )
-            try:
-                done = exclusive.with_frontiers(
-                    place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
-                )
-            except BadExport as error:
-                raise CommandError(str(error)) from error
+            done = exclusive.with_frontiers(
+                place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
+            )
         if name != STANDARD_OUTPUT:
             found = {
                 "crawl": place.crawl, "redis": place.target, "file": name, "entries": done.entries,
@@ -169,22 +166,19 @@ class ImportCrawl(Subcommand):
         name = _file_named(options)
         config, fingerprinter, spider = _settings_of(settings, options)
         with exclusive.continued(_CONTINUE_IMPORT):
-            try:
-                file = ExportFile(name)
-                _refuse_other(file.header, config, fingerprinter, spider)
-                with opened(config) as place, ProgressBar() as bar:
-                    bar.begin("entries", file.header.entries + file.header.tokens)
-                    target = Target(config.order, config.seen_kind)
-                    done = exclusive.with_frontiers(
-                        place,
-                        lambda frontiers: load(
-                            frontiers, file.header, file.parts(), target, progress=bar.advance,
-                            priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
-                        ),
-                        shards=config.shards,
-                    )  # fmt: skip
-            except BadExport as error:
-                raise CommandError(f"{error}") from error
+            file = ExportFile(name)
+            _refuse_other(file.header, config, fingerprinter, spider)
+            with opened(config) as place, ProgressBar() as bar:
+                bar.begin("entries", file.header.entries + file.header.tokens)
+                target = Target(config.order, config.seen_kind)
+                done = exclusive.with_frontiers(
+                    place,
+                    lambda frontiers: load(
+                        frontiers, file.header, file.parts(), target, progress=bar.advance,
+                        priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
+                    ),
+                    shards=config.shards,
+                )  # fmt: skip
         found = {
             "crawl": config.crawl, "redis": place.target, "file": name, "before": done.before,
             "entries": done.entries, "fingerprints": done.tokens, "doubts": done.doubts,

@@ -21,13 +21,14 @@ from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, 
 from scrapy_dq.extras import pip_install
 from scrapy_dq.filesystem import sync_folder
 from scrapy_dq.frontier.archive.parts import ENTRIES, SEEN, Header, Part
+from scrapy_dq.frontier.model import FrontierError
 
 STANDARD_OUTPUT = "-"
 _MOST_LINE = 64 * 1024 * 1024
 """Bytes; shorter lines are read. A part has some MB of entries, of which one may have as much."""
 
 
-class BadExport(Exception):
+class BadExport(FrontierError):
     """The file is not usable; the message says why."""
 
 

@@ -17,6 +17,7 @@ from commands.conftest import Dq
 from commands.test_clear import TTL, beaten, quick_looks  # noqa: F401  fixtures
 from commands.test_listing import WHERE, by_place, everywhere, page  # noqa: F401  fixtures
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
+from scrapy_dq.exports.files import BadExport
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.keys import Shard
@@ -158,7 +159,7 @@ def test_an_export_that_no_worker_here_could_use_is_refused(
     lines[0] = json.dumps(json.loads(lines[0]) | {field: value}).encode() + b"\n"
     end = {"lines": len(lines), "sha256": sha256(b"".join(lines)).hexdigest()}
     exported.write_bytes(b"".join(lines) + json.dumps({"end": end}).encode() + b"\n")
-    with pytest.raises(CommandError, match=message):
+    with pytest.raises(CommandError if field == "partition_by" else BadExport, match=message):
         new.text("import", str(exported), DQ_PARTITION_BY="none")
     assert live.redis.exists(keys.meta(new.crawl)) == 0
 
@@ -174,7 +175,7 @@ def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, ex
 def test_a_file_has_to_be_named(dq: Any, name: str, live: LiveFrontier) -> None:
     with pytest.raises(WrongUsage, match="a spider and a file, not 3 words"):
         dq.text(name, "books", "a", "b")
-    error = (CommandError, "cannot be read") if name == "import" else (NoSuchCrawl, "there is no crawl")
+    error = (BadExport, "cannot be read") if name == "import" else (NoSuchCrawl, "there is no crawl")
     with pytest.raises(error[0], match=error[1]):
         dq.text(name, "/nowhere/x")
     assert live.dump() == {}
