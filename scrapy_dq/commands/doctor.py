@@ -197,9 +197,6 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
         finding if len(names) == len(nodes) else replace(finding, text=f"{', '.join(names)}: {finding.text}")
         for finding, names in found.items()
     ]
-    # The findings of a check stay together; the checks in the order of the first node.
-    whats = list(dict.fromkeys(finding.what for finding in findings))
-    findings.sort(key=lambda finding: whats.index(finding.what))
     if len(place.shards) > 1 and all(nodes):
         where = (f"{address}: {named([shard.number for _, shard in at])}" for address, at in nodes.items())
         findings.append(Finding("shards", OK, "; ".join(where)))
