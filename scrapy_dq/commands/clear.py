@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+from collections.abc import Collection
 from contextlib import closing
 
 from scrapy.crawler import Crawler
@@ -24,6 +25,7 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused, fits_a_partition
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.crawls import finished_before
@@ -255,17 +257,14 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     except NoSuchCrawl:
         discarded = place.client.exists(keys.prefix(place.crawl) + "discarded")
         orphans = shards_left(place.nodes(), place.crawl)
-        # Without the right to CLUSTER SLOTS, DQ_SHARDS names the shards.
-        stored = place.shards.each(
-            lambda client, shard: (shard.number, client.exists(keys.meta(shard))), strict=True
-        )
-        orphans |= {number for number, exists in stored if number and exists}
         if orphans:
             lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
             confirm.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
             confirm.need_consent("Delete all of it?", options)
-        shards = max([len(place.shards), *(number + 1 for number in orphans)])
-        left, unlinked = exclusive.with_frontiers(place, _delete_rest, shards=shards)
+        left, unlinked = exclusive.with_frontiers(
+            place, lambda frontiers: _delete_rest(frontiers, orphans),
+            shards=max(len(place.shards), 1 + max(orphans, default=HOME)),
+        )  # fmt: skip
         if not (discarded or orphans or unlinked):
             raise
         if left:
@@ -281,10 +280,10 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         return Overview("open", "", 0, Census(), [])
 
 
-async def _delete_rest(frontiers: list[Frontier]) -> tuple[bool, int]:
+async def _delete_rest(frontiers: list[Frontier], orphans: Collection[int]) -> tuple[bool, int]:
     """Return whether some of the seen set is left, and how many other keys were deleted."""
-    for other in frontiers[1:]:
-        await other.flush([], force=True)
+    for number in orphans:
+        await frontiers[number].flush([], force=True)
     for frontier in frontiers:
         if await frontier.sweep(SWEEP_S):
             return True, 0

@@ -18,7 +18,7 @@ from rich.console import Console
 from scrapy.settings import Settings
 
 from scrapy_dq.commands import common
-from scrapy_dq.commands.output.display import cell, print_json, print_table, width
+from scrapy_dq.commands.output.display import cell, print_json, print_table
 from scrapy_dq.commands.output.status_view import WIDE, partition_tables
 from scrapy_dq.commands.streams import ended_quietly
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
@@ -131,8 +131,9 @@ def _print_curves(samples: Sequence[Sample]) -> None:
         print("There is no sample yet: workers take one each 10 s.")
         return
     print(f"{count_of(len(samples), 'sample')} of {span(samples[-1].at - samples[0].at)}.")
-    columns = min(WIDEST, max(1, width() - 45))
-    blocks = not Console().options.ascii_only
+    console = Console()
+    columns = min(WIDEST, max(1, console.width - 45))
+    blocks = not console.options.ascii_only
     for name, found in curves_of(samples).items():
         line = curve(found[0], columns) if blocks else ""
         print(f"{name:<9} {line} {extent(found)}")

@@ -135,11 +135,6 @@ def green_bar(done: int, total: int) -> Bar:
     )  # fmt: skip
 
 
-def width() -> int:
-    """Return the number of columns: that of the terminal, COLUMNS, or 80."""
-    return Console().width
-
-
 def short(path: Path) -> str:
     """Return a path, relative to the current folder if it is below that."""
     here = Path.cwd()

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapy_dq.backend.health import format_bytes
-from scrapy_dq.commands.output.display import green_bar, print_rows, print_table, table_of, width
+from scrapy_dq.commands.output.display import green_bar, print_rows, print_table, table_of
 from scrapy_dq.inspection.snapshot import COUNTS, TOP, left, settled
 from scrapy_dq.inspection.words import (
     awaiting,
@@ -73,7 +73,7 @@ def print_status(status: dict[str, Any]) -> None:
     for line in (speed(status), *awaiting(status), shared, *missing(status)):
         if line:
             print(line)
-    for title, columns, rows in partition_tables(status, TOP, width()):
+    for title, columns, rows in partition_tables(status, TOP, Console().width):
         print(f"\n{title}")
         print_table(columns, rows, numbers=columns[:-1])
 
