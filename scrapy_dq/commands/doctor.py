@@ -23,12 +23,7 @@ from scrapy_dq.commands import common, exclusive
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.backlog import (
-    compress_depth,
-    info_of,
-    refused_scripts,
-    unusable_keys,
-)
+from scrapy_dq.frontier.admin import backlog
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME, Shard
@@ -207,7 +202,7 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
 def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
     """Return the findings of a node, those of the rules of `scrapy_dq.backend.health` first."""
     client, first = shards[0]
-    info = info_of(client)
+    info = backlog.info_of(client)
     if info is None:
         text = "INFO is not allowed, so version, eviction and persistence are unknown. Allow this user INFO"
         findings = [Finding("INFO", WARN, text)]
@@ -228,17 +223,17 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     findings.append(health.clock(seconds + microseconds / 1e6 - (before + time.time()) / 2))
     findings.append(_examine_scripts(shards, start_keys))
     if findings[-1].level == OK:
-        if (depth := compress_depth(client)) is not None:
+        if (depth := backlog.compress_depth(client)) is not None:
             findings.append(health.compression(depth))
         if start_keys and first.number == HOME:
-            findings.append(health.start_keys(start_keys.keys, *unusable_keys(client, start_keys)))
+            findings.append(health.start_keys(start_keys.keys, *backlog.unusable_keys(client, start_keys)))
     return findings
 
 
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
     """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
     for client, shard in shards:
-        finding = health.scripts(refused_scripts(client, shard, start_keys))
+        finding = health.scripts(backlog.refused_scripts(client, shard, start_keys))
         if finding.level != OK:
             where = f"{named([shard.number])}: " if len(shards) > 1 else ""
             return replace(finding, text=where + finding.text)

@@ -26,15 +26,7 @@ from scrapy_dq.frontier.admin.entries import Looked, kept, kept_one, look_at_ent
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.records import PLACES, Entry
-from scrapy_dq.inspection.entries import (
-    MOST_BYTES,
-    details_of,
-    groups_of,
-    matches,
-    record_of,
-    summary_of,
-    title,
-)
+from scrapy_dq.inspection import entries
 from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.scheduling.partitions import partition_without_downloader
@@ -54,7 +46,7 @@ class Page:
     before: Sequence[str] = ()
     """Lines for people."""
     groups: Sequence[dict[str, Any]] = ()
-    """Causes of failures; see `groups_of`."""
+    """Causes of failures; see `entries.groups_of`."""
     after: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     """What --json has beside `entries`."""
@@ -83,11 +75,11 @@ class Lister(Subcommand):
                 if one is None:
                     missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
                     raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {word}{missed}")
-                print_json(record_of(one, place))
+                print_json(entries.record_of(one, place))
                 common.say_unanswered(place)
                 return DONE
             page = self.read(place, crawler, options, word, census)
-            records = [record_of(each, place) for each in page.entries]
+            records = [entries.record_of(each, place) for each in page.entries]
             common.say_unanswered(place)
         if options.json:
             print_json(common.found_in(place, **page.facts, entries=records))
@@ -122,17 +114,20 @@ class Kept(Lister):
         first, sites = options.skip, common.spellings_of(options.site)
         last = first + options.count
         most = max(common.MOST, last)
-        found = kept(place.shards, place.crawl, self.name, most, partitions=sites, most_bytes=MOST_BYTES)
+        found = kept(
+            place.shards, place.crawl, self.name, most, partitions=sites, most_bytes=entries.MOST_BYTES
+        )
         total = getattr(census, self.name) if sites is None else len(found)
-        groups, entries = groups_of([summary_of(each, place) for each in found]), found[first:last]
-        shown = "" if len(entries) == total else f"; {len(entries):,} shown"
+        groups = entries.groups_of([entries.summary_of(each, place) for each in found])
+        listed = found[first:last]
+        shown = "" if len(listed) == total else f"; {len(listed):,} shown"
         before = [f"{count_of(total, self.of_one)}{shown}."]
         before += ["", f"Of {len(found):,} of them:"] if 0 < len(found) < total else []
         after = [f"\nThere are more: --skip {last}"] if len(found) > last else []
-        if entries:
+        if listed:
             again = f"scrapy dq retry {named(place.crawl, options)} --{self.name} --all"
             after += ["\nTo run them again:", f"  {again}"]
-        return Page(entries, before, groups, after, {"total": total, "groups": groups})
+        return Page(listed, before, groups, after, {"total": total, "groups": groups})
 
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
         return kept_one(place.shards, place.crawl, self.name, entry_id)
@@ -200,22 +195,24 @@ class Search(Lister):
             return _known(place, crawler, options, word, census)
         if not word and options.site is None and not options.where:
             return _next(place, options.skip, options.count)
-        matching = matches(word)
+        matching = entries.matches(word)
         sites = common.spellings_of(options.site)
-        return _found(place, options, lambda entry: not word or matching(title(entry, place)), sites, census)
+        return _found(
+            place, options, lambda entry: not word or matching(entries.title(entry, place)), sites, census
+        )
 
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
-        entries, _ = _look(place, lambda entry: entry.entry_id == entry_id, census, 1, most=MOST_LOOKED_AT)
-        return next(iter(entries), None)
+        found, _ = _look(place, lambda entry: entry.entry_id == entry_id, census, 1, most=MOST_LOOKED_AT)
+        return next(iter(found), None)
 
 
 def _next(place: Place, skip: int, count: int) -> Page:
     """Return the requests that would be leased next."""
     last = min(skip + count, MAX_UPCOMING)
-    entries = upcoming(place.shards, place.crawl, last)
-    more = len(entries) == last < MAX_UPCOMING
-    after = [f"There may be more: --skip {last}"] if more else [] if entries else ["Nothing waits."]
-    return Page(entries[skip:], after=after)
+    found = upcoming(place.shards, place.crawl, last)
+    more = len(found) == last < MAX_UPCOMING
+    after = [f"There may be more: --skip {last}"] if more else [] if found else ["Nothing waits."]
+    return Page(found[skip:], after=after)
 
 
 def _look(
@@ -243,18 +240,16 @@ def _found(
     """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     last = options.skip + options.count
-    entries, looked = _look(
-        place, wanted, census, last, most=options.most, where=where, partitions=partitions
-    )
+    found, looked = _look(place, wanted, census, last, most=options.most, where=where, partitions=partitions)
     after = []
-    if len(entries) == last:
+    if len(found) == last:
         after.append(f"There may be more: --skip {last}")
     elif not looked.complete:
         after.append(f"Looked at {looked.entries:,} requests, and there are more: --most looks at more")
-    elif not entries:
+    elif not found:
         after.append(nowhere or f"Nothing was found among {looked.entries:,} requests.")
     facts = {"looked_at": looked.entries, "complete": looked.complete}
-    return Page(entries[options.skip :], before, after=after, facts=facts)
+    return Page(found[options.skip :], before, after=after, facts=facts)
 
 
 def _known(
@@ -283,7 +278,7 @@ def _known(
         before.append(f"site  {partition.decode()}: {', '.join(said) or 'no limits'}")
 
     def is_it(entry: Entry) -> bool:
-        shown = title(entry, place)
+        shown = entries.title(entry, place)
         return shown == request.url or _canonical(shown) == wanted
 
     missing = "It is done, or was dropped." if seen else "It was not found, or only unfiltered."
@@ -310,7 +305,7 @@ def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
         print()
     if records:
         rows = [
-            [each["id"], tuple(filter(None, (each["url"], each["reason"], details_of(each))))]
+            [each["id"], tuple(filter(None, (each["url"], each["reason"], entries.details_of(each))))]
             for each in records
         ]
         print_table(("id", "URL, reason, where" if page.groups else "URL, where"), rows)

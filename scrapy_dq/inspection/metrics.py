@@ -7,14 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
+from prometheus_client import core, generate_latest
 from prometheus_client.registry import Collector
 
 from scrapy_dq.frontier.model import FrontierError
@@ -102,7 +95,7 @@ class Metrics:
             for sample in family.samples
         ]
 
-    def _families(self, place: Place | None) -> list[Metric]:
+    def _families(self, place: Place | None) -> list[core.Metric]:
         """Return all metrics; without an answer of Redis, only dq_up and dq_scrape_seconds."""
         began = time.monotonic()
         try:
@@ -111,21 +104,23 @@ class Metrics:
             found = None
         took_s = time.monotonic() - began
         return [
-            GaugeMetricFamily("dq_up", "0: Redis has not answered, and nothing else is known", bool(found)),
-            GaugeMetricFamily("dq_scrape_seconds", "Time that reading from Redis took", took_s),
+            core.GaugeMetricFamily(
+                "dq_up", "0: Redis has not answered, and nothing else is known", bool(found)
+            ),
+            core.GaugeMetricFamily("dq_scrape_seconds", "Time that reading from Redis took", took_s),
             *(_of_redis(found) if found else ()),
         ]
 
 
 class _Families(Collector):
-    def __init__(self, families: list[Metric]) -> None:
+    def __init__(self, families: list[core.Metric]) -> None:
         self._families = families
 
-    def collect(self) -> list[Metric]:
+    def collect(self) -> list[core.Metric]:
         return self._families
 
 
-def _of_redis(found: Crawls) -> Iterator[Metric]:
+def _of_redis(found: Crawls) -> Iterator[core.Metric]:
     rows, info = [row for row in found.rows if row.asked_at], found.info or {}
     for name, about, value in (
         ("dq_crawls", "Crawls that were found, at most 500", len(rows)),
@@ -134,17 +129,17 @@ def _of_redis(found: Crawls) -> Iterator[Metric]:
         ("dq_redis_writable", "0: Redis refuses writes", found.writable),
     ):
         if value is not None:
-            yield GaugeMetricFamily(name, about, value)
+            yield core.GaugeMetricFamily(name, about, value)
     now = time.monotonic()
     for name, about, of in (
         ("dq_crawl_up", "0: the crawl's keys cannot be read", lambda row: row.snapshot is not None),
         ("dq_age_seconds", "How old the figures of the crawl are", lambda row: max(0.0, now - row.asked_at)),
     ):
-        yield _family(GaugeMetricFamily, name, about, [([label_of(row.crawl)], of(row)) for row in rows])
+        yield _family(core.GaugeMetricFamily, name, about, [([label_of(row.crawl)], of(row)) for row in rows])
     yield from _of_crawls(rows)
 
 
-def _of_crawls(rows: Sequence[Row]) -> Iterator[Metric]:
+def _of_crawls(rows: Sequence[Row]) -> Iterator[core.Metric]:
     read = [
         ([label_of(row.crawl)], row.snapshot, row.snapshot.totals)
         for row in rows
@@ -152,21 +147,23 @@ def _of_crawls(rows: Sequence[Row]) -> Iterator[Metric]:
     ]
     for name, (about, value) in _GAUGES.items():
         series = [(label, value(crawl, totals)) for label, crawl, totals in read]
-        yield _family(GaugeMetricFamily, name, about, series)
+        yield _family(core.GaugeMetricFamily, name, about, series)
     for name, (about, count) in _COUNTERS.items():
-        yield _family(CounterMetricFamily, name, about, [(label, count(totals)) for label, _, totals in read])
+        yield _family(
+            core.CounterMetricFamily, name, about, [(label, count(totals)) for label, _, totals in read]
+        )
     for name, (about, values) in _BY_STATE.items():
         series = [
             ([*label, state], number)
             for label, crawl, totals in read
             for state, number in values(crawl, totals).items()
         ]
-        yield _family(GaugeMetricFamily, name, about, series, "state")
+        yield _family(core.GaugeMetricFamily, name, about, series, "state")
     about = "Time until the answers to exchanges of this run"
     times = [(label, totals.exchanges, totals.exchange_s) for label, _, totals in read]
-    yield _family(SummaryMetricFamily, "dq_exchange_duration_seconds", about, times)
+    yield _family(core.SummaryMetricFamily, "dq_exchange_duration_seconds", about, times)
     infos = [(label, _info(crawl, totals)) for label, crawl, totals in read]
-    yield _family(InfoMetricFamily, "dq_run", "What the run was begun with", infos)
+    yield _family(core.InfoMetricFamily, "dq_run", "What the run was begun with", infos)
 
 
 def _family(kind: Any, name: str, about: str, series: Sequence[tuple[Any, ...]], *labels: str) -> Any:

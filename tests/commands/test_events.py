@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.commands.history import curve
+from scrapy_dq.commands.report import curve
 from scrapy_dq.frontier.admin.control import Word, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.worker.identity import own_name

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from scrapy_dq.commands.history import report_file
+from scrapy_dq.commands.report import report_file
 from scrapy_dq.commands.subcommand import CommandError
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, bury, fail, put
 from support.samples import BEGAN, add_samples

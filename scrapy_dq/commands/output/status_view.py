@@ -12,20 +12,8 @@ from rich.text import Text
 
 from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.commands.output.display import green_bar, print_rows, print_table, table_of
+from scrapy_dq.inspection import words
 from scrapy_dq.inspection.snapshot import COUNTS, TOP, left, settled
-from scrapy_dq.inspection.words import (
-    awaiting,
-    examined,
-    fine_span,
-    memory,
-    missing,
-    phase_of,
-    run_of,
-    span,
-    speed,
-    uncounted,
-    workers,
-)
 from scrapy_dq.text import printable
 
 LIMITS = ("delay", "at once", "blocked")
@@ -38,7 +26,7 @@ Partitions = tuple[str, Sequence[str], list[tuple[object, ...]]]
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[Partitions]:
     """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
-    part = examined(status)
+    part = words.examined(status)
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
     if largest and not same:
         yield _table(f"The largest partitions, {part}:", ("waiting",), largest[:most])
@@ -51,11 +39,11 @@ def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[
 def _table(title: str, columns: Sequence[str], found: list[dict[str, Any]]) -> Partitions:
     cells = [
         {
-            "takes": span(each["takes_s"]),
+            "takes": words.span(each["takes_s"]),
             "waiting": each["waiting"],
-            "delay": fine_span(each["delay_s"]),
+            "delay": words.fine_span(each["delay_s"]),
             "at once": each["concurrency"] or "",
-            "blocked": fine_span(each["blocked_s"]),
+            "blocked": words.fine_span(each["blocked_s"]),
             "partition": each["partition"] or "(no name)",
         }
         for each in found
@@ -66,11 +54,11 @@ def _table(title: str, columns: Sequence[str], found: list[dict[str, Any]]) -> P
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the whole status, once."""
-    print(f"Crawl {status['crawl']!r} at {status['redis']}: {phase_of(status)}, {run_of(status)}")
-    notes = {"workers": workers(status).partition(" ")[2]}
+    print(f"Crawl {status['crawl']!r} at {status['redis']}: {words.phase_of(status)}, {words.run_of(status)}")
+    notes = {"workers": words.workers(status).partition(" ")[2]}
     print_rows((name.replace("_", " "), status[name], notes.get(name, "")) for name in COUNTS)
-    shared = memory(status) and f"{memory(status)}, for everything in it"
-    for line in (speed(status), *awaiting(status), shared, *missing(status)):
+    shared = words.memory(status) and f"{words.memory(status)}, for everything in it"
+    for line in (words.speed(status), *words.awaiting(status), shared, *words.missing(status)):
         if line:
             print(line)
     for title, columns, rows in partition_tables(status, TOP, Console().width):
@@ -81,19 +69,19 @@ def print_status(status: dict[str, Any]) -> None:
 def one_line(status: dict[str, Any]) -> str:
     """Return a short form of the status, for a log."""
     ended, count = settled(status), status["workers"]
-    words = [] if phase_of(status) == "open" else [phase_of(status)]
-    words += [
+    parts = [] if words.phase_of(status) == "open" else [words.phase_of(status)]
+    parts += [
         f"{ended:,} of {ended + left(status):,}",
         f"{status['failed']:,} failed",
-        f"{count:,} worker{'s' * (count != 1)}{workers(status).removeprefix(f'{count:,}')}",
+        f"{count:,} worker{'s' * (count != 1)}{words.workers(status).removeprefix(f'{count:,}')}",
     ]
-    words += [f"{each['workers']:,} waiting ({each['why']})" for each in status.get("waits", ())]
+    parts += [f"{each['workers']:,} waiting ({each['why']})" for each in status.get("waits", ())]
     if status["pages_per_s"] is not None:
-        words.append(f"{status['pages_per_s']:,.1f}/s")
+        parts.append(f"{status['pages_per_s']:,.1f}/s")
     if status["left_s"] is not None:
-        words.append(f"{span(status['left_s'])} left")
-    words += awaiting(status)
-    return ", ".join((*words, *uncounted(status["unreachable_shards"], status["apart_shards"])))
+        parts.append(f"{words.span(status['left_s'])} left")
+    parts += words.awaiting(status)
+    return ", ".join((*parts, *words.uncounted(status["unreachable_shards"], status["apart_shards"])))
 
 
 SHOWN = ("done", "failed", "dead", "waiting", "in_flight", "delayed", "workers", "seen")
@@ -104,14 +92,14 @@ PHASES = {"open": "green", "finished": "cyan"}
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
     """Return the *status*, cut to the height of the terminal; *missed*: why there is no newer one."""
     width, height = console.size
-    parts: list[RenderableType] = [_head(missed or status, run_of(status))]
+    parts: list[RenderableType] = [_head(missed or status, words.run_of(status))]
     if missed:
-        age = span(missed["at"] - status["at"])
+        age = words.span(missed["at"] - status["at"])
         parts.append(Text(printable(f"{missed['error']}. This status is {age} old."), style="red"))
     counts = Columns(_counts(status), column_first=True, width=max(COLUMN_WIDTH, width // 3 - 1))
     parts += ["", _bar(status), "", counts]
-    parts += [Text(line, style="red") for line in missing(status)]
-    if pace := [*filter(None, (speed(status), *awaiting(status)))]:
+    parts += [Text(line, style="red") for line in words.missing(status)]
+    if pace := [*filter(None, (words.speed(status), *words.awaiting(status)))]:
         parts += ["", *map(Text, pace)]
     for most in range(TOP, 0, -1):
         whole = Group(*parts, *_partitions(status, most, width))
@@ -122,7 +110,7 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
 
 
 def _head(status: dict[str, Any], run: str) -> Text:
-    phase = (phase_of(status), f"bold {PHASES.get(status['phase'], 'yellow')}")
+    phase = (words.phase_of(status), f"bold {PHASES.get(status['phase'], 'yellow')}")
     return Text.assemble(
         (printable(status["crawl"]), "bold"), (f"  {status['redis']}  ", "dim"), phase, (f"  {run}", "dim")
     )
@@ -145,7 +133,7 @@ def _bar(status: dict[str, Any]) -> RenderableType:
 
 def _counts(status: dict[str, Any]) -> Iterator[Text]:
     used = status["redis_memory_bytes"]
-    found = {name: f"{status[name]:,}" for name in SHOWN} | {"workers": workers(status)}
+    found = {name: f"{status[name]:,}" for name in SHOWN} | {"workers": words.workers(status)}
     for name, count in (found | {"Redis": "?" if used is None else format_bytes(used)}).items():
         style = "bold red" if "(" in count or (name in ("failed", "dead") and count != "0") else "bold"
         yield Text.assemble((f"{name.replace('_', ' '):<10}", "dim"), (f"{count:>11}", style))

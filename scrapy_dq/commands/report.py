@@ -26,19 +26,9 @@ from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.own_files import open_own
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierUnavailable
+from scrapy_dq.inspection import history
 from scrapy_dq.inspection.entries import read_failures
-from scrapy_dq.inspection.history import (
-    Event,
-    Sample,
-    curves_of,
-    extent,
-    is_known,
-    mean,
-    paces,
-    read_events,
-    said,
-    whole_history,
-)
+from scrapy_dq.inspection.history import Event, Sample
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.snapshot import COUNTS, TOP, watched
 from scrapy_dq.inspection.words import memory, missing, phase_of, span, when
@@ -73,8 +63,8 @@ class Events(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with common.place_of(settings, options) as place:
             place.overview()
-            events = read_events(place.shards, place.crawl)
-            samples = whole_history(place.shards, place.crawl) if options.curves else []
+            events = history.read_events(place.shards, place.crawl)
+            samples = history.whole_history(place.shards, place.crawl) if options.curves else []
             common.say_unanswered(place)
             if options.follow:
                 with ended_quietly():
@@ -84,7 +74,7 @@ class Events(Subcommand):
         if options.json:
             found = {"events": [asdict(event) for event in listed]}
             if options.curves:
-                pairs = zip(samples, paces(samples), strict=True)
+                pairs = zip(samples, history.paces(samples), strict=True)
                 found["samples"] = [asdict(sample) | asdict(pace) for sample, pace in pairs]
             print_json(common.found_in(place, **found))
         else:
@@ -98,7 +88,7 @@ class Events(Subcommand):
         shown, missed = set(events[: -options.count]), ""
         while True:
             for event in events:
-                if event not in shown and not is_known(event, shown):
+                if event not in shown and not history.is_known(event, shown):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
             # None is forgotten: what is not read of a shard now comes back with it.
             shown.update(events)
@@ -106,7 +96,7 @@ class Events(Subcommand):
             try:
                 with as_unavailable(place.target):
                     place.ask_all()
-                    events = read_events(place.shards, place.crawl)
+                    events = history.read_events(place.shards, place.crawl)
                 missed = ""
             except FrontierUnavailable as error:
                 if str(error) != missed:
@@ -115,14 +105,14 @@ class Events(Subcommand):
 
 
 def _line(event: Event) -> str:
-    return f"{when(event.at)} {said(event)}" + (f" ({event.who})" if event.who else "")
+    return f"{when(event.at)} {history.said(event)}" + (f" ({event.who})" if event.who else "")
 
 
 def _print_events(listed: Sequence[Event], kept: int) -> None:
     shown = "" if len(listed) == kept else f"; the newest {len(listed):,} are shown"
     print(f"{count_of(kept, 'event')}{shown}.")
     if listed:
-        rows = [[when(event.at), str(event.run), said(event), event.who] for event in listed]
+        rows = [[when(event.at), str(event.run), history.said(event), event.who] for event in listed]
         print_table(("when", "run", "what", "who"), rows, numbers=("run",), wraps=("what", "who"))
 
 
@@ -134,9 +124,9 @@ def _print_curves(samples: Sequence[Sample]) -> None:
     console = Console()
     columns = min(WIDEST, max(1, console.width - 45))
     blocks = not console.options.ascii_only
-    for name, found in curves_of(samples).items():
+    for name, found in history.curves_of(samples).items():
         line = curve(found[0], columns) if blocks else ""
-        print(f"{name:<9} {line} {extent(found)}")
+        print(f"{name:<9} {line} {history.extent(found)}")
 
 
 def curve(values: Sequence[float | None], columns: int) -> str:
@@ -146,7 +136,7 @@ def curve(values: Sequence[float | None], columns: int) -> str:
     """
     columns = min(columns, len(values))
     ends = [i * len(values) // columns for i in range(columns + 1)] if columns else [0]
-    means = [mean(values[begin:end]) for begin, end in pairwise(ends)]
+    means = [history.mean(values[begin:end]) for begin, end in pairwise(ends)]
     largest = max((each for each in means if each is not None), default=0) or 1
     steps = (len(BLOCKS) - 1) / largest
     return "".join(" " if each is None else BLOCKS[round(each * steps)] for each in means)
@@ -169,8 +159,8 @@ class Report(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with common.place_of(settings, options) as place:
             status = watched(place, 0.0, turn=True, partitions=True).status()
-            samples = whole_history(place.shards, place.crawl)
-            events = read_events(place.shards, place.crawl)
+            samples = history.whole_history(place.shards, place.crawl)
+            events = history.read_events(place.shards, place.crawl)
             failures = [read_failures(place, kind, MOST_FAILURES) for kind in ("failed", "dead")]
         if options.json:
             groups = {found["kind"]: found["groups"] for found in failures}
@@ -287,9 +277,9 @@ def _curves(samples: Sequence[Sample], events: Sequence[Event]) -> Iterable[str]
     if len(samples) < 2:
         yield "<p>There are no samples: workers take one each 10 s.</p>"
         return
-    for name, curve in curves_of(samples).items():
+    for name, curve in history.curves_of(samples).items():
         picture = _svg(samples, curve[0], events)
-        yield f"<figure><figcaption><b>{name}</b>: {extent(curve)}</figcaption>{picture}</figure>"
+        yield f"<figure><figcaption><b>{name}</b>: {history.extent(curve)}</figcaption>{picture}</figure>"
     marks = "Red lines: deaths of workers, outages; green: a run began or ended."
     yield f"<p>From {when(samples[0].at)} to {when(samples[-1].at)}. {marks}</p>"
 
@@ -304,7 +294,7 @@ def _svg(samples: Sequence[Sample], values: Sequence[float | None], events: Iter
     lines = [f'<line x1="0" x2="{WIDTH}" y1="{HEIGHT}" y2="{HEIGHT}"/>']
     for event in events:
         if begin <= event.at <= end and event.kind in MARKED:
-            title = f"<title>{when(event.at)} {_text(said(event))}</title>"
+            title = f"<title>{when(event.at)} {_text(history.said(event))}</title>"
             at = x(event.at)
             lines.append(
                 f'<line class="{MARKED[event.kind]}" x1="{at}" x2="{at}" y1="0" y2="{HEIGHT}">{title}</line>'
@@ -339,7 +329,7 @@ def _failures(found: dict[str, Any]) -> Iterable[str]:
 
 def _events(events: Sequence[Event]) -> Iterable[str]:
     yield "<h2>Events</h2>"
-    rows = [(when(event.at), said(event), event.who) for event in reversed(events)]
+    rows = [(when(event.at), history.said(event), event.who) for event in reversed(events)]
     yield _table(("when", "what", "who"), rows) if rows else "<p>None.</p>"
 
 
