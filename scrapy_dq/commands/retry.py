@@ -19,7 +19,6 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.retry import Retried, count_kept, retry
 from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.identity import own_name
-from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.snapshot import maybe_alive
 from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
@@ -68,8 +67,10 @@ class Retry(Subcommand):
             overview = place.overview()
             failed, dead = count_kept(place.shards, place.crawl)
             failed, dead = failed * choice.of_failed, dead * choice.of_dead
-            if options.all:
-                _ask(failed, dead, options, place)
+            if options.all and (failed or dead):
+                where = f"the backlog of crawl {place.crawl!r} at {place.target}"
+                confirm.say(f"To {where}: {_both(failed, dead)}.", options)
+                confirm.need_consent("Continue?", options)
             with ProgressBar() as bar:
                 bar.begin("records looked at", failed + dead)
                 found = retry(
@@ -138,13 +139,6 @@ class _Choice:
 
 def _is_name(word: str) -> bool:
     return ENTRY_ID.fullmatch(word) is not None or "://" in word
-
-
-def _ask(failed: int, dead: int, options: argparse.Namespace, place: Place) -> None:
-    where = f"the backlog of crawl {place.crawl!r} at {place.target}"
-    if failed or dead:
-        confirm.say(f"To {where}: {_both(failed, dead)}.", options)
-        confirm.need_consent("Continue?", options)
 
 
 def _both(failed: int, dead: int) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.python import global_object_name
 
@@ -164,10 +165,10 @@ class ImportCrawl(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         name = _file_named(options)
-        config, fingerprinter, spider = _settings_of(settings, options)
+        config, crawler = common.crawler_named(settings, options)
         with exclusive.continued(_CONTINUE_IMPORT):
             file = ExportFile(name)
-            _refuse_other(file.header, config, fingerprinter, spider)
+            _refuse_other(file.header, config, crawler)
             with opened(config) as place, ProgressBar() as bar:
                 bar.begin("entries", file.header.entries + file.header.tokens)
                 target = Target(config.order, config.seen_kind)
@@ -188,17 +189,10 @@ class ImportCrawl(Subcommand):
         return DONE
 
 
-def _settings_of(settings: Settings, options: argparse.Namespace) -> tuple[Config, str, str]:
-    """Return the Config, and the classes of fingerprinter and spider; "": only the crawl is named."""
-    if not options.spider:
-        return common.config_named(settings, options), "", ""
-    crawler, config = common.spider_named(settings, options)
-    fingerprinter, spider = type(common.fingerprinter_of(crawler)), type(crawler.spider)
-    return config, global_object_name(fingerprinter), global_object_name(spider)
-
-
-def _refuse_other(header: parts.Header, config: Config, fingerprinter: str, spider: str) -> None:
-    """Refuse what workers would not join, or would not find seen."""
+def _refuse_other(header: parts.Header, config: Config, crawler: Crawler | None) -> None:
+    """Refuse what workers would not join, or would not find seen; no *crawler*: only the crawl is named."""
+    fingerprinter = crawler and global_object_name(type(common.fingerprinter_of(crawler)))
+    spider = crawler and global_object_name(type(crawler.spider))
     for setting, there, here in (
         ("REQUEST_FINGERPRINTER_CLASS", header.fingerprinter, fingerprinter),
         ("spider class", header.spider, spider),
