@@ -79,7 +79,7 @@ def test_a_page_holds_all_that_is_known(dq: Any, crawl: LiveFrontier) -> None:
         "dead 1 ",
         "pages/s :",
         "memory :",
-        "Largest partitions",
+        "The largest partitions, of ",
         "a.example<b>",
         "Failed requests, by cause",
         "its format is #",
