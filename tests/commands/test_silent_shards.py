@@ -26,7 +26,6 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.shards import Shards
 from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
-from scrapy_dq.frontier.rights import acl_of
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.entries import read_failure, read_failures
@@ -404,24 +403,6 @@ def test_a_crew_starts_afresh_in_all_shards(crawl: Spread, cluster: Cluster, tmp
     with monitor.opened(config, tmp_path) as place:
         assert place.client.exists(keys.meta(crawl.crawl)) == 0
     assert all(crawl.kept(shard) == 0 for shard in range(SHARDS))
-
-
-def test_clear_finds_the_shards_of_the_setting_without_the_right_to_see_all_nodes(
-    dq: Dq, crawl: Spread, cluster: Cluster
-) -> None:
-    """It asks before it deletes what a lost home has left."""
-    crawl.fail_all()
-    for server in cluster.servers:
-        cluster.run(server, "ACL", "SETUSER", "poor", "on", ">pw", *acl_of("crawler").split())
-    home = crawl.workers[0].live
-    home.redis.delete(*home.redis.scan_iter(f"{keys.prefix(crawl.crawl)}*"))
-    dq.url = cluster.url.replace(f":{PASSWORD}@", "poor:pw@")
-    dq.text("clear", "--all", "--yes", DQ_SHARDS=SHARDS)
-    assert f"{SHARDS - 1} shards are left" in dq.printed
-    assert not any(
-        worker.live.redis.exists(keys.meta(keys.Shard(crawl.crawl, shard)))
-        for shard, worker in enumerate(crawl.workers)
-    )
 
 
 @pytest.mark.parametrize("name", ["failed", "status", "retry"])
