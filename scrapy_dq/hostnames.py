@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -43,6 +44,20 @@ def _bounded(convert: Callable[..., Any]) -> Callable[..., Any]:
         return convert(text, *args)
 
     return bounded
+
+
+def is_address(name: str) -> bool:
+    """Tell whether *name* is an IP address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    """Tell whether *name* is this machine, and no other machine reaches what listens on it."""
+    return name == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def one_spelling(host: str) -> str:

@@ -14,16 +14,8 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
-from redis.retry import Retry
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from scrapy_dq.backend import cluster, health, sentinel
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
@@ -164,12 +156,12 @@ class Connection:
 
     def another(self, shard: int = 0) -> redis.asyncio.Redis:
         """Return a new client, for any event loop, for the keys of one shard; the caller closes it."""
-        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, AsyncRetry(NoBackoff(), 0), shard)
+        client: redis.asyncio.Redis = self._make(redis.asyncio.Redis, shard)
         return client
 
     def blocking(self, shard: int = 0) -> redis.Redis:
         """Return a new client for use in a thread, for the keys of one shard."""
-        client: redis.Redis = self._make(redis.Redis, Retry(NoBackoff(), 0), shard)
+        client: redis.Redis = self._make(redis.Redis, shard)
         return client
 
     def note_no_answer(self) -> None:
@@ -203,7 +195,7 @@ class Connection:
             return f"unix://{where['path']}"
         return f"{where.get('host', 'localhost')}:{where.get('port', 6379)}/{where.get('db', 0)}"
 
-    def _make(self, cls: Any, retry: Any, shard: int = 0) -> Any:
+    def _make(self, cls: Any, shard: int) -> Any:
         config = self._config
         options: dict[str, Any] = {
             "socket_timeout": config.redis_timeout_s,
@@ -225,7 +217,7 @@ class Connection:
                 pool.connection_kwargs.pop(name, None)
             # A script that the client sends twice is applied twice: only the worker may repeat.
             # Set here and not in *options*: the query of a URL would override those.
-            pool.connection_kwargs |= {"decode_responses": False, "retry": retry}
+            pool.connection_kwargs |= {"decode_responses": False, "retry": sentinel.no_retry(cls)}
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except ConfigError:
             raise
@@ -462,8 +454,6 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
     Raises:
         ConfigError: the URL cannot be used; nothing of it is shown.
     """
-    options = {
-        "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)
-    }  # fmt: skip
-    client: redis.Redis = new_client(redis.Redis, url, options)
+    options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+    client: redis.Redis = new_client(redis.Redis, url, options | {"retry": sentinel.no_retry(redis.Redis)})
     return client

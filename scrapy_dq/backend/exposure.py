@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 from scrapy_dq.backend.connection import speaks_tls
 from scrapy_dq.backend.health import WARN, Finding
 from scrapy_dq.backend.sentinel import pools_of
+from scrapy_dq.hostnames import is_loopback
 
 
 def exposure(client: Any) -> Iterator[Finding]:
     """Yield warnings about the way to the Redis of a client of `new_client`; none if it is on this host."""
     pools = pools_of(client)
-    if all(is_here(host) for pool in pools for host in _hosts_of(pool)):
+    if all(not host or is_loopback(host) for pool in pools for host in _hosts_of(pool)):
         return
     options = pools[0].connection_kwargs
     if not speaks_tls(pools[0]):
@@ -28,15 +28,7 @@ def exposure(client: Any) -> Iterator[Finding]:
 
 
 def _hosts_of(pool: Any) -> list[str]:
-    """Return the hosts that *pool* may connect to: of a Redis Cluster, all nodes that its URL names."""
+    """Return the hosts that *pool* may connect to: of a Redis Cluster, all in its URL; "": a socket."""
     if hasattr(pool, "route"):
         return [host for host, _ in pool.route.nodes]
     return [str(pool.connection_kwargs.get("host", ""))]
-
-
-def is_here(host: str) -> bool:
-    """Tell whether *host* is this machine, or empty: a socket."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("", "localhost")

@@ -47,10 +47,9 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     own = {name: named.pop(name) for name in list(named) if name.startswith(_OF_SENTINEL)}
     own = {name.removeprefix(_OF_SENTINEL): value for name, value in own.items()}
     shared = {name: value for name, value in named.items() if name.startswith(_SHARED)}
-    # Sentinel is asked when a connection is opened: the next attempt repeats the question.
-    retry = AsyncRetry(NoBackoff(), 0) if on_the_loop else Retry(NoBackoff(), 0)
-    of_sentinel = shared | {"protocol": 2, "retry": retry, "ssl": tls} | own
     asker: Any = redis.asyncio.Redis if on_the_loop else redis.Redis
+    # Sentinel is asked when a connection is opened: the next attempt repeats the question.
+    of_sentinel = shared | {"protocol": 2, "retry": no_retry(asker), "ssl": tls} | own
     clients = [asker(host=host, port=port, **of_sentinel) for host, port in hosts]
     manager = (_Sentinels if on_the_loop else blocking_class(_Sentinels))(clients)
     module = redis.asyncio.sentinel if on_the_loop else redis.sentinel
@@ -59,6 +58,11 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
         service, manager, connection_class=mixed(_Follows, connection), **named
     )
     return cls.from_pool(pool)
+
+
+def no_retry(cls: Any) -> Any:
+    """Return what makes a client of *cls* send no command twice."""
+    return (AsyncRetry if issubclass(cls, redis.asyncio.Redis) else Retry)(NoBackoff(), 0)
 
 
 def where(pool: Any) -> str:

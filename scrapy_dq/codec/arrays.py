@@ -11,7 +11,7 @@ from datetime import timedelta, timezone
 from typing import Any
 
 from scrapy_dq.codec.shapes import Shape
-from scrapy_dq.codec.unfit import Unfit, UnknownClass, exactly
+from scrapy_dq.codec.unfit import Unfit, Unknown, exactly
 
 MODULES = ("numpy", "pandas")
 _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
@@ -41,12 +41,12 @@ def shape_of(cls: type) -> Shape | None:
     module = cls.__module__.partition(".")[0]
     try:
         return find(f"{module}:{_NAMES.get(cls.__name__, cls.__name__)}") if module in MODULES else None
-    except UnknownClass:
+    except Unknown:
         return None
 
 
 def find(name: str) -> Shape:
-    """Return the shape with that name; raise UnknownClass, import nothing."""
+    """Return the shape with that name; raise Unknown, import nothing."""
     module, _, own = name.partition(":")
     found = _found(module, own)
     if module == "numpy" and own in _PLAIN:
@@ -54,14 +54,14 @@ def find(name: str) -> Shape:
         make = found if _is_scalar(found) else kind
         return Shape(name, make, plain_of, lambda state: make(exactly(state, kind)))
     if found is None:
-        raise UnknownClass(f"{module} is not imported in this worker, or has no {own!a:.100}")
+        raise Unknown(f"{module} is not imported in this worker, or has no {own!a:.100}")
     if module == "numpy" and own in _MOMENTS and _is_scalar(found):
         return Shape(name, found, _read_moment, lambda state: _moment(found, state))
     if module == "pandas" and own in _STAMPS:
         return Shape(name, found, _read_stamp, lambda state: _stamp(found, state))
     if module == "pandas" and own in _MISSING:
         return Shape(name, type(found), lambda value: None, lambda state: found)
-    raise UnknownClass(f"a {name!a:.100} is not stored")
+    raise Unknown(f"a {name!a:.100} is not stored")
 
 
 def _found(module: str, name: str) -> Any:

@@ -19,40 +19,30 @@ from scrapy_dq.text import url_error
 Check = Callable[[Any], Any]
 """Returns the value in plain types. Raises Unfit, or any other exception, if it is not acceptable."""
 
-KEYS = {
-    "url": 1,
-    "callback": 2,
-    "errback": 3,
-    "method": 4,
-    "headers": 5,
-    "body": 6,
-    "cookies": 7,
-    "meta": 8,
-    "encoding": 9,
-    "priority": 10,
-    "dont_filter": 11,
-    "flags": 12,
-    "cb_kwargs": 13,
+_NUMBERS_AND_DEFAULTS: dict[str, tuple[int, Any]] = {
+    "url": (1, None),
+    "callback": (2, None),
+    "errback": (3, None),
+    "method": (4, "GET"),
+    "headers": (5, None),
+    "body": (6, b""),
+    "cookies": (7, None),
+    "meta": (8, None),
+    "encoding": (9, "utf-8"),
+    "priority": (10, 0),
+    "dont_filter": (11, False),
+    "flags": (12, None),
+    "cb_kwargs": (13, None),
 }
+KEYS = {name: number for name, (number, _) in _NUMBERS_AND_DEFAULTS.items()}
 """The numbers that stand for a Request's attributes in FORMAT 1.
 
 Attributes that a subclass adds are stored under their names.
 """
-
-DEFAULTS: dict[str, Any] = {
-    "callback": None,
-    "errback": None,
-    "method": "GET",
-    "headers": None,
-    "body": b"",
-    "cookies": None,
-    "meta": None,
-    "encoding": "utf-8",
-    "priority": 0,
-    "dont_filter": False,
-    "flags": None,
-    "cb_kwargs": None,
-}
+CLASS = 0
+"""The number of the class of a request."""
+NAMES = {number: name for name, number in KEYS.items()}
+DEFAULTS = {name: default for name, (_, default) in _NUMBERS_AND_DEFAULTS.items() if name != "url"}
 """Defaults: an attribute with this value is not stored."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
@@ -159,17 +149,16 @@ def headers(value: Any) -> dict[bytes, list[bytes]]:
 
 
 def encoding(value: Any) -> str:
-    if type(value) is not str:
-        raise Unfit("an encoding is a str")
-    if value not in _USUAL_ENCODINGS:
+    name: str = exactly(value, str)
+    if name not in _USUAL_ENCODINGS:
         try:
-            "".encode(value)
-            known = codecs.lookup(value).name not in _OTHER_ENCODINGS
+            "".encode(name)
+            known = codecs.lookup(name).name not in _OTHER_ENCODINGS
         except (LookupError, ValueError):
             known = False
         if not known:
-            raise Unfit(f"{value!a:.50} is not a text encoding that Python knows")
-    return value
+            raise Unfit(f"{name!a:.50} is not a text encoding that Python knows")
+    return name
 
 
 def stored_encoding(value: Any) -> Any:

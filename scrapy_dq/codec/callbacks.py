@@ -101,27 +101,23 @@ def _hooks(spider: Spider) -> frozenset[str]:
 def _callbacks(
     spider: Spider, hooks: Collection[str], is_others: Callable[[Any], bool]
 ) -> Iterator[tuple[str, MethodType]]:
-    visited = set()
+    found: dict[str, tuple[str, Any]] = {}
     for cls in type(spider).__mro__:
-        package = _package(cls)
         for name, raw in vars(cls).items():
-            if name in visited:
-                continue
-            visited.add(name)
-            if _is_dunder(name):
-                continue
-            if package in BASES:
-                allowed = name in SCRAPY_CALLBACKS
-            else:
-                allowed = name not in hooks and package not in sys.stdlib_module_names
-            if not allowed:
-                continue
-            if isinstance(raw, classmethod) and inspect.isfunction(raw.__func__):
-                yield name, MethodType(raw.__func__, type(spider))
-            elif _is_method(raw):
-                yield name, MethodType(raw, spider)
-            elif is_others(raw):
-                yield name, raw
+            found.setdefault(name, (_package(cls), raw))
+    for name, (package, raw) in found.items():
+        if package in BASES:
+            allowed = name in SCRAPY_CALLBACKS
+        else:
+            allowed = name not in hooks and package not in sys.stdlib_module_names
+        if not allowed or _is_dunder(name):
+            continue
+        if isinstance(raw, classmethod) and inspect.isfunction(raw.__func__):
+            yield name, MethodType(raw.__func__, type(spider))
+        elif _is_method(raw):
+            yield name, MethodType(raw, spider)
+        elif is_others(raw):
+            yield name, raw
 
 
 def _is_method(raw: Any) -> bool:

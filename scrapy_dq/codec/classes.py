@@ -18,7 +18,7 @@ from uuid import UUID
 
 from scrapy_dq.codec import arrays, playwright, standard
 from scrapy_dq.codec.shapes import Shape, is_named_tuple, shape_of
-from scrapy_dq.codec.unfit import Unfit, UnknownClass
+from scrapy_dq.codec.unfit import Unfit, Unknown
 
 CARRIED: frozenset[type] = frozenset({
     type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset,
@@ -61,7 +61,7 @@ class Classes:
         return shape
 
     def find(self, name: str) -> Shape:
-        """Return the shape of the class with that "module:QualName"; raise UnknownClass, import nothing."""
+        """Return the shape of the class with that "module:QualName"; raise Unknown, import nothing."""
         shape = self._by_name.get(name)
         if shape is None:
             module, _, qualname = name.partition(":")
@@ -71,15 +71,15 @@ class Classes:
             cls = _look_up(module, qualname)
             if name == playwright.NAME or package in self._packages:
                 if cls is None:
-                    raise UnknownClass(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
+                    raise Unknown(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
             # An Enum or a named tuple runs no code, whatever an entry writes into its fields.
             elif package not in sys.stdlib_module_names or not (
                 isinstance(cls, EnumMeta) or (cls is not None and is_named_tuple(cls))
             ):
                 name = f"{module}.{qualname}"
-                raise UnknownClass(f"a {name!a:.200} is not stored, unless DQ_TYPES lists it")
+                raise Unknown(f"a {name!a:.200} is not stored, unless DQ_TYPES lists it")
             if method := _method_that_runs(cls):
-                raise UnknownClass(
+                raise Unknown(
                     f"{module}.{qualname} has its own {method}, which would run on data from Redis: it is "
                     f"stored if DQ_TYPES lists it"
                 )

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrapy_dq.codec import formats
-from scrapy_dq.codec.attributes import KEYS
+from scrapy_dq.codec.attributes import CLASS, NAMES
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.requests import CannotDecode, CannotEncode, reason_of
+from scrapy_dq.codec.requests import CannotDecode, CannotEncode, refusing
 from scrapy_dq.codec.short import lengthen
-from scrapy_dq.codec.unfit import Unfit, UnknownClass
+from scrapy_dq.codec.unfit import Unfit, Unknown
 from scrapy_dq.codec.values import Values
-
-_CLASS = 0
-_NAMES = {key: name for name, key in KEYS.items()}
 
 
 class ForOthers(CannotDecode):
@@ -37,12 +34,10 @@ class Items:
 
     def encode(self, item: Any) -> bytes:
         """Return the payload of *item*; for any item, raise nothing but CannotEncode."""
-        try:
+        with refusing(CannotEncode, CannotEncode):
             with self._converting:
                 payload = bytes((formats.ITEM,)) + self._values.pack(self._values.lower(item))
             formats.check_size(payload, self._max_bytes)
-        except Exception as error:
-            raise CannotEncode(reason_of(error)) from error
         return payload
 
     def decode(self, payload: bytes) -> Any:
@@ -54,36 +49,26 @@ class Items:
         Raises:
             ForOthers: it needs a class, or a serializer, that this program does not have.
         """
-        try:
+        with refusing(ForOthers, lacking=Unknown), self._converting:
             payload = formats.untraced(payload)
             formats.check_size(payload, self._max_bytes)
             kind = payload[0] if payload else None
             if kind == formats.ITEM:
-                with self._converting:
-                    return self._values.lift(self._values.unpack(payload[1:]))
+                return self._values.lift(self._values.unpack(payload[1:]))
             if kind == formats.REQUEST:
-                with self._converting:
-                    return self._attributes(lengthen(self._values.unpack(payload[1:])))
+                return self._attributes(lengthen(self._values.unpack(payload[1:])))
             if kind == formats.SERIALIZED:
-                raise ForOthers("its format is that of a SCHEDULER_SERIALIZER, which only spiders read")
+                raise Unknown("its format is that of a SCHEDULER_SERIALIZER, which only spiders read")
             if kind == formats.PAYLOAD:
                 return payload[1:]
             raise Unfit(f"its format is {kind}, which this version does not read")
-        except ForOthers:
-            raise
-        except UnknownClass as error:
-            raise ForOthers(reason_of(error)) from error
-        except Exception as error:  # MemoryError and RecursionError included
-            raise CannotDecode(reason_of(error)) from error
 
-    def _attributes(self, entry: Any) -> dict[str, Any]:
-        if type(entry) is not dict:
-            raise Unfit("a request is a map of attributes")
+    def _attributes(self, entry: dict[Any, Any]) -> dict[str, Any]:
         found = {}
         for key, value in entry.items():
-            name = key if type(key) is str else _NAMES.get(key)
+            name = key if type(key) is str else NAMES.get(key)
             if name is not None:
                 found[name] = self._values.lift(value)
-            elif key != _CLASS:
+            elif key != CLASS:
                 raise Unfit(f"this version does not know the attribute {key!a:.100}")
         return found

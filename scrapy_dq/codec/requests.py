@@ -1,7 +1,7 @@
 """Request <-> bytes, versioned, safe.
 
 An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
-output of the project's own serializer (dicts.py, serializer.py).
+output of the project's own serializer (serializer.py).
 Bytes from Redis run no code and choose no path: of the names in them, `decode` uses only callbacks of this
 spider, Request classes already imported, and the classes that `classes.py` allows.
 """
@@ -22,11 +22,10 @@ from scrapy import Request, Spider
 from scrapy.http import Headers
 
 from scrapy_dq.codec import attributes, formats
-from scrapy_dq.codec.attributes import DEFAULTS, KEYS
+from scrapy_dq.codec.attributes import CLASS, DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.dicts import CLASS, arguments_of, dict_of
-from scrapy_dq.codec.serializer import Serializer
+from scrapy_dq.codec.serializer import Serializer, arguments_of, dict_of
 from scrapy_dq.codec.shapes import attributes_of, slots_of
 from scrapy_dq.codec.short import lengthen, shorten
 from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
@@ -37,8 +36,6 @@ FORMAT = formats.REQUEST
 """The first byte of a stored request. A different layout, or a new meaning of a key, needs a new format."""
 
 _MARK = bytes((FORMAT,))
-_TRACED = formats.TRACED
-_CLASS = 0
 _CALLBACKS = ("callback", "errback")
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
@@ -81,8 +78,6 @@ class _Plan:
     read: Callable[[Request], tuple[Any, ...]]
     """Returns the values of these attributes, and one more."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
-    defaults: dict[str, Any]
-    """Passed to a subclass for what the entry omits: its own defaults may differ."""
     added: list[str]
     """Attributes that a subclass adds: always written, because their defaults are unknown."""
     scrapys: bool
@@ -165,10 +160,8 @@ class Codec:
             CannotServe: other workers may be able to.
         """
         try:
+            payload = formats.untraced(payload)
             kind = payload[0] if payload else None
-            if kind == _TRACED:
-                payload = formats.untraced(payload)
-                kind = payload[0] if payload else None
             formats.check_size(payload, self._max_bytes)
             if kind == FORMAT:
                 return self._request(lengthen(self._values.unpack(payload[1:])))
@@ -176,7 +169,7 @@ class Codec:
                 raise Unfit(f"its format is {kind}, this version reads {FORMAT}")
             if self.serializer is None:
                 raise NotHere("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
-            return self._built(*self._arguments_of(self._loaded(payload[1:])))
+            return self._built(*self._arguments_of(self.serializer.loads(payload[1:])))
         except NotHere as error:
             raise CannotServe(reason_of(error)) from error
         except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
@@ -188,7 +181,7 @@ class Codec:
         Callbacks are names of the spider's methods. The request passes every check of a stored one, although
         it is not stored yet. Whatever the dict holds, raises nothing but CannotDecode.
         """
-        with _refusing(CannotServe):
+        with refusing(CannotServe):
             for name in written:
                 if name not in KEYS:
                     raise Unfit(f"{name!a:.100} is not an attribute of a request ({', '.join(KEYS)})")
@@ -202,15 +195,13 @@ class Codec:
 
     def value(self, packed: bytes) -> Any:
         """Return a packed value, of the types that `meta` may hold; raise nothing but CannotDecode."""
-        with _refusing():
+        with refusing():
             return self._values.lift(self._values.unpack(packed))
 
     def packed(self, value: Any) -> bytes:
         """Return a value packed: the same in each process. Raise nothing but CannotEncode."""
-        try:
+        with refusing(CannotEncode, CannotEncode):
             return self._values.pack(self._values.lower(value))
-        except Exception as error:
-            raise CannotEncode(reason_of(error)) from error
 
     def plain(self, payload: bytes) -> Request:
         """Return a Request that identifies the page of an entry that `decode` could not read.
@@ -218,7 +209,7 @@ class Codec:
         Raises:
             CannotDecode: that cannot be read either.
         """
-        with _refusing():
+        with refusing():
             payload = formats.untraced(payload)
             if payload[:1] != _MARK:
                 raise Unfit("only the project's serializer can read it")
@@ -229,7 +220,7 @@ class Codec:
 
     def check_size(self, payload: bytes) -> None:
         """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
-        with _refusing():
+        with refusing():
             formats.check_size(payload, self._max_bytes)
 
     def check_made(self, request: Request) -> None:
@@ -240,7 +231,7 @@ class Codec:
         Raises:
             CannotDecode: its URL, method or `meta` may not be in a stored request.
         """
-        with _refusing():
+        with refusing():
             for name in ("url", "method"):
                 self._write[name](getattr(request, name))
             self._check_meta(request.meta)
@@ -251,29 +242,22 @@ class Codec:
         Raises:
             CannotDecode: as `decode` does.
         """
-        with _refusing():
+        with refusing():
             return self._built(*self._arguments_of(values))
-
-    def _loaded(self, dumped: bytes) -> Any:
-        assert self.serializer is not None
-        try:
-            return self.serializer.loads(dumped)
-        except (AttributeError, ImportError) as error:  # of a pickle whose class has moved
-            raise NotHere(reason_of(error)) from error
 
     def _payload(self, request: Request, plan: _Plan) -> bytes:
         if self.serializer is None:
             return _MARK + self._values.pack(shorten(self._entry(request, plan)))
         values = dict_of(request, self._spider, self._name_of)
         if self._arguments_of(values)[0] is not type(request):
-            raise Unfit(f"{values[CLASS]} is not the name of its class")
+            raise Unfit(f"{values['_class']} is not the name of its class")
         return bytes((formats.SERIALIZED,)) + self.serializer.dumps(values)
 
     def _arguments_of(self, values: Any) -> tuple[type[Request], dict[str, Any]]:
         return arguments_of(values, self._checks, self._request_class)
 
     def _entry(self, request: Request, plan: _Plan) -> dict[Any, Any]:
-        entry: dict[Any, Any] = {_CLASS: plan.name} if plan.name else {}
+        entry: dict[Any, Any] = {CLASS: plan.name} if plan.name else {}
         name = ""
         try:
             for writer, value in zip(plan.writers, plan.read(request), strict=False):
@@ -319,7 +303,7 @@ class Codec:
         return _alike(self.serializer.loads(payload[1:]), self.serializer.loads(other[1:]))
 
     def _request(self, entry: Any) -> Request:
-        class_name = exactly(entry, dict).pop(_CLASS, None)
+        class_name = entry.pop(CLASS, None)
         cls = Request if class_name is None else self._request_class(class_name)
         plan = self._plan(cls)
         kwargs: dict[str, Any] = {}
@@ -341,9 +325,9 @@ class Codec:
             meta["dq_seeded"] = True
         if cls is Request:
             return _plain(kwargs)
-        plan = self._plan(cls)
-        # Everything is passed to a subclass, as request_from_dict() does.
-        return _unchanged(cls, {**plan.defaults, **kwargs})
+        # Everything is passed to a subclass, as request_from_dict() does: its own defaults may differ.
+        defaults = {name: DEFAULTS[name] for name in cls.attributes if name in DEFAULTS}
+        return _unchanged(cls, {**defaults, **kwargs})
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -358,11 +342,10 @@ class Codec:
             readers.update(
                 {a: (a, _after(self._values.lift, _ADDED.get(a, attributes.anything))) for a in added}
             )
-            defaults = {a: DEFAULTS[a] for a in known if a in DEFAULTS}
             bases = [base for base in cls.__mro__ if base not in Request.__mro__]
             scrapys = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
             read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
-            plan = self._plans[cls] = _Plan(name, writers, read, readers, defaults, added, scrapys)
+            plan = self._plans[cls] = _Plan(name, writers, read, readers, added, scrapys)
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:
@@ -386,16 +369,17 @@ _OWN = {*dict(slots_of(Request)), *attributes_of(Request("data:,"))}
 
 
 @contextmanager
-def _refusing(not_here: type[CannotDecode] = CannotDecode) -> Iterator[None]:
-    """Raise nothing but CannotDecode; *not_here*: what to raise if other workers may be able to do it."""
+def refusing(
+    not_here: type[Exception] = CannotDecode, other: type[Exception] = CannotDecode,
+    lacking: type[NotHere] = NotHere,
+) -> Iterator[None]:  # fmt: skip
+    """Raise *not_here* for *lacking*, which another process may not lack; *other* for any other exception."""
     try:
         yield
-    except CannotEncode as error:
-        raise CannotDecode(str(error)) from error
-    except NotHere as error:
+    except lacking as error:
         raise not_here(reason_of(error)) from error
-    except Exception as error:
-        raise CannotDecode(reason_of(error)) from error
+    except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
+        raise other(reason_of(error)) from error
 
 
 def _is_made(request: Request, name: str) -> bool:
@@ -489,6 +473,6 @@ def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
 
 def reason_of(error: Exception) -> str:
     """Return why a value or an entry is refused, for logs."""
-    if isinstance(error, Unfit):
+    if isinstance(error, (CannotEncode, Unfit)):
         return printable(str(error))
     return printable(url_error(error) or traceback.format_exception_only(type(error), error)[-1])

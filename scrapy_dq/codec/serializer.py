@@ -1,14 +1,24 @@
-"""`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for requests as dicts, tested before use."""
+"""`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for requests as dicts, tested before use.
+
+The dicts are those of `Request.to_dict()`, which scrapy-redis also stores. A dict that is read back must not
+run code. Its parts go through the checks of our own entries, and `scrapy.utils.request.request_from_dict`,
+which imports whatever module the dict names, is not used.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from scrapy import Request
+from scrapy import Request, Spider
 
+from scrapy_dq.codec import attributes
+from scrapy_dq.codec.attributes import DEFAULTS, Check
+from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
 from scrapy_dq.text import printable
 
+CLASS = "_class"
 SAFE_MODULES = ("json", "orjson", "ujson", "simplejson", "rapidjson", "msgpack")
 """Modules whose own `loads` builds only data."""
 
@@ -50,8 +60,15 @@ class Serializer:
         return bytes(dumped)
 
     def loads(self, dumped: bytes) -> Any:
-        """Return the dict that was dumped, or whatever else the bytes hold."""
-        return self._loads(dumped)
+        """Return the dict that was dumped, or whatever else the bytes hold; raise anything.
+
+        Raises:
+            NotHere: this worker lacks a class that a pickle names.
+        """
+        try:
+            return self._loads(dumped)
+        except (AttributeError, ImportError) as error:
+            raise NotHere(f"{type(error).__name__}: {error}") from error
 
     @property
     def safe(self) -> bool:
@@ -78,3 +95,58 @@ def _as_text(values: dict[str, Any]) -> dict[str, Any]:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
+
+
+def dict_of(request: Request, spider: Spider, name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it has none.
+
+    Args:
+        name_of: returns the name of a callback; raises Unfit.
+    """
+    values = request.to_dict(spider=spider)
+    for name in ("callback", "errback"):
+        if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
+            values[name] = name_of(getattr(request, name))
+    values["encoding"] = attributes.stored_encoding(values["encoding"])
+    return values
+
+
+def arguments_of(
+    values: Any, checks: Mapping[str, Check], find_class: Callable[[Any], type[Request]]
+) -> tuple[type[Request], dict[str, Any]]:
+    """Return the class, and the arguments of its constructor; raise Unfit, or anything else.
+
+    Args:
+        checks: the check of each attribute.
+        find_class: returns the Request class with a dotted name; raises Unfit.
+    """
+    values = dict(exactly(values, dict))
+    name = values.pop(CLASS, None)
+    cls = Request if name is None else find_class(name)
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in cls.attributes:
+            raise NotHere(f"attribute {name!a:.100}: neither its class nor this version of scrapy_dq has it")
+        if value is None and name in DEFAULTS:
+            continue
+        # JSON has only text: where Scrapy has bytes, text stands for its UTF-8 form.
+        if name == "headers" and isinstance(value, dict):
+            value = {_bytes(key): _header(values) for key, values in value.items()}
+        elif name == "body":
+            value = _bytes(value)
+        try:
+            found[name] = checks.get(name, attributes.anything)(value)
+        except Unfit as unfit:
+            unfit.path.append(name)
+            raise
+    return cls, found
+
+
+def _header(values: Any) -> Any:
+    if isinstance(values, (list, tuple)):
+        return [_bytes(value) for value in values]
+    return [_bytes(values)]
+
+
+def _bytes(value: Any) -> Any:
+    return value.encode("utf-8", "surrogateescape") if type(value) is str else value

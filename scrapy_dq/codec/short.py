@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from scrapy_dq.codec.attributes import KEYS
-from scrapy_dq.codec.unfit import Unfit
+from scrapy_dq.codec.unfit import Unfit, exactly
 
 URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14
@@ -41,28 +41,22 @@ def shorten(entry: dict[Any, Any]) -> dict[Any, Any]:
     return entry
 
 
-def lengthen(entry: Any) -> Any:
-    """Return an entry, just unpacked, with its attributes in full; *entry* itself is changed.
+def lengthen(unpacked: Any) -> dict[Any, Any]:
+    """Return an entry, just *unpacked*, with its attributes in full; it is changed itself.
 
     Raises:
         Unfit, TypeError, ValueError: the entry is invalid.
     """
-    if type(entry) is not dict:
-        return entry  # the caller reports the error
+    entry: dict[Any, Any] = exactly(unpacked, dict)
     if DEPTH in entry:
-        depth = entry.pop(DEPTH)
-        if type(depth) is not int:
-            raise Unfit("a depth is an int")
-        _add(entry, META, "depth", depth)
+        _add(entry, META, "depth", exactly(entry.pop(DEPTH), int))
     if REFERER in entry:
         short = entry.pop(REFERER)
         shared, rest = short if type(short) is list and len(short) == 2 else (short, b"")
-        if type(shared) is not int or shared < 0 or type(rest) is not bytes:
-            raise Unfit("a Referer is a length and bytes")
-        url = entry.get(URL, "")
-        if type(url) is not str:
-            raise Unfit("a Referer needs a URL that is a str")
-        _add(entry, HEADERS, _REFERER, [url.encode("utf-8", "surrogatepass")[:shared] + rest])
+        if exactly(shared, int) < 0:
+            raise Unfit("a Referer has a negative length")
+        url = exactly(entry.get(URL, ""), str).encode("utf-8", "surrogatepass")
+        _add(entry, HEADERS, _REFERER, [url[:shared] + exactly(rest, bytes)])
     return entry
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scrapy_dq.codec import formats
-from scrapy_dq.codec.attributes import KEYS
+from scrapy_dq.codec.attributes import CLASS, NAMES
 from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.shapes import Shape
 from scrapy_dq.codec.short import lengthen
@@ -17,8 +17,7 @@ from scrapy_dq.codec.values import Values
 from scrapy_dq.frontier.messages import apart
 from scrapy_dq.text import printable
 
-_CLASS = 0
-_NAMES = {_CLASS: "class"} | {key: name for name, key in KEYS.items()}
+_NAMES = {CLASS: "class", **NAMES}
 _SCALARS = (type(None), bool, int, float, str)
 # Names of headers, and of keys of `meta` and of a browser's context, in lower case.
 _SECRET = frozenset((
@@ -127,11 +126,8 @@ def _serialized(dumped: bytes) -> dict[str, Any]:
 
 def _request(packed: bytes, max_bytes: int) -> dict[str, Any]:
     values = Values(_AnyClass(), max_bytes)
-    written = lengthen(values.unpack(packed))
-    if type(written) is not dict:
-        raise ValueError("a request is a map of attributes")
     found = {"url": "", "method": "GET", "callback": None, "priority": 0}
-    for key, value in written.items():
+    for key, value in lengthen(values.unpack(packed)).items():
         name = key if type(key) is str else _NAMES.get(key, f"attribute {key!a:.100}")
         if name != "kind":
             found[name] = _plain(values.lift(value))

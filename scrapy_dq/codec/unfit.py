@@ -21,8 +21,8 @@ class NotHere(Unfit):
     """This process lacks what an entry needs: a callback, a class, a setting. Other workers may have it."""
 
 
-class UnknownClass(NotHere):
-    """The class of a value may not be used in this process."""
+class Unknown(NotHere):
+    """This process may not use the class of a value, or has no serializer."""
 
 
 def exactly(value: Any, *kinds: type) -> Any:

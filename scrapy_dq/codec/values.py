@@ -11,6 +11,7 @@ import reprlib
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID
@@ -26,12 +27,10 @@ MAX_DEPTH = 64
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
-# Extension codes of FORMAT 1. A code keeps its meaning for ever.
-WIDE_INT, TUPLE, SET, FROZENSET, OBJECT = 1, 2, 3, 4, 5
-BYTEARRAY, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID_, PATH = 8, 9, 10, 11, 12, 13, 14, 15
-
-_SEQUENCES: dict[type, int] = {tuple: TUPLE, set: SET, frozenset: FROZENSET}
-_BUILDERS: dict[int, Callable[[list[Any]], Any]] = {TUPLE: tuple, SET: set, FROZENSET: frozenset}
+# Extension codes of FORMAT 1; `_SIMPLE` has more. A code keeps its meaning for ever.
+WIDE_INT, OBJECT = 1, 5
+_SEQUENCES: dict[type, int] = {tuple: 2, set: 3, frozenset: 4}
+_BUILDERS: dict[int, Callable[[list[Any]], Any]] = {code: kind for kind, code in _SEQUENCES.items()}
 _PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
 _PARSERS = ("lxml", "bs4")
@@ -157,9 +156,7 @@ class Values:
     def _lift_extension(self, code: int, plain: Any, depth: int) -> Any:
         build = _BUILDERS.get(code)
         if build is not None:
-            if type(plain) is not list:
-                raise Unfit(f"the extension {code} is not a list")
-            return build(self._lift_each(plain, depth))
+            return build(self._lift_each(exactly(plain, list), depth))
         if code == OBJECT:
             name, state = plain
             return self._classes.find(name).build(self._lift(state, depth))
@@ -198,20 +195,14 @@ def _lower_datetime(d: datetime) -> list[Any]:
     return [_offset(d), d.fold, d.year, d.month, d.day, d.hour, d.minute, d.second, d.microsecond]
 
 
-def _lift_datetime(plain: Any) -> datetime:
-    offset, *fields = exactly(plain, list)
-    fold, *moment = _ints(fields)
-    return datetime(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
-
-
 def _lower_time(t: time) -> list[Any]:
     return [_offset(t), t.fold, t.hour, t.minute, t.second, t.microsecond]
 
 
-def _lift_time(plain: Any) -> time:
+def _lift_moment(cls: Any, plain: Any) -> Any:
     offset, *fields = exactly(plain, list)
-    fold, *moment = _ints(fields)
-    return time(*moment, fold=fold, tzinfo=_zone(offset))  # type: ignore[arg-type, misc]
+    fold, *parts = _ints(fields)
+    return cls(*parts, fold=fold, tzinfo=_zone(offset))
 
 
 def _lift_path(plain: Any) -> Any:
@@ -219,24 +210,16 @@ def _lift_path(plain: Any) -> Any:
     return _PATHS[tag](exactly(text, str))
 
 
-# An aware datetime or time keeps its instant and its UTC offset, but not the name of its zone.
-_SIMPLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
-    bytearray: (BYTEARRAY, bytes),
-    datetime: (DATETIME, _lower_datetime),
-    date: (DATE, lambda d: [d.year, d.month, d.day]),
-    time: (TIME, _lower_time),
-    timedelta: (TIMEDELTA, lambda d: [d.days, d.seconds, d.microseconds]),
-    Decimal: (DECIMAL, str),
-    UUID: (UUID_, lambda u: u.bytes),
-    **{kind: (PATH, lambda path: [_PATH_TAGS[type(path)], str(path)]) for kind in _PATH_TAGS},
+_SIMPLE: dict[type, tuple[int, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    bytearray: (8, bytes, lambda plain: bytearray(exactly(plain, bytes))),
+    # An aware datetime or time keeps its instant and its UTC offset, but not the name of its zone.
+    datetime: (9, _lower_datetime, partial(_lift_moment, datetime)),
+    date: (10, lambda d: [d.year, d.month, d.day], lambda plain: date(*_ints(plain))),
+    time: (11, _lower_time, partial(_lift_moment, time)),
+    timedelta: (12, lambda d: [d.days, d.seconds, d.microseconds], lambda plain: timedelta(*_ints(plain))),
+    Decimal: (13, str, lambda plain: Decimal(exactly(plain, str))),
+    UUID: (14, lambda u: u.bytes, lambda plain: UUID(bytes=plain)),
+    **dict.fromkeys(_PATH_TAGS, (15, lambda path: [_PATH_TAGS[type(path)], str(path)], _lift_path)),
 }
-_SIMPLE_BY_CODE: dict[int, Callable[[Any], Any]] = {
-    BYTEARRAY: lambda plain: bytearray(exactly(plain, bytes)),
-    DATETIME: _lift_datetime,
-    DATE: lambda plain: date(*_ints(plain)),
-    TIME: _lift_time,
-    TIMEDELTA: lambda plain: timedelta(*_ints(plain)),
-    DECIMAL: lambda plain: Decimal(exactly(plain, str)),
-    UUID_: lambda plain: UUID(bytes=plain),
-    PATH: _lift_path,
-}
+"""By class: the extension code, and how a value is lowered and lifted."""
+_SIMPLE_BY_CODE = {code: lift for code, _, lift in _SIMPLE.values()}

@@ -22,9 +22,8 @@ from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
 from scrapy_dq.crew.errors import CrewError, Interrupted, NoLogs
 from scrapy_dq.crew.feeds.export import export, taken_work
 from scrapy_dq.crew.feeds.exporting import Exported, Exports
-from scrapy_dq.crew.feeds.folder import ItemsFolder
+from scrapy_dq.crew.feeds.folder import ItemsFolder, Run, read_json
 from scrapy_dq.crew.feeds.plan import Feed, plan_feeds
-from scrapy_dq.crew.feeds.records import Run, read_json
 from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.monitor import Monitor, opened, run_name_for
 from scrapy_dq.crew.supervisor import StopSignals, Supervisor
@@ -114,7 +113,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             command = command_of(
                 options.spider, options, {"DQ_CRAWL": config.crawl.replace("%", "%%")}, ("dq", "crawl")
             )
-            exports = Exports(feeds, folder, home, command, lock, began, view.say)
+            exports = Exports(feeds, folder, command, lock, began, view.say)
             stored, failures = _export(exports, crew, stops)
         stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
         summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)

@@ -1,20 +1,18 @@
-"""What `scrapy dq crawl` and its workers tell each other: one environment variable, and two pipes."""
+"""What `scrapy dq crawl` and the processes that it starts tell each other: by a variable, and pipes."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 VARIABLE = "SCRAPY_DQ_CREW"
 
 
-@dataclass(frozen=True)
-class Handshake:
+class Handshake(NamedTuple):
     """A worker's number, its ends of two pipes, and where its items go."""
 
     number: int
@@ -22,18 +20,10 @@ class Handshake:
     """Ends (EOF) with the parent."""
     reports: int
     """The worker writes its reports to it."""
-    inodes: tuple[int, int]
-    """Of the two pipes."""
     journals: str
     """The folder for its journal; empty: it writes none."""
     feeds: Sequence[str]
     """URIs, as FEEDS has them, of those that are exported from the journals."""
-
-    @classmethod
-    def write(cls, number: int, lifeline: int, reports: int, journals: str, feeds: Sequence[str]) -> str:
-        """Return the variable's value."""
-        inodes = (os.fstat(lifeline).st_ino, os.fstat(reports).st_ino)
-        return json.dumps(asdict(cls(number, lifeline, reports, inodes, journals, feeds)))
 
     @classmethod
     def take(cls) -> Handshake | None:
@@ -41,21 +31,11 @@ class Handshake:
         text = os.environ.pop(VARIABLE, "")
         if not text:
             return None
-        with suppress(ValueError, TypeError, OSError):
-            found = cls(**json.loads(text))
-            # A crawl started by a worker's spider may have the variable, but not the pipes: it is in no crew.
-            if (_pipe(found.lifeline), _pipe(found.reports)) == tuple(found.inodes):
-                # The embedded Redis outlives this process: it must not keep these pipes open.
-                os.set_inheritable(found.lifeline, False)
-                os.set_inheritable(found.reports, False)
-                return found
-        return None
-
-
-def _pipe(descriptor: int) -> int:
-    """Return the inode of a pipe, 0 of anything else."""
-    found = os.fstat(descriptor)
-    return found.st_ino if stat.S_ISFIFO(found.st_mode) else 0
+        found = cls(*json.loads(text))
+        # The embedded Redis outlives this process: it must not keep these pipes open.
+        os.set_inheritable(found.lifeline, False)
+        os.set_inheritable(found.reports, False)
+        return found
 
 
 MAX_BYTES = 4096
@@ -85,13 +65,39 @@ class Reader:
             while part := os.read(self._descriptor, 65536):
                 self._rest += part
         *lines, self._rest = self._rest.split(b"\n")
-        found = []
-        for line in lines:
-            with suppress(ValueError):
-                report = json.loads(line)
-                if isinstance(report, dict):
-                    found.append(report)
-        return found
+        return [json.loads(line) for line in lines]
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process that sends reports. Its own session lets Ctrl-C in the terminal reach only this process."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environ: Callable[[int], Mapping[str, str]],
+        passed: int,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            environ: takes the descriptor for reports; returns what is added to the environment.
+            passed: a descriptor that the process also gets.
+            options: more arguments of Popen.
+        Raises:
+            OSError: it cannot be started.
+        """
+        ours, theirs = os.pipe()
+        self.reader = Reader(ours)
+        try:
+            super().__init__(
+                command, env=os.environ | environ(theirs), start_new_session=True,
+                pass_fds=(theirs, passed), **options,
+            )  # fmt: skip
+        except BaseException:
+            self.reader.close()
+            raise
+        finally:
+            os.close(theirs)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.crew.worker_agent import AFTER_GRACE_S
 from scrapy_dq.crew.worker_process import WorkerProcess, WorkerSlot, how_it_ended
@@ -169,7 +169,7 @@ class Supervisor:
                 self._start_again(slot)
             return
         # In this order: after its end, all its reports can be read.
-        status = process.status
+        status = process.poll()
         for kind, text in process.read():
             if text not in self._told:
                 self._say(f"Warning: {text}" if kind == "warning" else f"{slot.name}: {text}")
@@ -273,4 +273,4 @@ class Supervisor:
     @staticmethod
     def _signal(processes: list[WorkerProcess], number: signal.Signals) -> None:
         for process in processes:
-            process.send(number)
+            process.send_signal(number)

@@ -23,8 +23,8 @@ from twisted.python.failure import Failure
 
 from scrapy_dq.crew import pipes
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.journal import ItemNotStored, Journal
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.feeds.folder import Run
+from scrapy_dq.crew.feeds.journal import Journal
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage, use_storage
 from scrapy_dq.crew.pipes import Handshake
 from scrapy_dq.factory import codec_of, config_of
@@ -108,7 +108,7 @@ class WorkerAgent:
         def keep(item: Any, response: Response | None, spider: Spider) -> None:
             try:
                 journal.add(entry_of(response), item)
-            except (OSError, ItemNotStored, CrewError) as error:
+            except (OSError, CrewError) as error:
                 crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
                 logger.error("An item cannot be written to the journal of this worker: %s", error)
                 # Its request has failed then: a retry brings the item once more.

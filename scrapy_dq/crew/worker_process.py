@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -14,9 +15,9 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import IO
 
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.own_files import open_own
-from scrapy_dq.crew.pipes import VARIABLE, Handshake, Reader
+from scrapy_dq.crew.pipes import VARIABLE, Child, Handshake
 
 TAIL_LINES = 8
 TAIL_BYTES = 8192
@@ -43,8 +44,8 @@ class Counts:
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-class WorkerProcess:
-    """A `scrapy crawl` in its own session, so that Ctrl-C in the terminal reaches only the parent.
+class WorkerProcess(Child):
+    """A `scrapy crawl`.
 
     Attributes:
         counts: as of its last report.
@@ -73,38 +74,21 @@ class WorkerProcess:
         self.began = time.monotonic()
         self._log = log
         self._log_begin = 0
-        ours, theirs = os.pipe()
-        try:
-            self._reader = Reader(ours)
-            environ = os.environ | {VARIABLE: Handshake.write(number, lifeline, theirs, *items)}
-            with ExitStack() as stack:
-                output: int | IO[bytes] = STANDARD_ERROR
-                if log is not None:
-                    output = stack.enter_context(open(log, "ab", opener=open_own))
-                    self._log_begin = output.tell()
-                self._process = subprocess.Popen(
-                    command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    start_new_session=True, pass_fds=(lifeline, theirs),
-                )  # fmt: skip
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """Its exit status, negative for a signal; None: it runs."""
-        return self._process.poll()
+        with ExitStack() as stack:
+            output: int | IO[bytes] = STANDARD_ERROR
+            if log is not None:
+                output = stack.enter_context(open(log, "ab", opener=open_own))
+                self._log_begin = output.tell()
+            super().__init__(
+                command,
+                lambda reports: {VARIABLE: json.dumps(Handshake(number, lifeline, reports, *items))},
+                lifeline, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
 
     def read(self) -> list[tuple[str, str]]:
         """Process its new reports; return each `error` and `warning` that it has logged, with this word."""
         logged: list[tuple[str, str]] = []
-        for report in self._reader.read():
+        for report in self.reader.read():
             if "epoch" not in report:
                 logged += report.items()
                 continue
@@ -116,14 +100,6 @@ class WorkerProcess:
             self.outage = report["outage"]
             self.reason = report["reason"]
         return logged
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs."""
-        self._process.send_signal(number)
-
-    def close(self) -> None:
-        """Close the pipe of its reports, after its end."""
-        self._reader.close()
 
     def last_words(self) -> list[str]:
         """Return the end of what it has logged."""
@@ -191,7 +167,7 @@ class WorkerSlot:
         """Detach its process, which has ended, and keep its counts."""
         self._before = self.counts
         self.process = None
-        process.close()
+        process.reader.close()
 
     def pause(self, process: WorkerProcess) -> float:
         """Return the seconds to wait before it is restarted: twice as many each time it dies soon."""

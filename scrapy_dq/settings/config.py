@@ -12,26 +12,9 @@ from scrapy_dq.frontier.keys import MOST_SHARDS
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
 from scrapy_dq.hostnames import with_usual_spellings
 from scrapy_dq.settings import peers
+from scrapy_dq.settings import setting as kind
 from scrapy_dq.settings.redis_address import host, name_place, names_redis, url
-from scrapy_dq.settings.setting import (
-    Backoff,
-    Budget,
-    ConfigError,
-    PartitionSettings,
-    Setting,
-    backoff,
-    budget,
-    define,
-    encoding,
-    limits,
-    loadable,
-    order_choice,
-    path,
-    revisit_policy,
-    schemes,
-    serializer,
-    web_address,
-)  # fmt: skip
+from scrapy_dq.settings.setting import Backoff, Budget, ConfigError, PartitionSettings, Setting, define
 from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
@@ -50,10 +33,10 @@ class Config:
     Each field is the only definition of its setting: SETTINGS, the checks and the documentation use it.
     """
 
-    crawl: str = define("DQ_CRAWL", "%(spider)s", "The crawl's name, shared by its workers", required=True)
+    crawl: str = define("DQ_CRAWL", "%(spider)s", "The crawl's name, shared by its workers")
     run_name: str = define("DQ_RUN_NAME", "", "The name of one run, such as a job id or a date")
     order: Order = define(
-        "DQ_ORDER", "priority-lifo", "The order within a partition", parse=order_choice, choices=ORDERS
+        "DQ_ORDER", "priority-lifo", "The order within a partition", parse=kind.order_choice, choices=ORDERS
     )
     start_queue: StartQueue = StartQueue.FIFO
     """Where the start requests of this worker are queued: from Scrapy's own setting."""
@@ -70,20 +53,20 @@ class Config:
         "DQ_DOMAIN_CONCURRENCY", 0, "Requests of a partition in flight", "requests", 0, 1_000_000
     )
     domain_budget: Budget = define(
-        "DQ_DOMAIN_BUDGET", 0, "Requests of a partition in a run, or (`1000/day`) on a day", parse=budget
+        "DQ_DOMAIN_BUDGET", 0, "Requests of a partition in a run, or (`1000/day`) on a day", parse=kind.budget
     )
     domain_limits: dict[str, PartitionSettings] = define(
-        "DQ_DOMAIN_LIMITS", {}, "Delay, concurrency and budget of single partitions", parse=limits
+        "DQ_DOMAIN_LIMITS", {}, "Delay, concurrency and budget of single partitions", parse=kind.limits
     )
     retry_backoff: Backoff = define(
-        "DQ_RETRY_BACKOFF", {}, "How long retries wait; the longest `Retry-After` obeyed", parse=backoff
+        "DQ_RETRY_BACKOFF", {}, "How long retries wait; the longest `Retry-After` obeyed", parse=kind.backoff
     )
     seen: str = define("DQ_SEEN", "exact", "How Redis stores fingerprints", choices=("exact", "compact"))
     seen_ttl_s: float = define(
         "DQ_SEEN_TTL", 0.0, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
     )
     revisit: Any = define(
-        "DQ_REVISIT", "", "When pages are visited again, such as `fixed:1d`", parse=revisit_policy
+        "DQ_REVISIT", "", "When pages are visited again, such as `fixed:1d`", parse=kind.revisit_policy
     )
     """Text, or a class."""
     seed_once: bool = define("DQ_SEED_ONCE", True, "Crawl equal requests of `start()` once per run")
@@ -99,7 +82,9 @@ class Config:
     start_urls_as_set: bool = define("REDIS_START_URLS_AS_SET", False, "The start key is a set")
     start_urls_as_zset: bool = define("REDIS_START_URLS_AS_ZSET", False, "The start key is a sorted set")
     start_urls_as_stream: bool = define("REDIS_START_URLS_AS_STREAM", False, "The start key is a stream")
-    redis_encoding: str = define("REDIS_ENCODING", "utf-8", "The encoding of start payloads", parse=encoding)
+    redis_encoding: str = define(
+        "REDIS_ENCODING", "utf-8", "The encoding of start payloads", parse=kind.encoding
+    )
     worker_ttl_s: float = define(
         "DQ_WORKER_TTL", 30.0, "A worker without a heartbeat for this long is dead", "s", 1, 3600
     )
@@ -113,20 +98,20 @@ class Config:
         "DQ_MAX_ENTRY_BYTES", 1_048_576, "The largest stored request", "bytes", 1024, 4_194_304
     )
     url_schemes: tuple[str, ...] = define(
-        "DQ_URL_SCHEMES", ("http", "https"), "The URL schemes that may be stored", parse=schemes
+        "DQ_URL_SCHEMES", ("http", "https"), "The URL schemes that may be stored", parse=kind.schemes
     )
     types: tuple[str, ...] = define("DQ_TYPES", (), "Further classes whose instances requests may contain")
     serializer: Any = define(
-        "SCHEDULER_SERIALIZER", "", "Writes requests instead of the built-in format", parse=serializer
+        "SCHEDULER_SERIALIZER", "", "Writes requests instead of the built-in format", parse=kind.serializer
     )
     """An object with `dumps` and `loads`."""
     trust_pickle: bool = define("DQ_TRUST_PICKLE", False, "Allow a serializer that may read pickles")
     notify_url: str = define(
-        "DQ_NOTIFY_URL", "", "A webhook for ends, dead letters and deaths", parse=web_address, repr=False
+        "DQ_NOTIFY_URL", "", "A webhook for ends, dead letters and deaths", parse=kind.web_address, repr=False
     )
     trace: float = define("DQ_TRACE", 0.0, "The share of start requests that OpenTelemetry traces", "", 0, 1)
     tune_gc: bool = define("DQ_TUNE_GC", True, "Collect less garbage: not what was loaded before the crawl")
-    data_dir: str = define("DQ_DATA_DIR", "", "The folder for all files", parse=path)
+    data_dir: str = define("DQ_DATA_DIR", "", "The folder for all files", parse=kind.path)
     persist: bool = define("SCHEDULER_PERSIST", False, "Keep the fingerprints after a finished run")
     flush_on_start: bool = define("SCHEDULER_FLUSH_ON_START", False, "Delete the crawl, then join it")
     redis_url: str = define("REDIS_URL", "", "The URL of Redis", parse=url, repr=False)
@@ -140,7 +125,7 @@ class Config:
     )
     items_key: str = define("REDIS_ITEMS_KEY", "%(spider)s:items", "The key that items are stored in")
     items_serializer: Any = define(
-        "REDIS_ITEMS_SERIALIZER", "", "Makes text of an item; empty: Scrapy's JSON", parse=loadable
+        "REDIS_ITEMS_SERIALIZER", "", "Makes text of an item; empty: Scrapy's JSON", parse=kind.loadable
     )
 
     @property
@@ -162,7 +147,7 @@ class Config:
     def start_kind(self) -> str:
         """The type of the start keys."""
         kinds = ("set", "zset", "stream")
-        return next((kind for kind in kinds if getattr(self, f"start_urls_as_{kind}")), "list")
+        return next((each for each in kinds if getattr(self, f"start_urls_as_{each}")), "list")
 
     @property
     def limits(self) -> Limits:
@@ -212,7 +197,7 @@ class Config:
         limited = self.domain_delay_s or self.domain_concurrency or self.domain_budget.most
         budgets = [self.domain_budget, *(own.budget for own in self.domain_limits.values() if own.budget)]
         periods = {each.daily for each in budgets if each.most}
-        kinds = [kind for kind in ("SET", "ZSET", "STREAM") if getattr(self, f"start_urls_as_{kind.lower()}")]
+        kinds = [each for each in ("SET", "ZSET", "STREAM") if getattr(self, f"start_urls_as_{each.lower()}")]
         contradictions = (
             (whole and self.domain_limits, "DQ_DOMAIN_LIMITS needs partitions: not DQ_PARTITION_BY = 'none'"),
             (len(periods) > 1, "DQ_DOMAIN_BUDGET, DQ_DOMAIN_LIMITS: write /day after each budget, or none"),

@@ -60,31 +60,21 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
     given = settings.get("DQ_ORDER") is not None
     queue = settings.get(QUEUE_CLASS)
     if queue and not given and order_of_queue(settings) is None:
-        yield (
-            logging.WARNING,
-            (
-                f"{QUEUE_CLASS} = {name_of(queue)!r} is not a queue of scrapy-redis: the order is "
-                f"{order.value!r}. Set DQ_ORDER for another order"
-            ),
-        )
+        text = f"{QUEUE_CLASS} = {name_of(queue)!r} is not a queue of scrapy-redis: the order is "
+        yield logging.WARNING, f"{text}{order.value!r}. Set DQ_ORDER for another order"
     if is_theirs(settings.get("STATS_CLASS")):
-        yield (
-            logging.WARNING,
-            (
-                f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} blocks the event loop with a command to "
-                f"Redis for each count. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
-            ),
+        text = (
+            f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} blocks the event loop with a command to Redis"
         )
+        yield logging.WARNING, f"{text} for each count. Set STATS_CLASS = 'scrapy_dq.SharedStats'"
     unused = [name for name in UNUSED if settings.get(name) is not None]
     unused += [QUEUE_CLASS] if queue and given else []
     params = settings.get("REDIS_PARAMS")
     if isinstance(params, Mapping):
         unused += [f"{name} in REDIS_PARAMS" for name in UNUSED_PARAMS if name in params]
     if unused:
-        yield (
-            logging.INFO,
-            f"These settings of scrapy-redis have no effect: {', '.join(unused)} (docs/from-scrapy-redis.md)",
-        )
+        text = f"These settings of scrapy-redis have no effect: {', '.join(unused)}"
+        yield logging.INFO, f"{text} (docs/from-scrapy-redis.md)"
 
 
 def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:

@@ -180,18 +180,17 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     params = values["redis_params"]
     for name, (parse, low, high) in _CHECKS.items():
         if params.get(name):
-            setting = Setting(f"{name} in REDIS_PARAMS", "", None, parse, "", low, high)
+            setting = Setting(f"{name} in REDIS_PARAMS", "", None, parse, "", low, high, secret=True)
             params[name] = parse(setting, params[name])
     port_given = given.get("REDIS_PORT") is not None
     db_given = bool(given.get("REDIS_DB"))  # as in scrapy-redis: 0 counts as not set
     address = values["redis_url"] or params.get("url")
     if address:
         # The URL itself overrides both.
-        own_port = port_given and not address.startswith("unix:")
-        more = ({"port": values["redis_port"]} if own_port else {}) | (
-            {"db": values["redis_db"]} if db_given else {}
-        )
-        values["redis_params"] = params | more
+        if port_given and not address.startswith("unix:"):
+            params["port"] = values["redis_port"]
+        if db_given:
+            params["db"] = values["redis_db"]
         return
     if not values["redis_host"]:
         names_one = port_given or given.get("REDIS_DB") is not None or names_redis(params)

@@ -22,13 +22,6 @@ class ConfigError(ValueError):
 
 
 _SERIALIZER = "a module or object with dumps() and loads()"
-_MAY_HOLD_A_PASSWORD = (
-    "REDIS_URL",
-    "REDIS_PARAMS",
-    "REDIS_HOST",
-    "REDIS_PORT",
-    "DQ_NOTIFY_URL",
-)
 
 
 @dataclass(frozen=True)
@@ -50,9 +43,9 @@ class Setting:
 
     def wrong(self, value: Any, expected: str = "") -> ConfigError:
         """Return the error for a value; *expected*: what is allowed, if that is more than `allowed` says."""
-        # Whatever the setting: the URL of Redis may have got into the wrong one.
+        # Whatever the setting: the URL of Redis, or a part of it, may have got into the wrong one.
         has_one = has_login(value if isinstance(value, str) else repr(value))
-        hidden = has_one or self.name.endswith(_MAY_HOLD_A_PASSWORD)
+        hidden = has_one or self.secret or self.name in ("REDIS_HOST", "REDIS_PORT")
         shown = " (not shown here)" if hidden else f" = {value!r}"
         return ConfigError(f"{self.name}{shown}: expected {prose_without_logins(expected or self.allowed)}")
 
@@ -87,7 +80,6 @@ def define(
     *,
     parse: Callable[[Setting, Any], Any] | None = None,
     choices: tuple[str, ...] = (),
-    required: bool = False,
     repr: bool = True,
 ) -> Any:
     """Return a dataclass field that defines a setting; its default is what *parse* returns for *default*.
@@ -97,15 +89,11 @@ def define(
         default: the value if the setting is omitted.
         doc: one line of Markdown.
         parse: checks a value; None: the one of the default's type.
-        required: code that creates a Config directly has to give a value.
         repr: False for a value that may contain a password.
     """
     parse = parse or (choice if choices else _OF_TYPE[type(default)])
     setting = Setting(name, "", default, parse, unit, low, high, choices, doc, secret=not repr)
-    metadata = {"setting": setting}
-    if required:
-        return field(metadata=metadata, repr=repr)
-    return field(default_factory=lambda: setting.parsed_default, metadata=metadata, repr=repr)
+    return field(default_factory=lambda: setting.parsed_default, metadata={"setting": setting}, repr=repr)
 
 
 def _plain(number: float | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scrapy_dq.hostnames import is_address
+from scrapy_dq.hostnames import is_loopback as is_loopback
 from scrapy_dq.settings import ConfigError
 
 TOKEN_VARIABLE = "DQ_WEB_TOKEN"
@@ -60,20 +61,6 @@ class Access:
         name = host.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
         return name == "localhost" or name in self.hosts or is_address(name)
-
-
-def is_address(name: str) -> bool:
-    """Tell whether *name* is an IP address."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(name: str) -> bool:
-    """Tell whether what listens on *name* is reached from this machine only."""
-    return name == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def given_token(file: str, environ: Mapping[str, str] = os.environ) -> str:

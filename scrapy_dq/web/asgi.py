@@ -37,6 +37,8 @@ FILES = {
 """They hold nothing of a crawl: whoever reaches the page may load them."""
 KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "history", "days")
 LONGEST_CRAWL = 1_000
+STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (FrontierError, 409))
+"""Of the answers to an order that failed: the first class that its error has."""
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Looks]:
@@ -108,14 +110,8 @@ class _Site:
             return _refusal(400, "an object that names a crawl is needed")
         try:
             done = await self._looks.call(order["crawl"], lambda place: obey(place, self._settings, order))
-        except BadOrder as error:
-            return _refusal(400, str(error))
-        except NoSuchCrawl as error:
-            return _refusal(404, str(error))
-        except FrontierUnavailable as error:
-            return _refusal(503, str(error))
-        except FrontierError as error:
-            return _refusal(409, str(error))
+        except (BadOrder, NoSuchCrawl, FrontierError) as error:
+            return _refusal(next(status for kind, status in STATUSES if isinstance(error, kind)), str(error))
         self._looks.forget(order["crawl"])
         return JSONResponse({"done": done})
 

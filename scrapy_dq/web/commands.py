@@ -9,14 +9,8 @@ from typing import Any
 
 from scrapy.settings import Settings
 
-from scrapy_dq.frontier.admin.control import (
-    MAX_BLOCK_S,
-    MAX_CONCURRENCY,
-    MAX_DELAY_S,
-    Word,
-    limit,
-    steer,
-)
+from scrapy_dq.frontier.admin import control
+from scrapy_dq.frontier.admin.control import Word
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
@@ -67,14 +61,15 @@ def _steer(place: Place, word: Word) -> str:
     workers = found.census.workers
     if found.phase == "finished" and not (word is Word.STOP and workers):
         raise BadOrder(f"the run is finished: there is nothing to {word.value}")
-    steer(place.client, place.crawl, word, _who())
+    control.steer(place.client, place.crawl, word, _who())
     return f"{_DONE[word]} {count_of(workers, 'worker') if workers else 'No worker'} registered."
 
 
 def _limit(place: Place, order: Mapping[str, Any]) -> str:
     partition = _text(order, "partition")
-    delay_s, block_s = _number(order, "delay_s", MAX_DELAY_S), _number(order, "block_s", MAX_BLOCK_S)
-    concurrency = _number(order, "concurrency", MAX_CONCURRENCY)
+    delay_s = _number(order, "delay_s", control.MAX_DELAY_S)
+    block_s = _number(order, "block_s", control.MAX_BLOCK_S)
+    concurrency = _number(order, "concurrency", control.MAX_CONCURRENCY)
     if concurrency is not None and concurrency != int(concurrency):
         raise BadOrder("the concurrency has to be a whole number")
     if (delay_s, concurrency, block_s) == (None, None, None):
@@ -82,7 +77,7 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
     if place.overview(hint=False, most_members=0).phase == "finished":
         raise BadOrder("the run is finished: the next run uses the limits of the settings")
     try:
-        now = limit(
+        now = control.limit(
             place.shards, place.crawl, partition, delay_s=delay_s, block_s=block_s,
             concurrency=None if concurrency is None else int(concurrency), by=_who(),
         )  # fmt: skip

@@ -5,19 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from scrapy_dq.inspection import words
 from scrapy_dq.inspection.crawls import Crawls, Row
 from scrapy_dq.inspection.snapshot import Snapshot, left, settled, troubled_first
-from scrapy_dq.inspection.words import (
-    LONGEST_NAME,
-    awaiting,
-    examined,
-    fine_span,
-    memory,
-    missing,
-    phase_of,
-    span,
-    uncounted,
-)
 from scrapy_dq.text import printable
 
 MOST_WORKERS = 100
@@ -33,16 +23,16 @@ def crawls(found: Crawls, redis: str) -> dict[str, Any]:
 
 
 def _crawl(row: Row) -> dict[str, Any]:
-    shown: dict[str, Any] = {"crawl": row.crawl, "shown": printable(row.crawl, LONGEST_NAME)}
+    shown: dict[str, Any] = {"crawl": row.crawl, "shown": printable(row.crawl, words.LONGEST_NAME)}
     if row.error:
         return shown | {"error": row.error}
     if (found := row.snapshot) is None:
         return shown
     overview, counts, rate = found.overview, found.counts, found.pages_per_s
     shown |= {"phase": overview.phase, "hold": overview.hold.value, "run": overview.run, **counts}
-    words = (phase_of(shown), *uncounted(overview.unreachable, overview.apart))
+    phase = (words.phase_of(shown), *words.uncounted(overview.unreachable, overview.apart))
     return shown | {
-        "words": {"phase": "; ".join(words)},
+        "words": {"phase": "; ".join(phase)},
         "settled": settled(counts),
         "left": left(counts),
         "pages_per_s": None if rate is None else round(rate, 1),
@@ -55,16 +45,16 @@ def crawl(found: Snapshot) -> dict[str, Any]:
     for kind in ("largest", "slowest", "blocked"):
         status[f"{kind}_partitions"] = [_partition(each) for each in status[f"{kind}_partitions"]]
     if turn := status["turn"]:
-        status["turn"] = turn | {"partition": printable(turn["partition"], LONGEST_NAME)}
+        status["turn"] = turn | {"partition": printable(turn["partition"], words.LONGEST_NAME)}
     return status | {
         "worker_rows": [_worker(row) for row in troubled_first(found.workers)[:MOST_WORKERS]],
         "words": {
-            "phase": phase_of(status),
-            "left": "" if status["left_s"] is None else span(status["left_s"]),
-            "awaiting": list(awaiting(status)),
-            "memory": memory(status),
-            "examined": examined(status),
-            "missing": list(missing(status)),
+            "phase": words.phase_of(status),
+            "left": "" if status["left_s"] is None else words.span(status["left_s"]),
+            "awaiting": list(words.awaiting(status)),
+            "memory": words.memory(status),
+            "examined": words.examined(status),
+            "missing": list(words.missing(status)),
         },
     }
 
@@ -72,20 +62,20 @@ def crawl(found: Snapshot) -> dict[str, Any]:
 def _worker(row: dict[str, Any]) -> dict[str, Any]:
     since_s = row["since_s"]
     return row | {
-        "id": printable(row["id"], LONGEST_NAME),
-        "host": printable(row["host"], LONGEST_NAME),
-        "since": "" if since_s is None else span(since_s),
+        "id": printable(row["id"], words.LONGEST_NAME),
+        "host": printable(row["host"], words.LONGEST_NAME),
+        "since": "" if since_s is None else words.span(since_s),
     }
 
 
 def _partition(each: dict[str, Any]) -> dict[str, Any]:
-    shown = printable(each["partition"], LONGEST_NAME)
+    shown = printable(each["partition"], words.LONGEST_NAME)
     return each | {
         "partition": shown or "(no name)",
         "name": each["partition"] if each["partition"] == shown else None,
-        "takes": span(each["takes_s"]),
-        "delay": fine_span(each["delay_s"]),
-        "blocked": fine_span(each["blocked_s"]),
+        "takes": words.span(each["takes_s"]),
+        "delay": words.fine_span(each["delay_s"]),
+        "blocked": words.fine_span(each["blocked_s"]),
     }
 
 

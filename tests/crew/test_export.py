@@ -248,6 +248,42 @@ def test_a_storage_that_is_down_gets_its_items_later(scene: SetScene) -> None:
     assert here.done() == 30
 
 
+SLOW = """
+import time
+
+
+class Slow:
+    def __init__(self, options):
+        pass
+
+    def accepts(self, item):
+        time.sleep(0.005)
+        return True
+"""
+MANY_ITEMS = spider_of("""
+    def parse(self, response):
+        for n in range(1000):
+            yield {"path": f"/{n}"}
+""")
+
+
+def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) -> None:
+    """Its process removes the file that it is building; the next command writes the feed."""
+    feeds = {"items.jsonl": {"format": "jsonlines", "item_filter": "tree_project.slow.Slow"}}
+    here = scene({"FEEDS": feeds}, pages=1, spider=MANY_ITEMS)
+    (here.project.folder / "tree_project" / "slow.py").write_text(SLOW)
+    building = here.feed.with_name(".items.jsonl.new")
+    crew = here.crew("-w", "1")
+    wait_until(lambda: building.exists() or not crew.running, "it exports", 30)
+    crew.interrupt()
+    assert crew.wait() == 1
+    assert f"{here.feed} is not written: interrupted. Its items stay in " in crew.out
+    assert not building.exists()
+    assert not here.feed.exists()
+    assert here.crew("-w", "1").wait() == 0
+    assert here.feed.read_text().count("\n") == 1000
+
+
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_what_an_earlier_run_has_left_is_in_feeds_that_keep_what_they_hold(
     scene: SetScene, flag: str

@@ -6,29 +6,22 @@ import errno
 import os
 import resource
 import signal
-import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Spider
-from scrapy.crawler import Crawler
 from scrapy.exporters import JsonLinesItemExporter
 
-from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.plan import plan_feeds
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from support.waiting import LONGEST_S, wait_until
-
-NOW = datetime.now(timezone.utc)
 
 
 @contextmanager
@@ -134,25 +127,3 @@ def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Pat
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=True)
     assert sorted(done.stdout.split()) == ["0", "5"]
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_a_feed_that_its_folder_keeps_for_another_user_is_refused_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
-) -> None:
-    """In a folder as /tmp nobody else can replace it, as an export does, after the whole crawl."""
-    target = tmp_path / "shared" / "items.jsonl"
-    target.parent.mkdir()
-    target.parent.chmod(mode)
-    crawler = Crawler(Spider, {"FEEDS": {str(target): {"format": "jsonlines", "overwrite": True}}})
-    crawler.spider = Spider("any")
-    assert plan_feeds(crawler, NOW)
-    target.touch()
-    assert plan_feeds(crawler, NOW)
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    if mode & stat.S_ISVTX:
-        with pytest.raises(CrewError, match=r"items\.jsonl belongs to another user.*choose another file"):
-            plan_feeds(crawler, NOW)
-    else:
-        assert plan_feeds(crawler, NOW)

@@ -13,7 +13,7 @@ import redis
 
 from scrapy_dq.commands.output.crawl_view import Summary, _line, state_of
 from scrapy_dq.crew.feeds.exporting import Exported
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.monitor import Monitor, run_name_for
 from scrapy_dq.crew.worker_process import Counts
 from scrapy_dq.frontier.admin.overview import Overview

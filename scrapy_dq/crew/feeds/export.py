@@ -9,10 +9,12 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from itemadapter import ItemAdapter
@@ -27,11 +29,13 @@ from twisted.internet.task import react
 
 from scrapy_dq.crew import pipes
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.journal import Chosen, Work, replay
+from scrapy_dq.crew.feeds.folder import ItemsFolder
+from scrapy_dq.crew.feeds.journal import Work, not_exported, replay
 from scrapy_dq.crew.feeds.plan import freeze
 from scrapy_dq.crew.feeds.replacing import ReplacingFileStorage
 from scrapy_dq.crew.feeds.storage import use_storage
 from scrapy_dq.crew.worker_agent import Relay
+from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, config_of
 
 logger = logging.getLogger(__name__)
@@ -39,7 +43,8 @@ VARIABLE = "SCRAPY_DQ_EXPORT"
 MOST_PENDING = 8
 """Batches that are being stored."""
 TURN = 100
-"""After so many items, progress is reported, and batches can be stored on the event loop."""
+"""After so many items, batches can be stored on the event loop."""
+MIB = 1 << 20
 
 
 def taken_work() -> tuple[int, Work] | None:
@@ -53,6 +58,8 @@ def export(crawler: Crawler, reports: int, work: Work) -> None:
     logging.getLogger().addHandler(Relay(reports))
 
     async def run() -> None:
+        task: Any = asyncio.current_task()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         try:
             await _Export(crawler, reports, work).run()
         except CrewError as error:
@@ -72,16 +79,25 @@ class _Export:
         self._reports = reports
         self._work = work
         self._end: dict[str, Any] = {"name": "", "items": 0, "appends": False}
+        self._read = 0
+        self._journals = [Path(path) for path in work.journals]
+        self._dropped = not_exported(self._journals, self._passed)
+
+    def _passed(self, size: int) -> None:
+        """Report how many MiB were read: once to choose the items, and once to export them."""
+        before, self._read = self._read, self._read + size
+        if self._read // MIB > before // MIB:
+            pipes.send(self._reports, {"done": self._read // MIB})
 
     async def run(self) -> None:
         exporter, spider = self._exporter(), self._crawler.spider
         assert spider is not None
         exporter.open_spider(spider)
-        for done, item in enumerate(self._items(), 1):
+        for done, (item, size) in enumerate(self._items(), 1):
             exporter.item_scraped(item, spider)
+            self._passed(size)
             if not done % TURN:
                 await _stored(exporter)
-                pipes.send(self._reports, {"done": done})
         await exporter.close_spider(spider)
         (slot,) = exporter.slots
         is_empty = not slot.itemcount and not (slot.store_empty and slot.batch_id == 1)
@@ -100,7 +116,9 @@ class _Export:
         exporter = crawler.get_extension(FeedExporter)
         assert exporter is not None
         use_storage(exporter, ReplacingFileStorage)
+        config = config_of(crawler)
         ReplacingFileStorage.work = self._work
+        ReplacingFileStorage.folder = ItemsFolder(data_dir(config.data_dir).absolute(), config.crawl)
         options = exporter.feeds[uri]
         exporter.feeds = {uri: options}
         if (
@@ -111,7 +129,7 @@ class _Export:
             # Scrapy alone would drop columns that the first item does not have.
             found = (
                 ItemAdapter(each).field_names()
-                for each in self._items()
+                for each, _ in self._items()
                 if exporter.filters[uri].accepts(each)
             )
             ReplacingFileStorage.columns = list(dict.fromkeys(chain.from_iterable(found)))
@@ -119,9 +137,9 @@ class _Export:
         crawler.signals.connect(self._closed, signals.feed_slot_closed)
         return exporter
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[tuple[Any, int]]:
         codec = codec_of(config_of(self._crawler), self._crawler)
-        return replay(Chosen(*self._work.chosen), codec)
+        return replay(self._journals, self._dropped, codec)
 
     def _closed(self, slot: FeedSlot) -> None:
         self._end["items"] += slot.itemcount

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from scrapy_dq.crew.errors import CrewError, Interrupted
-from scrapy_dq.crew.feeds.export import VARIABLE
-from scrapy_dq.crew.feeds.folder import ItemsFolder
-from scrapy_dq.crew.feeds.journal import Work, choose
+from scrapy_dq.crew.errors import Interrupted
+from scrapy_dq.crew.feeds.export import MIB, VARIABLE
+from scrapy_dq.crew.feeds.folder import ItemsFolder, Run, read_json, write_json
+from scrapy_dq.crew.feeds.journal import Work
 from scrapy_dq.crew.feeds.plan import Feed
-from scrapy_dq.crew.feeds.records import Run, read_json, write_json
-from scrapy_dq.crew.pipes import Reader
+from scrapy_dq.crew.pipes import Child
 from scrapy_dq.crew.worker_process import how_it_ended
 
 TICK_S = 0.05
+GRACE_S = 2.0
+"""How long a process may take to remove the file that it is building."""
 
 
 class Bar(Protocol):
@@ -46,7 +45,6 @@ class Exports(NamedTuple):
 
     feeds: Sequence[Feed]
     folder: ItemsFolder
-    home: Path
     command: Sequence[str]
     """Of an exporting process."""
     lock: int
@@ -69,28 +67,27 @@ class Exports(NamedTuple):
             The feeds that are stored, and why others are not.
         """
         folder = self.folder
-        journals, others = folder.journals(run), folder.owed_by_others(run)
+        of_run = folder.journals(run)
+        others = [path for path in folder.owed() if path not in of_run]
         if others:
             self.say("Earlier runs have left items that are in no feed: -o adds them, -O does not")
         time_of_run = folder.state(run, "time")
         if not time_of_run.exists():
             write_json(time_of_run, (self.began.isoformat(), not began_run))
         began, keeps = read_json(time_of_run)
-        of_run = choose(journals)
-        chosen = {True: of_run, False: choose([*others, *journals]) if others else of_run}
         processes: list[_Process] = []
+        size = 0
         try:
             with (folder.path / "export.log").open("wb") as log:
                 for feed in self.feeds:
                     if finished or feed.is_local:
-                        work = Work(
-                            feed.uri, run, folder.crawl, str(self.home), began, keeps,
-                            chosen[feed.overwrite],
-                        )  # fmt: skip
+                        journals = of_run if feed.overwrite else [*others, *of_run]
+                        size += sum(path.stat().st_size for path in journals)
+                        work = Work(feed.uri, run, began, keeps, list(map(str, journals)))
                         processes.append(_Process(feed, work, self.command, log, self.lock))
                     else:
                         self.say(f"{feed.name}: is written when the run is finished")
-            bar.begin("items exported", sum(chosen[each.feed.overwrite].total for each in processes))
+            bar.begin("MiB read", 2 * size // MIB)
             while processes and not min([each.attend(bar) for each in processes]):
                 stopped()
                 time.sleep(TICK_S)
@@ -106,11 +103,11 @@ class Exports(NamedTuple):
             if each.stored is None
         ]
         if len(processes) == len(self.feeds) and not failures:
-            folder.settle([*others, *journals], run)
+            folder.settle([*others, *of_run], run)
         return [each.stored for each in processes if each.stored], failures
 
 
-class _Process:
+class _Process(Child):
     """One that exports a feed."""
 
     def __init__(self, feed: Feed, work: Work, command: Sequence[str], log: Any, lock: int) -> None:
@@ -118,27 +115,18 @@ class _Process:
         self.stored: Exported | None = None
         self.problem = ""
         self._done = 0
-        ours, theirs = os.pipe()
-        self._reader = Reader(ours)
-        try:
-            # In its own session: Ctrl-C in the terminal reaches only the parent.
-            self._process = subprocess.Popen(
-                command, env=os.environ | {VARIABLE: str(theirs)}, stdin=subprocess.PIPE, stdout=log,
-                stderr=log, start_new_session=True, pass_fds=(theirs, lock),
-            )  # fmt: skip
-        except OSError as error:
-            self._reader.close()
-            raise CrewError(f"no process can be started that exports feeds: {error}") from error
-        finally:
-            os.close(theirs)
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as given:
+        super().__init__(
+            command, lambda reports: {VARIABLE: str(reports)}, lock,
+            stdin=subprocess.PIPE, stdout=log, stderr=log,
+        )  # fmt: skip
+        assert self.stdin is not None
+        with suppress(BrokenPipeError), self.stdin as given:
             given.write(json.dumps(work).encode())
 
     def attend(self, bar: Bar) -> bool:
         """Read its reports; return whether it has ended."""
-        status = self._process.poll()
-        for report in self._reader.read():
+        status = self.poll()
+        for report in self.reader.read():
             self.problem = report.get("error", self.problem)
             done = report.get("done", self._done)
             bar.advance(done - self._done)
@@ -153,6 +141,9 @@ class _Process:
     def close(self) -> None:
         """End it, if it still runs."""
         self.problem = self.problem or "interrupted"
-        self._process.kill()
-        self._process.wait()
-        self._reader.close()
+        self.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(GRACE_S)
+        self.kill()
+        self.wait()
+        self.reader.close()

@@ -15,13 +15,14 @@ export.log  what the last exporting processes have logged
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.records import Run
 from scrapy_dq.crew.own_files import make_private
 from scrapy_dq.filesystem import sync_folder
 from scrapy_dq.scheduling.feeds import DONE, OPEN, items_folder
@@ -30,6 +31,13 @@ try:
     import fcntl
 except ImportError:  # Windows: this module can be imported, `scrapy dq crawl` says what to do
     fcntl = None  # type: ignore[assignment]
+
+
+class Run(NamedTuple):
+    """One life of a crawl."""
+
+    epoch: str
+    number: int
 
 
 class ItemsFolder:
@@ -71,10 +79,6 @@ class ItemsFolder:
     def owed(self, run: Run | None = None) -> list[Path]:
         """Return the journals of which feeds may lack items; *run*: only of this one."""
         return sorted(path for path in self._all() if path.suffix == OPEN and run in (None, run_of(path)))
-
-    def owed_by_others(self, run: Run) -> list[Path]:
-        """Return the journals of other runs whose items may be missing in feeds."""
-        return [path for path in self.owed() if run_of(path) != run]
 
     def settle(self, journals: list[Path], run: Run) -> None:
         """Note that all feeds hold these journals, and remove what is left of other runs.
@@ -130,9 +134,7 @@ class ItemsFolder:
         make_private(self.path)
 
     def _all(self) -> list[Path]:
-        with suppress(OSError):
-            return [path for path in self.path.iterdir() if path.suffix in (OPEN, DONE)]
-        return []
+        return [path for path in self.path.glob("*") if path.suffix in (OPEN, DONE)]
 
 
 def _digest(target: Path) -> str:
@@ -145,3 +147,23 @@ def run_of(path: Path) -> Run | None:
         epoch, number, _ = path.name.split(".", 2)
         return Run(epoch, int(number))
     return None
+
+
+def read_json(path: Path) -> Any:
+    """Return what a small file holds; None if it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        return json.loads(path.read_text())
+    return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a small file; a crash leaves the old one or the new one."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    # O_EXCL: never through a link that another user has put there.
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    sync_folder(path.parent)

@@ -13,7 +13,7 @@ import struct
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.feeds.whole import Whole
 from scrapy_dq.crew.own_files import open_own
 
@@ -57,10 +57,6 @@ class Record(NamedTuple):
         return self.kind in (Kind.PACKED, Kind.PICKLED)
 
 
-class ItemNotStored(Exception):
-    """Neither the codec nor pickle can store an item."""
-
-
 class Journal:
     """The journal that this worker process writes. Its first item creates the file."""
 
@@ -78,7 +74,7 @@ class Journal:
         """Write an item; when this returns, the operating system has it.
 
         Raises:
-            ItemNotStored: its class cannot be stored.
+            CrewError: neither the codec nor pickle can store it.
             OSError: there is no room for it. Nothing of it is written.
         """
         module = type(item).__module__
@@ -113,7 +109,7 @@ class Journal:
             return _record(Kind.PICKLED, entry_id, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
         except Exception as error:  # of the classes of the project
             cls = f"{type(item).__module__}.{type(item).__qualname__}"
-            raise ItemNotStored(
+            raise CrewError(
                 f"an item of the class {cls} cannot be stored ({type(error).__name__}: {error}): yield a "
                 f"dict, or make the class one that pickle can store"
             ) from error
@@ -143,31 +139,23 @@ def read(path: Path) -> Iterator[Record]:
             yield Record(body[0], body[2:begin], body[begin:])
 
 
-class Chosen(NamedTuple):
-    """Which items of some journals are exported."""
+def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> list[set[int]]:
+    """Return, for each journal, where items begin that are not exported.
 
-    journals: Sequence[str]
-    dropped: Sequence[Sequence[int]]
-    """Of each journal, where items begin that another one has, or has once more."""
-    total: int
-    """How many are exported."""
+    Of each entry, the items of one attempt are exported: of one that was acked, if one was. This keeps in
+    memory only the entries that have not ended.
 
-
-def choose(journals: Sequence[Path]) -> Chosen:
-    """Return which items to export: of each entry those of one attempt, which was acked if one was.
-
-    This keeps in memory only the entries that have not ended.
+    Args:
+        passed: called with the size of each record.
     """
-    count = 0
     unended: defaultdict[bytes, list[list[int]]] = defaultdict(list)
     """By entry, of each attempt that was not acked: how many items, in which journal, the first record."""
     for number, path in enumerate(journals):
         begun: dict[bytes, list[int]] = {}
         for position, record in enumerate(read(path)):
-            if record.is_item:
-                count += 1
-                if record.entry_id:
-                    begun.setdefault(record.entry_id, [0, number, position])[0] += 1
+            passed(len(record.data))
+            if record.is_item and record.entry_id:
+                begun.setdefault(record.entry_id, [0, number, position])[0] += 1
             elif record.entry_id in begun:
                 attempt = begun.pop(record.entry_id)
                 if record.kind == Kind.VOID:
@@ -180,19 +168,22 @@ def choose(journals: Sequence[Path]) -> Chosen:
         for record in read(path)
         if record.kind == Kind.END and record.entry_id in unended
     }
-    dropped: list[list[int]] = [[] for _ in journals]
+    dropped: list[set[int]] = [set() for _ in journals]
     for entry_id, attempts in unended.items():
-        for items, number, position in attempts if entry_id in acked else sorted(attempts)[:-1]:
-            dropped[number].append(position)
-            count -= items
-    return Chosen([str(path) for path in journals], dropped, count)
+        for _, number, position in attempts if entry_id in acked else sorted(attempts)[:-1]:
+            dropped[number].add(position)
+    return dropped
 
 
-def replay(chosen: Chosen, codec: Codec) -> Iterator[Any]:
-    """Yield the items that are exported, in the order in which each worker has written them."""
-    for path, begins in zip(chosen.journals, map(set, chosen.dropped), strict=True):
+def replay(journals: Sequence[Path], dropped: Sequence[set[int]], codec: Codec) -> Iterator[tuple[Any, int]]:
+    """Yield the items that are exported, with their sizes, in the order in which each worker wrote them.
+
+    Args:
+        dropped: what `not_exported` has returned.
+    """
+    for path, begins in zip(journals, dropped, strict=True):
         left_out: set[bytes] = set()
-        for position, record in enumerate(read(Path(path))):
+        for position, record in enumerate(read(path)):
             if position in begins:
                 left_out.add(record.entry_id)
             if not record.is_item:
@@ -203,7 +194,8 @@ def replay(chosen: Chosen, codec: Codec) -> Iterator[Any]:
             elif record.entry_id not in left_out:
                 # The journal is in a folder that only this user can write to.
                 packed = record.kind == Kind.PACKED
-                yield codec.value(record.data) if packed else pickle.loads(record.data)
+                item = codec.value(record.data) if packed else pickle.loads(record.data)
+                yield item, len(record.data)
 
 
 class Work(NamedTuple):
@@ -212,11 +204,8 @@ class Work(NamedTuple):
     uri: str
     """Of the feed."""
     run: Sequence[Any]
-    crawl: str
-    home: str
-    """The data directory."""
     began: str
     """When the run was begun: `%(time)s` in the names of files."""
     keeps: bool
     """Something was crawled in the run before: a feed of which nothing is known may hold items of it."""
-    chosen: Sequence[Any]
+    journals: Sequence[str]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -75,8 +73,8 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
         if one != other:
             continue
         storage = exporter.storages.get(scheme, exporter.storages.get("file"))
-        is_local = storage in (FileFeedStorage, UnbufferedFileFeedStorage)
-        is_local = is_local and not options.get("batch_item_count")
+        is_file = storage in (FileFeedStorage, UnbufferedFileFeedStorage)
+        is_local = is_file and not options.get("batch_item_count")
         name = without_login(one).partition("?")[0]
         if is_local:
             target = Path(FileFeedStorage(one).path).absolute()
@@ -99,16 +97,8 @@ def _check(target: Path, uri: str) -> None:
             pass
     except OSError as error:
         raise CrewError(f"feed {without_login(uri)!r}: {real.parent} cannot be written: {error}") from error
-    if not real.exists():
-        return
-    if not real.is_file():
+    if real.exists() and not real.is_file():
         raise CrewError(f"feed {without_login(uri)!r}: it is not a regular file")
-    folder, user = real.parent.stat(), os.geteuid()
-    if folder.st_mode & stat.S_ISVTX and user not in (0, folder.st_uid, real.stat().st_uid):
-        raise CrewError(
-            f"{target} belongs to another user, and only they can replace it in its folder (sticky "
-            f"bit): choose another file"
-        )
 
 
 def freeze(began: datetime, step_us: int) -> None:

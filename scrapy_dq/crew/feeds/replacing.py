@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-import stat
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,9 +16,8 @@ from scrapy import Spider
 from scrapy.extensions.feedexport import FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.folder import ItemsFolder
+from scrapy_dq.crew.feeds.folder import ItemsFolder, Run, read_json, write_json
 from scrapy_dq.crew.feeds.journal import Work
-from scrapy_dq.crew.feeds.records import Run, read_json, write_json
 from scrapy_dq.crew.own_files import real_path
 from scrapy_dq.filesystem import sync_folder
 
@@ -33,6 +31,7 @@ class ReplacingFileStorage(FileFeedStorage):
 
     work: Work
     """Of this process, which exports one feed."""
+    folder: ItemsFolder
     columns: list[str] | None = None
     """Those of all items, if the feed is CSV and neither it nor an exporter of the project names them."""
     building: Path | None = None
@@ -48,9 +47,9 @@ class ReplacingFileStorage(FileFeedStorage):
     def open(self, spider: Spider) -> IO[bytes]:
         """Return a new file with what the feed holds of before this run."""
         self._target = real_path(Path(self.path))
-        folder, run = ItemsFolder(Path(self.work.home), self.work.crawl), Run(*self.work.run)
-        self._notes = folder.notes_of(run, self._target)
-        self._is_known = bool(folder.older_notes(run, self._target))
+        run = Run(*self.work.run)
+        self._notes = self.folder.notes_of(run, self._target)
+        self._is_known = bool(self.folder.older_notes(run, self._target))
         self._target.parent.mkdir(parents=True, exist_ok=True)
         self._new = self._target.with_name(f".{self._target.name}.new")
         parts = [] if self._is_batch else self._parts_before()
@@ -95,12 +94,8 @@ class ReplacingFileStorage(FileFeedStorage):
         sync_folder(self._target.parent)
 
     def _found(self) -> os.stat_result | None:
-        if not self._target.exists():
-            return None
-        found = self._target.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            raise CrewError(f"{self._target} is not a file any more: remove it")
-        return found
+        """Return the status of the feed; None: there is none, or something else than a file is there."""
+        return self._target.lstat() if self._target.is_file() else None
 
     def _parts_before(self) -> list[tuple[int, int]]:
         """Return the parts of the file that are not of this run, as pairs of positions.

@@ -16,8 +16,7 @@ from scrapy.crawler import Crawler
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 
 from scrapy_dq.crew.errors import CrewError
-from scrapy_dq.crew.feeds.folder import ItemsFolder
-from scrapy_dq.crew.feeds.records import Run
+from scrapy_dq.crew.feeds.folder import ItemsFolder, Run
 from scrapy_dq.crew.feeds.whole import Whole
 from scrapy_dq.crew.own_files import open_own, real_path
 from scrapy_dq.environment import data_dir
@@ -74,9 +73,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         storage = cls(uri, feed_options=feed_options)
         storage._crawler = crawler
         storage._form = str((feed_options or {}).get("format", ""))
-        crawler.signals.connect(
-            run_begins, crawl_joined
-        )  # when Scrapy tests it; repeating it changes nothing
+        # When Scrapy tests it; repeating it changes nothing.
+        crawler.signals.connect(run_begins, crawl_joined)
         try:
             real_path(Path(storage.path))
         except CrewError as error:
@@ -133,11 +131,11 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open for appending, without a buffer; each write is complete or has no effect."""
-        path, mode = Path(self.path), self.write_mode
+        path = Path(self.path)
         real_path(path).parent.mkdir(parents=True, exist_ok=True)
-        if mode == "wb":
+        if self.write_mode == "wb":
             open(path, "wb", opener=open_own).close()
-        unbuffered: Any = Whole(path, "ab" if mode == "wb" else mode, opener=open_own)
+        unbuffered: Any = Whole(path, "ab", opener=open_own)
         unbuffered.failed = self._write_failed
         if self._form in ("json", "csv", "xml") and path.is_file() and path.stat().st_size:
             logger.warning(

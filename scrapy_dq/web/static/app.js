@@ -5,7 +5,7 @@ const main = byId("main");
 const OLD_S = 8; // a look takes place each second, or as often as it may
 const KEPT = "dq-token";
 let may = { steering: false, settings: [] };
-let leave = () => {}; // ends what the page that is shown has begun
+let opened = 0; // counts pages: what an earlier one has begun ends
 let seenAt = 0, ageThen = null, trouble = "", isLive = false;
 
 // ---- what the server says
@@ -31,13 +31,13 @@ async function ask(path, options = {}) {
 
 // What is seen now: a look, its age, and why there is none that is newer. null: no answer, or another page is shown.
 async function see(asked) {
-  const page = location.hash;
+  const page = opened;
   try {
     const seen = await (await ask(`data?${query(asked)}`)).json();
-    return page === location.hash ? seen : null;
+    return page === opened ? seen : null;
   } catch (error) {
     if (error.status === 401) gate();
-    else if (page === location.hash) age(null, error.message);
+    else if (page === opened) age(null, error.message);
     return null;
   }
 }
@@ -53,10 +53,8 @@ async function once(asked) {
 
 // Does `work` now, and again so many seconds after its end, until another page is opened.
 async function repeat(seconds, work) {
-  let shown = true;
-  const before = leave;
-  leave = () => { before(); shown = false; };
-  while (shown) {
+  const page = opened;
+  while (page === opened) {
     await work();
     await new Promise((go) => setTimeout(go, 1000 * seconds));
   }
@@ -425,8 +423,7 @@ function settingsPage() {
 // ---- which page
 
 function gate() {
-  leave();
-  leave = () => {};
+  opened += 1;
   const input = el("input", { type: "password", name: "token", autocomplete: "off", required: true });
   const form = el("form", { class: "form", on: { submit: (event) => {
     event.preventDefault();
@@ -439,8 +436,7 @@ function gate() {
 }
 
 function route() {
-  leave();
-  leave = () => {};
+  opened += 1;
   isLive = false;
   ageThen = null;
   age(null, "");
@@ -465,15 +461,12 @@ function route() {
 }
 
 async function start() {
-  for (;;) {
-    try {
-      may = await (await ask("settings")).json();
-      break;
-    } catch (error) {
-      if (error.status === 401) return gate();
-      age(null, error.message);
-      await new Promise((go) => setTimeout(go, 2000));
-    }
+  try {
+    may = await (await ask("settings")).json();
+  } catch (error) {
+    if (error.status === 401) return gate();
+    age(null, error.message);
+    return setTimeout(start, 2000);
   }
   route();
 }

@@ -99,18 +99,13 @@ export function chart(title, place, said) {
     const most = Math.max(...known.map((point) => point[place]), 1e-9);
     const x = (at) => ((100 * (at - from)) / (to - from || 1)).toFixed(2);
     const y = (value) => (97 - (92 * value) / most).toFixed(2);
-    let path = "", area = "", run = [];
-    const end = () => {
-      if (run.length) {
-        path += `M${run.map(([at, value]) => `${x(at)},${y(value)}`).join("L")}`;
-        area += `M${x(run[0][0])},97L${run.map(([at, value]) => `${x(at)},${y(value)}`).join("L")}L${x(run[run.length - 1][0])},97Z`;
-      }
-      run = [];
-    };
-    for (const point of points) point[place] === null ? end() : run.push([point[0], point[place]]);
-    end();
-    line.setAttribute("d", path);
-    under.setAttribute("d", area);
+    const runs = [[]]; // a value that is missing ends one
+    for (const point of points) point[place] === null ? runs.push([]) : runs[runs.length - 1].push(point);
+    const curves = runs.filter((run) => run.length).map((run) => ({
+      curve: run.map((point) => `${x(point[0])},${y(point[place])}`).join("L"), first: x(run[0][0]), last: x(run[run.length - 1][0]),
+    }));
+    line.setAttribute("d", curves.map(({ curve }) => `M${curve}`).join(""));
+    under.setAttribute("d", curves.map(({ curve, first, last }) => `M${first},97L${curve}L${last},97Z`).join(""));
     marks.replaceChildren(...events.filter((event) => event.at >= from && event.at <= to).slice(0, 60).map((event) => {
       const mark = svg("line", { x1: x(event.at), x2: x(event.at), y1: 3, y2: 97, class: /died|outage|waits|damaged/.test(event.kind) ? "bad" : "" });
       const title = svg("title");
