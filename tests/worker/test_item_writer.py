@@ -265,7 +265,7 @@ async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
             [outcome] = await asyncio.gather(*write(writer, key, "a"), return_exceptions=True)
             assert isinstance(outcome, ItemNotStored)
             patch.setattr(writer, "_next_batch", lambda: writer._waiting and [writer._waiting.popleft()])
-            patch.setattr(writer, "_store", lambda batch: 1 / 0)
+            patch.setattr(writer, "_store", lambda: 1 / 0)
             [outcome] = await asyncio.gather(*write(writer, key, "b"), return_exceptions=True)
             assert "ZeroDivisionError" in str(outcome)
         await asyncio.gather(*write(writer, key, "c"))
