@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -26,9 +25,7 @@ from scrapy_dq.scheduling.due_times import BadDue, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import shares_seen
 from scrapy_dq.scheduling.partitions import BadPartition, partition_without_downloader
 from scrapy_dq.settings import Config
-from scrapy_dq.text import printable
-
-WAKE_EVERY_S = 1.0
+from scrapy_dq.text import reason_of
 
 
 @dataclass
@@ -71,7 +68,7 @@ class Pusher:
             common: see `Written`.
             spider: empty: the identity stores no spider, and the first worker of the run does.
             bad: called with the name of each line that is not a request, and the reason.
-            wake: called when something was stored, at most once a second, and at the end.
+            wake: called when the requests of a batch were stored.
             durable: end only when Redis has it on its disk.
         Raises:
             ConfigError: the SCHEDULER_SERIALIZER does not work.
@@ -83,10 +80,8 @@ class Pusher:
         self._bad = bad
         self._wake = wake
         self._durable = durable
-        self._woken_at = 0.0
-        identity = identity_of(config, crawler)
         # A push does not change the crawl's limits.
-        self._identity = replace(identity, limits=None)
+        self._identity = replace(identity_of(config, crawler), limits=None)
         if not spider:
             # The first worker of a run defines these.
             self._identity = replace(self._identity, spider="", spider_args="")
@@ -114,28 +109,25 @@ class Pusher:
             ConfigError, FrontierError: the push was interrupted; what is counted was stored.
         """
         connection = Connection(self._config, data_dir(self._config.data_dir))
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(connection.close)
             await connection.open(quiet=True)
             producer = Producer(
                 await frontiers_of(self._config, connection), self._identity, options_of(self._config),
                 connect=connection.another, dropped=self._known, durable=self._durable,
             )  # fmt: skip
-            try:
-                async with AsyncExitStack() as stack:
-                    await self._push(producer, stack, batches, strict)
-                    if self.pushed.run is not None:
-                        self._wake()
-            finally:
-                self.pushed.requests -= producer.unconfirmed
-                self.pushed.disturbed = producer.disturbed
-                self.pushed.doubt = producer.doubt
-        finally:
-            await connection.close()
+            stack.callback(self._note, producer)
+            await self._push(producer, stack, batches, strict)
+
+    def _note(self, producer: Producer) -> None:
+        self.pushed.requests -= producer.unconfirmed
+        self.pushed.disturbed = producer.disturbed
+        self.pushed.doubt = producer.doubt
 
     async def _push(
         self, producer: Producer, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
     ) -> None:
-        adopted = False
+        adopted = stopped = False
         async for batch in batches:
             for line in batch:
                 try:
@@ -145,9 +137,8 @@ class Pusher:
                     self.pushed.bad += 1
                     self._bad(line.name, str(error))
                     if strict:
-                        if self.pushed.run is not None:
-                            await producer.hand_in()
-                        return
+                        stopped = True
+                        break
                     continue
                 if not (request and put):
                     continue
@@ -160,29 +151,25 @@ class Pusher:
                 await producer.put(put)
             if self.pushed.run is not None:
                 await producer.hand_in()
-                if time.monotonic() >= self._woken_at + WAKE_EVERY_S:
-                    self._woken_at = time.monotonic()
-                    self._wake()
+                self._wake()
+            if stopped:
+                return
 
     def _put_of(self, request: Request) -> Put:
         if request.meta.get("dq_local"):
             raise BadLine("dq_local keeps a request in the worker that made it")
+        entry_id = next(self._ids)
+        filtered = self._shares_seen and not request.dont_filter
         try:
             due = due_of(request, None, self._config.retry_backoff)
             partition = b""
             if self._config.partition_by == "slot":
                 partition = partition_without_downloader(request)
             payload = self._codec.encode(as_stored(request))
-        except (BadDue, BadPartition, CannotEncode) as error:
-            raise BadLine(str(error)) from error
-        entry_id = next(self._ids)
-        filtered = self._shares_seen and not request.dont_filter
-        admission, token = Admission.ID, entry_id
-        if filtered:
-            try:
-                admission, token = Admission.SEEN, self._fingerprint(request)
-            except Exception as error:  # a project's own fingerprinter may raise anything
-                raise BadLine(printable(f"{type(error).__name__}: {error}")) from error
+            token = self._fingerprint(request) if filtered else entry_id
+        except Exception as error:  # a project's own fingerprinter may raise anything
+            raise BadLine(reason_of(error, BadDue, BadPartition, CannotEncode)) from error
+        admission = Admission.SEEN if filtered else Admission.ID
         return Put(
             entry_id, admission, token, int(index(request.priority)), False, payload, partition=partition,
             due_at=due.at, not_before_s=due.not_before_s, once=not filtered,
