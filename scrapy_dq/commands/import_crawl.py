@@ -16,8 +16,8 @@ from scrapy_dq.commands.input.reading import crawler_named, fingerprinter_of
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.exports.files import BadExport, ExportFile
-from scrapy_dq.frontier.archive.load import Loaded, Target, load
-from scrapy_dq.frontier.archive.parts import Header
+from scrapy_dq.frontier.archive.load import Loaded, load
+from scrapy_dq.frontier.archive.parts import Header, Shape
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.settings import Config
 
@@ -91,8 +91,9 @@ def _refuse_other(header: Header, config: Config, fingerprinter: str, spider: st
 
 
 async def _load(frontiers: list[Frontier], file: ExportFile, config: Config, bar: ProgressBar) -> Loaded:
+    shape = Shape(config.order, config.seen_kind, len(frontiers))
     return await load(
-        frontiers, file.header, file.parts(), Target(config.order, config.seen_kind), progress=bar.advance,
+        frontiers, file.header, file.parts(), shape, progress=bar.advance,
         priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
     )  # fmt: skip
 
@@ -102,10 +103,7 @@ def _advice(file: ExportFile, config: Config, done: Loaded) -> Iterator[str]:
     if done.before:
         yield "This file was imported before."
     at = datetime.fromtimestamp(header.at_ms / 1000).strftime("%Y-%m-%d %H:%M")
-    yield (
-        f"Exported on {at} from crawl {header.crawl!r}: {header.order.value}, seen {header.seen.value}, "
-        f"{header.shards} shard{'s' * (header.shards > 1)}."
-    )
+    yield f"Exported on {at} from crawl {header.crawl!r}: {header.shape}."
     for doubt in done.doubts:
         yield f"It is not certain that it is on disk: {doubt}."
     if config.flush_on_start:

@@ -16,7 +16,8 @@ from scrapy_dq.commands.input.asking import go_on
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, Subcommand
 from scrapy_dq.frontier.admin.liveness import need_nobody
-from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover
+from scrapy_dq.frontier.archive.parts import Shape
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME, MOST_SHARDS
 from scrapy_dq.frontier.model import Order, Seen
