@@ -106,7 +106,7 @@ class ExportFile:
         for number, line in enumerate(self._whole()):
             if number == 0:
                 try:
-                    self.header, self.version = header_of(_parsed(line))
+                    self.header = header_of(_parsed(line))
                 except BadLine as error:
                     raise BadExport(f"{name!r}: {error}") from None
             self._end = line

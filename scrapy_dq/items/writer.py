@@ -45,6 +45,7 @@ class _Waiting:
     stored: asyncio.Future[None]
 
 
+@dataclass(eq=False)
 class ItemWriter:
     """One coroutine that stores all waiting items in one trip.
 
@@ -52,40 +53,30 @@ class ItemWriter:
     Numbering batches in Redis would prevent only that: an item is also stored twice if its page is crawled
     again after a crash, so a consumer that needs each item once has to identify items anyway. What a rollback
     of Redis has lost is written again, too (replay_log.py), because its page may be done.
-
-    Args:
-        kind: list or stream.
-        closing: returns whether the spider is closing.
-        grace_s: how many seconds, from then on, the writer still waits for the end of an outage.
-        horizon_s: by how many seconds Redis may be rolled back.
-        given_up: called before items fail because *grace_s* is over; returns what happens to their pages.
-        counted: called with the numbers of items that were stored and that failed.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        kind: str,
-        *,
-        closing: Callable[[], bool],
-        grace_s: float,
-        horizon_s: float,
-        given_up: Callable[[], str],
-        counted: Callable[[int, int], None],
-    ) -> None:
-        self._connection = connection
-        self._kind = kind
-        self._closing = closing
-        self._grace_s = grace_s
-        self._given_up = given_up
-        self._counted = counted
+    connection: Connection
+    kind: str
+    """list or stream."""
+    closing: Callable[[], bool]
+    """Returns whether the spider is closing."""
+    grace_s: float
+    """How many seconds, from then on, the writer still waits for the end of an outage."""
+    horizon_s: float
+    """By how many seconds Redis may be rolled back."""
+    given_up: Callable[[], str]
+    """Called before items fail because the grace is over; returns what happens to their pages."""
+    counted: Callable[[int, int], None]
+    """Called with the numbers of items that were stored and that failed."""
+
+    def __post_init__(self) -> None:
         self._client: Any = None
         self._tries = 0
         """How often a large item was sent in vain while Redis answered otherwise."""
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
         """What is being written; no page waits for those items that Redis had before."""
-        self._log = ItemLog(horizon_s)
+        self._log = ItemLog(self.horizon_s)
         self._tag = ""
         self._ending = False
         self._outage = Outage("Items wait, and with them their requests, until Redis serves again", "items")
@@ -117,7 +108,7 @@ class ItemWriter:
             ItemNotStored: Redis refuses it, or is unavailable until the end of the crawl; or its key is in
                 another slot of a Redis Cluster than those before.
         """
-        if self._connection.in_cluster:
+        if self.connection.in_cluster:
             self._need_one_slot(key)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_on(), name="scrapy-dq items")
@@ -136,7 +127,7 @@ class ItemWriter:
             if self._client is not None and not self._log.off:
                 with suppress(Exception):  # the mark expires
                     await self._client.delete(self._log.key)
-        await self._connection.close()
+        await self.connection.close()
 
     async def _write_on(self) -> None:
         while True:
@@ -175,10 +166,10 @@ class ItemWriter:
         try:
             while not (await asyncio.wait([storing], timeout=LOOK_S))[0]:
                 now = time.monotonic()
-                if self._closing_since is None and self._closing():
+                if self._closing_since is None and self.closing():
                     self._closing_since = now
-                over = self._closing_since is not None and now >= self._closing_since + self._grace_s
-                if over and now >= began + self._connection.timeout_s:
+                over = self._closing_since is not None and now >= self._closing_since + self.grace_s
+                if over and now >= began + self.connection.timeout_s:
                     self._give_up()
                     return
             storing.result()
@@ -192,7 +183,7 @@ class ItemWriter:
             if self._batch or self._waiting:  # else it was only a check for a rollback
                 self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
-                self._connection.note_no_answer()
+                self.connection.note_no_answer()
             await asyncio.sleep(self._outage.delay_s())
             kept = len(self._batch) + len(self._waiting)
         self._outage.ended(kept)
@@ -205,7 +196,7 @@ class ItemWriter:
         is_sending_a_large_one = False
         try:
             if self._client is None:
-                self._client = await self._connection.connect()
+                self._client = await self.connection.connect()
             if sum(len(waiting.item) for waiting in self._batch) > MAX_BYTES:
                 await self._client.ping()
                 is_sending_a_large_one = True
@@ -256,7 +247,7 @@ class ItemWriter:
         return None
 
     def _add(self, pipe: Any, key: str | bytes, items: list[bytes]) -> None:
-        if self._kind == "stream":
+        if self.kind == "stream":
             pipe.eval(_ADD_TO_STREAM, 1, key, *items)
         else:
             pipe.rpush(key, *items)
@@ -276,7 +267,7 @@ class ItemWriter:
             logger.error(
                 "Redis was unavailable until DQ_SHUTDOWN_GRACE was over: %d items are not stored. %s",
                 len(lost),
-                self._given_up(),
+                self.given_up(),
             )
             self._fail(lost, "Redis was unavailable until the end of the crawl")
 
@@ -284,7 +275,7 @@ class ItemWriter:
         shown = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
         why = f"Redis refuses items for the key {shown!r} ({describe(error)})"
         advice = (
-            f"They are lost to this crawl. The key has to be a {self._kind}, or not exist, and the user in "
+            f"They are lost to this crawl. The key has to be a {self.kind}, or not exist, and the user in "
             f"REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another key"
         )
         if self._tries >= MOST_TRIES:
@@ -305,10 +296,10 @@ class ItemWriter:
             waiting.stored.set_result(None)
         for waiting in parts:
             self._log.add(waiting.key, waiting.item)
-        self._counted(len(done), 0)
+        self.counted(len(done), 0)
 
     def _fail(self, parts: Iterable[_Waiting], why: str) -> None:
         lost = [waiting for waiting in parts if not waiting.stored.done()]
         for waiting in lost:
             waiting.stored.set_exception(ItemNotStored(why))
-        self._counted(0, len(lost))
+        self.counted(0, len(lost))
