@@ -93,6 +93,12 @@ def url_error(error: BaseException) -> str:
     return f"its URL cannot be parsed{why}"
 
 
+def reason_of(error: BaseException, *clear: type[BaseException]) -> str:
+    """Return why something failed, for logs; *clear*: errors whose text alone tells."""
+    text = str(error) if isinstance(error, clear) else url_error(error) or f"{type(error).__name__}: {error}"
+    return printable(prose_without_logins(text))
+
+
 def has_login(text: str) -> bool:
     """Tell whether *text* is, or contains, a URL with a user or a password."""
     return bool(_LOGIN.search(text) or _IN_QUERY.search(unquote(text)))

@@ -8,21 +8,17 @@ against the adopted fingerprints: each was recorded as seen when it was queued.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.reader import Reader
-from scrapy_dq.adoption.source import Found, Source
+from scrapy_dq.adoption.source import Source
 from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.producer import Producer
-from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.moves import Put
-from scrapy_dq.frontier.worker.options import WorkerOptions
 
 
 class Progress(Protocol):
@@ -58,103 +54,79 @@ class AdoptionCounts:
     def adopted(self) -> int:
         return self.requests - self.known - self.dead
 
+    def add(self, put: Put) -> None:
+        self.requests += 1
+        if put.reason:
+            self.dead += 1
+            self.reasons[put.reason] += 1
 
+    def add_known(self, put: Put) -> None:
+        self.known += 1
+        if put.reason:
+            self.dead -= 1
+            self.dead_before += 1
+
+
+@dataclass
 class Adopter:
     """One adoption; repeating it stores only what is missing."""
 
-    def __init__(
-        self,
-        frontiers: Sequence[Frontier],
-        crawl: Identity,
-        source: Source | JobDir,
-        progress: Progress,
-        *,
-        connect: Callable[[int], Any],
-        options: WorkerOptions,
-    ) -> None:
-        """
+    producer: Producer
+    """It has to report what was known to `counts.add_known`."""
+    source: Source | JobDir
+    reader: Reader
+    progress: Progress
+    counts: AdoptionCounts
+    ttl_s: float
+    """DQ_WORKER_TTL."""
+    _dead: dict[str, int | None] = field(default_factory=dict)
+
+    async def adopt(self, newest_first: bool) -> None:
+        """Adopt all as a member of the crawl, so that the run does not finish meanwhile; leave it open.
+
         Args:
-            frontiers, connect, options: see `Producer`.
-        """
-        self.counts = AdoptionCounts()
-        self._frontier = frontiers[HOME]
-        self._source = source
-        self._progress = progress
-        self._ttl_s = options.ttl_s
-        self._dead: dict[str, int | None] = {}
-        self.producer = Producer(frontiers, crawl, options, connect=connect, dropped=self._count_known)
-
-    @asynccontextmanager
-    async def joined(self) -> AsyncIterator[None]:
-        """Be a member of the crawl, so that the run does not finish meanwhile; leave it open.
-
+            newest_first: the order of this crawl serves the newest of equal requests first.
         Raises:
             FrontierError: a worker is alive, or the run is over; nothing was changed.
-        """
-        await self._refuse_live_workers()
-        async with self.producer.joined():
-            yield
-
-    async def adopt_fingerprints(self, found: Found, *, scrapys: bool) -> None:
-        """Copy a dupefilter; from then on, workers that join check against it.
-
-        Args:
-            scrapys: see `Frontier.adopt`.
-        Raises:
             FrontierRefused: a worker joined before the fingerprints were stored, and does not check against
                 them.
         """
-        self._progress.begin("fingerprints", found.size)
-        number, producer = 0, self.producer
-        async for plain, others in self._source.fingerprints(found.key):
+        await self._refuse_live_workers()
+        async with self.producer.joined():
+            await self._adopt_fingerprints()
+            await self._adopt_requests(newest_first)
+
+    async def _adopt_fingerprints(self) -> None:
+        """Copy the dupefilter; from then on, workers that join check against it."""
+        self.progress.begin("fingerprints", self.source.dupefilter.size)
+        number, producer, scrapys = 0, self.producer, isinstance(self.source, JobDir)
+        async for plain, others in self.source.fingerprints():
             number += 1
             self.counts.fingerprints += len(plain) + others
             self.counts.invalid_fingerprints += others
             # In each shard: of its partition, which decides, a fingerprint tells nothing.
             for frontier, worker_id in producer.members:
                 call = producer.epoch, producer.run, worker_id, number, plain
-                adopt = partial(frontier.adopt, *call, scrapys=scrapys)
-                new, intact = await producer.patiently(adopt)
+                new, intact = await producer.patiently(partial(frontier.adopt, *call, scrapys=scrapys))
                 producer.disturbed = producer.disturbed or not intact
             self.counts.new_fingerprints += new
-            self._progress.advance(len(plain) + others)
+            self.progress.advance(len(plain) + others)
             if number == 1:
                 await self._refuse_live_workers()
 
-    async def adopt_requests(
-        self, queue: Found, reader: Reader, *, tail_first: bool, newest_first: bool
-    ) -> None:
-        """Put every request of a queue, to be served in the order that its scheduler would have used.
-
-        Args:
-            tail_first: the queue is a LIST that scrapy-redis serves from its tail.
-            newest_first: the order of this crawl serves the newest of equal requests first.
-        """
-        self._progress.begin("requests", queue.size)
-        unique = queue.type == "zset"
-        async for members in self._source.members(queue, tail_first, backwards=newest_first):
+    async def _adopt_requests(self, newest_first: bool) -> None:
+        """Put every request of the queue, to be served in the order that its scheduler would have used."""
+        self.progress.begin("requests", self.source.queue.size)
+        async for members in self.source.members(backwards=newest_first):
             for member in members:
-                put = reader.put_of(member, unique)
-                self.counts.requests += 1
-                if put.reason:
-                    self.counts.dead += 1
-                    self.counts.reasons[put.reason] += 1
+                put = self.reader.put_of(member)
+                self.counts.add(put)
                 await self.producer.put(put)
-            self._progress.advance(len(members))
+            self.progress.advance(len(members))
         await self.producer.hand_in()
 
     async def _refuse_live_workers(self) -> None:
-        _, own = self.producer.members[HOME]
-        others = self._dead | {own: None}
+        home, own_id = self.producer.members[HOME]
+        self._dead[own_id] = None
         refused = ", and would crawl again what was seen: stop it first"
-        await self.producer.patiently(
-            lambda: need_nobody(self._frontier, self._ttl_s, "adopt", refused, others)
-        )
-        del others[own]
-        self._dead = others
-
-    def _count_known(self, put: Put) -> None:
-        self.counts.known += 1
-        if put.reason:
-            self.counts.dead -= 1
-            self.counts.dead_before += 1
+        await self.producer.patiently(lambda: need_nobody(home, self.ttl_s, "adopt", refused, self._dead))

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ class _Records:
     """Where the requests of one priority lie, the oldest first."""
 
     path: Path
-    places: list[tuple[Path, array[int], array[int]]]
-    """File, offsets and sizes; empty: it is an SQLite queue."""
+    places: list[tuple[Path, array[int]]]
+    """Each file, and where each of its records begins and the last one ends; empty: it is an SQLite queue."""
     count: int
     newest_first: bool
     closed: bool
@@ -53,11 +53,14 @@ class _Records:
                 yield from (
                     bytes(row[0]) for row in db.execute(f"SELECT item FROM queue ORDER BY id {order}")
                 )
-        for path, offsets, sizes in reversed(self.places) if from_end else self.places:
+        for path, offsets in reversed(self.places) if from_end else self.places:
+            numbers = range(len(offsets) - 1)
             with path.open("rb") as file:
-                for i in reversed(range(len(offsets))) if from_end else range(len(offsets)):
-                    file.seek(offsets[i])
-                    yield file.read(sizes[i])
+                for n in reversed(numbers) if from_end else numbers:
+                    file.seek(offsets[n])
+                    record = file.read(offsets[n + 1] - offsets[n])
+                    # A Lifo queue has the size of a record behind it, a Fifo queue before it.
+                    yield record[: -_SIZE.size] if self.newest_first else record[_SIZE.size :]
 
 
 class JobDir:
@@ -69,32 +72,22 @@ class JobDir:
             served: how SQLite queues are served: fifo or lifo; empty: as SCHEDULER_DISK_QUEUE says.
         Raises:
             BadSource: it is none, is in use, or is damaged.
+            OSError, sqlite3.Error: it cannot be read; of `members` and `fingerprints` also.
         """
         self.folder = Path(folder)
-        self._queues = self.folder / QUEUES
-        self._seen = self.folder / SEEN
-        if not (self._queues.is_dir() or self._seen.is_file()):
+        queues, self._seen = self.folder / QUEUES, self.folder / SEEN
+        if not (queues.is_dir() or self._seen.is_file()):
             raise BadSource(f"{folder!r} is not a JOBDIR of Scrapy: it has neither {QUEUES} nor {SEEN}")
         if pid := _user_of(self.folder):
             raise BadSource(
                 f"process {pid} uses {folder!r}: stop its crawl with one Ctrl-C, and wait until it has ended"
             )
         self._served = served or _served_by(settings)
-        try:
-            found = list(self._found(self._queues)) if self._queues.is_dir() else []
-            # As Scrapy serves them: by priority, whose sign is turned, and start requests last.
-            self._records = [each for _, each in sorted(found, key=lambda pair: pair[0])]
-            self._fingerprints = sum(1 for _ in self._all_fingerprints())
-        except (OSError, sqlite3.Error) as error:
-            raise BadSource(f"{folder!r} cannot be read: {error}") from error
-
-    @property
-    def requests(self) -> Found:
-        return Found(str(self._queues), "jobdir", sum(each.count for each in self._records))
-
-    @property
-    def seen(self) -> Found:
-        return Found(str(self._seen), "jobdir", self._fingerprints)
+        found = list(self._found(queues)) if queues.is_dir() else []
+        # As Scrapy serves them: by priority, whose sign is turned, and start requests last.
+        self._records = [each for _, each in sorted(found, key=lambda pair: pair[0])]
+        self.queue = Found(str(queues), "jobdir", sum(each.count for each in self._records))
+        self.dupefilter = Found(str(self._seen), "jobdir", sum(1 for _ in self._all_fingerprints()))
 
     @property
     def closed(self) -> bool:
@@ -103,45 +96,31 @@ class JobDir:
 
     @property
     def served(self) -> str:
-        """How most of the requests of one priority are served: fifo or lifo; empty: there are none."""
-        newest = sum(each.count if each.newest_first else -each.count for each in self._records)
-        return ("lifo" if newest > 0 else "fifo") if self._records else ""
+        """How Scrapy serves its queue, as an `Order`; empty: there is no queue."""
+        if not self._records:
+            return ""
+        return "priority-lifo" if self._records[0].newest_first else "priority-fifo"
 
-    async def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]:
+    async def members(self, backwards: bool) -> AsyncIterator[list[bytes]]:
         """Yield all requests, as they are stored, in batches of at most BATCH.
 
         Args:
             backwards: begin with the one that is served last.
         """
-        batch: list[bytes] = []
         records = reversed(self._records) if backwards else self._records
-        for member in chain.from_iterable(each.read(backwards) for each in records):
-            batch.append(member)
-            if len(batch) == BATCH:
-                yield batch
-                batch = []
-        yield batch
+        for batch in _batches(chain.from_iterable(each.read(backwards) for each in records), BATCH):
+            yield batch
 
-    async def fingerprints(self, key: str) -> AsyncIterator[tuple[list[bytes], int]]:
+    async def fingerprints(self) -> AsyncIterator[tuple[list[bytes], int]]:
         """Yield batches of all fingerprints, and how many others are beside them."""
-        plain: list[bytes] = []
-        others = 0
-        for fingerprint in self._all_fingerprints():
-            others += not fingerprint
-            plain += filter(None, (fingerprint,))
-            if len(plain) + others >= FINGERPRINTS:
-                yield plain, others
-                plain, others = [], 0
-        yield plain, others
+        for found in _batches(self._all_fingerprints(), FINGERPRINTS):
+            plain = [each for each in found if each]
+            yield plain, len(found) - len(plain)
 
-    async def mark(self, queue: Found) -> Any:
+    async def mark(self) -> Any:
         """Return a mark that differs if something has changed."""
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-
-    def has_some_of(self, fingerprints: set[bytes]) -> bool:
-        """Tell whether one of these was seen."""
-        return any(each in fingerprints for each in self._all_fingerprints())
 
     def _all_fingerprints(self) -> Iterator[bytes]:
         """Yield each fingerprint; empty for one that is none.
@@ -204,24 +183,21 @@ def _served_by(settings: BaseSettings) -> str:
 
 def _lifo(path: Path) -> _Records:
     """Source: queuelib.queue.LifoDiskQueue: a count, and then each record before its size."""
-    offsets, sizes = array("Q"), array("L")
     with path.open("rb") as file:
         header, end = file.read(_SIZE.size), file.seek(0, os.SEEK_END)
+        offsets = array("Q", (end,))
         while end > _SIZE.size:
-            end -= _SIZE.size
-            file.seek(end)
+            file.seek(end - _SIZE.size)
             (size,) = _SIZE.unpack(file.read(_SIZE.size))
-            end -= size
+            end -= size + _SIZE.size
             offsets.append(max(0, end))
-            sizes.append(size)
     if end != _SIZE.size:
         raise BadSource(
             f"{path} is damaged: its crawl was killed as it wrote, or the file was cut. Nothing was adopted"
         )
     offsets.reverse()
-    sizes.reverse()
-    closed = _SIZE.unpack(header)[0] == len(sizes)
-    return _Records(path, [(path, offsets, sizes)], len(sizes), True, closed)
+    count = len(offsets) - 1
+    return _Records(path, [(path, offsets)], count, True, _SIZE.unpack(header)[0] == count)
 
 
 def _fifo(path: Path) -> _Records:
@@ -237,25 +213,28 @@ def _fifo(path: Path) -> _Records:
     places = []
     for chunk in sorted(path.glob("q[0-9]*")):
         if (number := int(chunk.name[1:])) >= first:
-            places.append((chunk, *_forwards(chunk, start if number == first else 0)))
-    count = sum(len(sizes) for _, _, sizes in places)
+            places.append((chunk, _forwards(chunk, start if number == first else 0)))
+    count = sum(len(offsets) - 1 for _, offsets in places)
     return _Records(path, places, count, False, count == expected)
 
 
-def _forwards(path: Path, start: int) -> tuple[array[int], array[int]]:
-    offsets, sizes = array("Q"), array("L")
+def _forwards(path: Path, start: int) -> array[int]:
+    offsets = array("Q", (start,))
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while start + _SIZE.size <= end:
             file.seek(start)
             (size,) = _SIZE.unpack(file.read(_SIZE.size))
-            start += _SIZE.size
-            if start + size > end:  # it was written at a kill
+            start += _SIZE.size + size
+            if start > end:  # it was written at a kill
                 break
             offsets.append(start)
-            sizes.append(size)
-            start += size
-    return offsets, sizes
+    return offsets
+
+
+def _batches(items: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    while batch := list(islice(items, size)):
+        yield batch
 
 
 def _user_of(folder: Path) -> int:

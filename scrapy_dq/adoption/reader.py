@@ -15,7 +15,10 @@ from scrapy_dq.codec import CannotDecode, CannotEncode, Codec
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.scheduling.partitions import BadPartition
-from scrapy_dq.text import printable, prose_without_logins, url_error
+from scrapy_dq.text import reason_of
+
+CLEAR = (CannotDecode, CannotEncode, NotPlain, BadPartition)
+"""Errors whose text alone says why a member cannot be adopted."""
 
 
 @dataclass
@@ -35,42 +38,35 @@ class Reader:
     """Requests are admitted by their fingerprints; not if these were adopted as seen."""
     _equal: Counter[bytes] = field(default_factory=Counter)
 
-    def put_of(self, member: bytes, unique: bool) -> Put:
+    def put_of(self, member: bytes) -> Put:
         """Return the put of *member*: that of a dead letter, with its reason, if it cannot be crawled.
 
         A filtered request is admitted by its fingerprint, so that a page that our own crawl has seen is not
         crawled again; any other, by an id that is derived from its bytes: adopting it twice stores it once.
-
-        Args:
-            unique: no other member is equal to this one.
         """
         try:
             request = self.request_of(member)
             payload = self.codec.encode(request)
             partition = self.partition_of(request)
             filtered = self.filters and not request.dont_filter
-            fingerprint = self.fingerprint(request) if filtered else None
+            fingerprint = self.fingerprint(request) if filtered else b""
         except Exception as error:  # a serializer or a fingerprinter may raise anything
-            return self._dead(member, unique, reason_of(error))
+            return self._dead(member, reason_of(error, *CLEAR))
         # Never as a start request: those are served after others, which would change the queue's order.
-        if fingerprint is not None:
-            entry_id = self._id(member, 0)
-            return Put(
-                entry_id, Admission.SEEN, fingerprint, request.priority, False, payload, partition=partition
-            )
-        entry_id = self._id(member, 0 if unique else self._ordinal(member))
-        return Put(entry_id, Admission.ID, entry_id, request.priority, False, payload, partition=partition)
+        entry_id = self._id(member, 0 if filtered else self._ordinal(member))
+        admission, token = (Admission.SEEN, fingerprint) if filtered else (Admission.ID, entry_id)
+        return Put(entry_id, admission, token, request.priority, False, payload, partition=partition)
 
     def request_of(self, member: bytes) -> Request:
         """Return the request of *member*.
 
         Raises:
-            Exception: any; `reason_of` says why it has none.
+            Exception: any; the member cannot be adopted.
         """
         return self.codec.from_dict(self.loads(member))
 
-    def _dead(self, member: bytes, unique: bool, reason: str) -> Put:
-        entry_id = self._id(member, 0 if unique else self._ordinal(member))
+    def _dead(self, member: bytes, reason: str) -> Put:
+        entry_id = self._id(member, self._ordinal(member))
         kept = member[: self.max_bytes]
         if len(kept) < len(member):
             reason += f" (the first {len(kept):,} of {len(member):,} bytes are kept)"
@@ -86,12 +82,3 @@ class Reader:
         name = blake2b(member, digest_size=16, key=blake2b(self.key.encode()).digest())
         name.update(ordinal.to_bytes(4, "big"))
         return blake2b(name.digest(), digest_size=ENTRY_ID_BYTES).digest()
-
-
-def reason_of(error: Exception) -> str:
-    """Return why a member cannot be adopted, for logs."""
-    if isinstance(error, (CannotDecode, CannotEncode, NotPlain, BadPartition)):
-        text = str(error)
-    else:
-        text = url_error(error) or f"{type(error).__name__}: {error}"
-    return printable(prose_without_logins(text))

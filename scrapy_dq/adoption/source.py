@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 # These keys are not a frontier's, so that no other module handles their errors.
 from redis.exceptions import NoPermissionError, RedisError
@@ -18,7 +17,6 @@ from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUna
 from scrapy_dq.frontier.reader import ReadPace
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
-T = TypeVar("T")
 PATIENCE_S = 30.0
 """How long a read without an answer is repeated."""
 BATCH = 500
@@ -41,92 +39,99 @@ class Found:
 
 
 class Source:
-    """Reads the keys of one crawl. Only `delete` writes; every read may be repeated."""
+    """The keys of one crawl. Only `delete` writes; every read may be repeated."""
+
+    closed = True
+    queue: Found
+    dupefilter: Found
+    served = ""
+    """How scrapy-redis served its queue: priority, fifo or lifo; empty: there is no queue."""
 
     def __init__(self, client: Any) -> None:
         """Read with a `redis.asyncio` client that decodes nothing."""
         self.client = client
 
-    async def look(self, key: str, *types: str) -> Found:
-        """Return what *key* holds.
+    async def find(self, queue_key: str, dupefilter_key: str) -> None:
+        """Look what the two keys hold.
 
         Raises:
-            BadSource: something of another type than *types*.
+            BadSource: one is not of a type that scrapy-redis uses.
         """
-        found = (await self._read(key, lambda: self.client.type(key))).decode()
+        self.queue = await self._look(queue_key, "zset", "list")
+        self.dupefilter = await self._look(dupefilter_key, "set")
+
+    async def _look(self, key: str, *types: str) -> Found:
+        found = (await self._ask("type", key)).decode()
         if found == "none":
             return Found(key, found, 0)
         if found not in types:
             raise BadSource(
                 f"the key {key!r} is a {found}; scrapy-redis would have a {' or a '.join(types)} there"
             )
-        count = getattr(self.client, _SIZES[found])
-        return Found(key, found, await self._read(key, lambda: count(key)))
+        return Found(key, found, await self._ask(_SIZES[found], key))
 
-    async def mark(self, queue: Found) -> tuple[int, Any]:
+    async def mark(self) -> Any:
         """Return a mark that differs if the queue has changed: its length, and its members at both ends."""
-        if queue.type == "none":
-            return 0, None
-        size = (await self.look(queue.key, queue.type)).size
-        return size, (await self._range(queue, False, 0, 1), await self._range(queue, True, 0, 1))
+        if self.queue.type == "none":
+            return None
+        size = (await self._look(self.queue.key, self.queue.type)).size
+        return size, await self._range(False, 0, 1), await self._range(True, 0, 1)
 
-    async def members(self, queue: Found, tail_first: bool, backwards: bool) -> AsyncIterator[list[bytes]]:
-        """Yield all members of a queue, in batches of the size that ReadPace returns.
+    async def members(self, backwards: bool) -> AsyncIterator[list[bytes]]:
+        """Yield all members of the queue, in batches of the size that ReadPace returns.
 
         Args:
-            tail_first: a LIST is served from its tail.
             backwards: begin with the member that is served last.
         """
         start, pace = 0, ReadPace(BATCH)
-        # From the end: what is served last is at the other end.
-        tail_first ^= backwards
-        while start < queue.size:
-            stop = min(start + pace.count, queue.size)
-            members = await self._range(queue, tail_first, start, stop)
+        # FifoQueue is a LIST that is served from its tail.
+        from_end = (self.served == "fifo") ^ backwards
+        while start < self.queue.size:
+            stop = min(start + pace.count, self.queue.size)
+            members = await self._range(from_end, start, stop)
             if not members:
                 return  # it has become shorter
             yield members
             start = stop
             pace.saw(members)
 
-    async def fingerprints(self, key: str) -> AsyncIterator[tuple[list[bytes], int]]:
-        """Yield batches of all fingerprints of a SET, some twice, and how many others are beside them."""
-        cursor, process = 0, await self._process(key)
+    async def fingerprints(self) -> AsyncIterator[tuple[list[bytes], int]]:
+        """Yield batches of all fingerprints, some twice, and how many others are beside them."""
+        key = self.dupefilter.key
+        cursor, process = 0, await self._process()
         while True:
-            cursor, members = await self._read(
-                key, partial(self.client.sscan, key, cursor, count=FINGERPRINTS)
-            )
-            for i in range(0, len(members), FINGERPRINTS):
-                found = [_unhex(member) for member in members[i : i + FINGERPRINTS]]
-                plain = [each for each in found if each]
-                yield plain, len(found) - len(plain)
+            cursor, members = await self._ask("sscan", key, cursor, count=FINGERPRINTS)
+            for at in range(0, len(members), FINGERPRINTS):
+                some = members[at : at + FINGERPRINTS]
+                plain = [each for each in map(_unhex, some) if each]
+                yield plain, len(some) - len(plain)
             if not cursor:
                 # A cursor is meaningless to another process of Redis: it may have skipped members.
-                last, process = process, await self._process(key)
+                last, process = process, await self._process()
                 if last == process:
                     return
 
-    async def _process(self, key: str) -> Any:
+    async def _process(self) -> Any:
         """Return an id that is unique to each process of Redis; None: this user may not read it."""
         with suppress(FrontierRefused):
-            return (await self._read(key, lambda: self.client.info("server"))).get("run_id")
+            return (await self._ask("info", "server")).get("run_id")
 
     async def delete(self, keys: list[str]) -> None:
         """Delete exactly these keys."""
-        await self._read(keys[0], lambda: self.client.unlink(*keys))
+        await self._ask("unlink", *keys)
 
-    async def _range(self, queue: Found, from_end: bool, start: int, stop: int) -> list[bytes]:
+    async def _range(self, from_end: bool, start: int, stop: int) -> list[bytes]:
         """Return the members from *start* to before *stop*, counted from one end, in that direction."""
-        read = self.client.zrange if queue.type == "zset" else self.client.lrange
+        command = "zrange" if self.queue.type == "zset" else "lrange"
         first, last = (-stop, -start - 1) if from_end else (start, stop - 1)
-        members: list[bytes] = await self._read(queue.key, lambda: read(queue.key, first, last))
+        members: list[bytes] = await self._ask(command, self.queue.key, first, last)
         return members[::-1] if from_end else members
 
-    async def _read(self, key: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, command: str, key: str, *args: Any, **options: Any) -> Any:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return await call()
+                return await getattr(self.client, command)(key, *args, **options)
             except NoPermissionError as error:
                 raise FrontierRefused(f"Redis denies access to {key!r}: {describe(error)}") from error
             except (RedisError, OSError, TimeoutError) as error:

@@ -11,6 +11,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
+from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.takeover import Options, Report, take_over
 from scrapy_dq.commands import common
 from scrapy_dq.commands.input.confirm import go_on
@@ -100,23 +101,23 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
 
 def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     """Yield what the user should know, or do next."""
-    settings, config = crawler.settings, report.config
+    settings, config, source = crawler.settings, report.config, report.source
     for reason, count in report.counts.reasons.most_common(MOST_REASONS):
         if count > 0:
             yield f"{count_of(count, 'dead letter')}: {reason}"
     if report.nothing:
-        yield f"There is nothing to adopt: neither {report.queue.key} nor {report.dupefilter.key} exists."
-        if config.embedded and not report.jobdir:
+        yield f"There is nothing to adopt: neither {source.queue.key} nor {source.dupefilter.key} exists."
+        if config.embedded and not isinstance(source, JobDir):
             yield (
                 "This project names no Redis, so its embedded one was searched; scrapy-redis would have "
                 "used localhost:6379. -s REDIS_URL=redis://localhost:6379 searches there."
             )
     if report.changed:
         yield (
-            f"{report.queue.key} changed meanwhile: a worker of its crawl is running. Stop it, and run this "
+            f"{source.queue.key} changed meanwhile: a worker of its crawl is running. Stop it, and run this "
             f"again: some requests are missing."
         )
-    if report.jobdir and not report.jobdir.closed:
+    if not source.closed:
         yield (
             "The crawl of this JOBDIR did not end by itself: what it was downloading is missing, and some of "
             "what was adopted may be done."
@@ -131,9 +132,9 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
             "check that SCHEDULER_SERIALIZER is the one that wrote them. Fix the cause and run this again. "
             "Until then, the source is not deleted."
         )
-    if not config.order.startswith(report.served):
+    if not config.order.startswith(source.served):
         yield (
-            f"This queue was served {report.served}, but DQ_ORDER is {config.order.value!r}: the "
+            f"This queue was served {source.served}, but DQ_ORDER is {config.order.value!r}: the "
             f"requests are served in a different order."
         )
     # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.

@@ -27,8 +27,8 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of, standing
-from scrapy_dq.frontier.archive.load import Loaded, Target, load
-from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
+from scrapy_dq.frontier.archive.load import Loaded, load
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME, MOST_SHARDS
 from scrapy_dq.frontier.model import Hold, Order, Seen
@@ -171,11 +171,11 @@ class ImportCrawl(Subcommand):
             _refuse_other(file.header, config, crawler)
             with opened(config) as place, ProgressBar() as bar:
                 bar.begin("entries", file.header.entries + file.header.tokens)
-                target = Target(config.order, config.seen_kind)
+                shape = parts.Shape(config.order, config.seen_kind, config.shards)
                 done = exclusive.with_frontiers(
                     place,
                     lambda frontiers: load(
-                        frontiers, file.header, file.parts(), target, progress=bar.advance,
+                        frontiers, file.header, file.parts(), shape, progress=bar.advance,
                         priority_of=lambda payload: priority_of(payload, config.max_entry_bytes),
                     ),
                     shards=config.shards,
@@ -210,10 +210,7 @@ def _advice_after_import(file: ExportFile, config: Config, done: Loaded) -> Iter
     if done.before:
         yield "This file was imported before."
     at = datetime.fromtimestamp(header.at_ms / 1000).strftime("%Y-%m-%d %H:%M")
-    yield (
-        f"Exported on {at} from crawl {header.crawl!r}: {header.order.value}, seen {header.seen.value}, "
-        f"{header.shards} shard{'s' * (header.shards > 1)}."
-    )
+    yield f"Exported on {at} from crawl {header.crawl!r}: {header.shape}."
     yield from _warnings(done.doubts, config, "imported")
 
 
@@ -253,7 +250,7 @@ class Move(Subcommand):
                 there.set("REDIS_URL", options.to, "cmdline")
                 target = stack.enter_context(opened(common.config_named(there, options)))
             config = place.config
-            wanted = Shape(
+            wanted = parts.Shape(
                 Order(options.order or config.order), Seen(options.seen or config.seen_kind),
                 options.shards or config.shards,
             )  # fmt: skip
@@ -273,7 +270,7 @@ class Move(Subcommand):
         return DONE
 
 
-async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -> Moved:
+async def _moved(place: Place, target: Place, wanted: parts.Shape, bar: ProgressBar) -> Moved:
     config = place.config
 
     async def at_rest(frontiers: Sequence[Frontier], epoch: str, run: int) -> None:
@@ -301,7 +298,7 @@ async def _moved(place: Place, target: Place, wanted: Shape, bar: ProgressBar) -
             return await mover.within(source, between)
 
 
-def _advice_after_move(done: Moved, wanted: Shape, config: Config, target: Place) -> Iterator[str]:
+def _advice_after_move(done: Moved, wanted: parts.Shape, config: Config, target: Place) -> Iterator[str]:
     was = f"It was {done.was}, and is now" if done.was else "An earlier command has moved it. It is now"
     yield f"{was} {done.now}."
     if done.now != wanted:

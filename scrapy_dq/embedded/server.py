@@ -25,8 +25,6 @@ from redis.retry import Retry
 from scrapy_dq.embedded.binary import EmbeddedError, Version, find_binary, record_version
 from scrapy_dq.embedded.directory import LOG, PID, POLL_S, SOCKET, RedisDirectory
 
-__all__ = ["EmbeddedError", "EmbeddedRedis"]
-
 logger = logging.getLogger(__name__)
 
 # Redis 6.2 supports all of them. `dir` is not needed: it is the working directory.
@@ -108,17 +106,19 @@ class EmbeddedRedis:
     def _join_or_start(self) -> Path:
         try:
             while True:
-                deadline = time.monotonic() + self._start_timeout_s
                 self._directory.prepare()
-                with self._directory.start_lock(deadline):
+                with self._directory.start_lock(time.monotonic() + self._start_timeout_s):
                     self._directory.hold()
                     self._socket = self._directory.socket()
-                    started = self._start_unless_alive(deadline)
+                    with self._directory.server_lock() as lock:
+                        started = lock is not None
+                        if lock is not None:
+                            self._launch(lock)
                 # Without start.lock: our use keeps it running, and others need not wait while it loads.
                 if self._await_ready():
                     break
                 if started:
-                    raise self._failure("ended while it loaded its AOF")
+                    raise self._failure("ended as it started, or loaded its AOF")
             self._note(started)
         except OSError as error:
             raise EmbeddedError(
@@ -146,23 +146,6 @@ class EmbeddedRedis:
         finally:
             self._directory.drop()
 
-    def _start_unless_alive(self, deadline: float) -> bool:
-        """Return True once a server that we started answers, False if one was there; under start.lock."""
-        started = False
-        while True:
-            with self._directory.server_lock() as lock:
-                if lock is not None:
-                    if started:
-                        raise self._failure("ended as it started")
-                    self._launch(lock)
-                    started = True
-            if self._state() is not None:
-                return started
-            # It gives no answer but still runs, so it is not replaced: two servers would corrupt one AOF.
-            if time.monotonic() > deadline:
-                raise self._no_answer()
-            time.sleep(POLL_S)
-
     def _launch(self, server_lock: int) -> None:
         """Start the daemon, which keeps *server_lock* for life.
 
@@ -188,13 +171,12 @@ class EmbeddedRedis:
         try:
             # It forks the daemon and ends. The daemon is not our child: it leaves no zombie.
             status = launcher.wait(self._start_timeout_s)
-        except BaseException as error:
-            with suppress(ProcessLookupError):
-                os.killpg(launcher.pid, signal.SIGKILL)  # its own session: a wrapper script and what it runs
-            launcher.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
+        except subprocess.TimeoutExpired:
             raise self._failure(f"did not become a daemon ({binary})") from None
+        finally:
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, signal.SIGKILL)  # its own session: a wrapper script and what it runs
+                launcher.wait()
         if status != 0:
             raise self._failure(f"did not start ({binary}, exit status {status})")
 
@@ -211,7 +193,11 @@ class EmbeddedRedis:
             elif not self._directory.server_lives():
                 return False
             elif time.monotonic() > deadline:
-                raise self._no_answer()
+                # It still runs, so it is not replaced: two servers would corrupt one AOF.
+                raise self._failure(
+                    f"lives, but gave no answer for {self._start_timeout_s:g} s ({self._silence}). "
+                    f"{self._directory.path / PID} names its pid"
+                )
             time.sleep(POLL_S)
         return True
 
@@ -271,12 +257,6 @@ class EmbeddedRedis:
             socket_timeout=REPLY_TIMEOUT_S,
             socket_connect_timeout=REPLY_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
-        )
-
-    def _no_answer(self) -> EmbeddedError:
-        return self._failure(
-            f"lives, but gave no answer for {self._start_timeout_s:g} s ({self._silence}). "
-            f"{self._directory.path / PID} names its pid"
         )
 
     def _failure(self, what: str) -> EmbeddedError:

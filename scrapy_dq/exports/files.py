@@ -14,7 +14,6 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
-from stat import S_ISREG
 from typing import IO, Any, Literal, cast
 
 from scrapy_dq.exports.lines import BadLine, header_line, header_of, part_line, part_of
@@ -24,6 +23,8 @@ from scrapy_dq.frontier.archive.parts import ENTRIES, SEEN, Header, Part
 from scrapy_dq.frontier.model import FrontierError
 
 STANDARD_OUTPUT = "-"
+_END = b'{"end"'
+"""How the last line begins."""
 _MOST_LINE = 64 * 1024 * 1024
 """Bytes; shorter lines are read. A part has some MB of entries, of which one may have as much."""
 
@@ -58,11 +59,9 @@ def created(name: str) -> Iterator[IO[bytes]]:
         part.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise BadExport(f"{name!r} cannot be written: {error}") from error
-    except BaseException:
+    finally:
         part.unlink(missing_ok=True)
-        raise
 
 
 class ExportWriter:
@@ -102,33 +101,16 @@ class ExportFile:
             BadExport: it is not one, is cut or was edited, or is of a later version.
         """
         self.name = name
-        digest, number, last = sha256(), 0, b""
-        header: Header | None = None
-        try:
-            regular = S_ISREG(os.stat(name).st_mode)
-        except OSError as error:
-            raise BadExport(f"{name!r} cannot be read: {error}") from error
-        if not regular:
+        if os.path.exists(name) and not os.path.isfile(name):
             raise BadExport(f"{name!r} cannot be read: it is no file, and an import reads it twice")
-        for line in self._lines():
-            if len(line) == _MOST_LINE:
-                raise BadExport(f"{name!r}: line {number + 1:,} is too long for an export")
-            if header is None:
+        self._end = b""
+        for number, line in enumerate(self._whole()):
+            if number == 0:
                 try:
-                    header, self.version = header_of(_parsed(line))
+                    self.header = header_of(_parsed(line))
                 except BadLine as error:
                     raise BadExport(f"{name!r}: {error}") from None
-                self.header = header
-            digest.update(last)
-            number, last = number + 1, line
-        if header is None:
-            raise BadExport(f"{name!r} is empty")
-        end = _parsed(last) if last.startswith(b'{"end"') else None
-        if type(end) is not dict:
-            raise BadExport(f"{name!r} was cut: its last line is missing. Export the crawl again")
-        if end.get("end") != {"lines": number - 1, "sha256": digest.hexdigest()}:
-            raise BadExport(f"{name!r} was edited, or damaged: its content does not fit its last line")
-        self._lines_before, self._digest = number - 1, digest.hexdigest()
+            self._end = line
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yield all parts, in the order of the file.
@@ -136,26 +118,36 @@ class ExportFile:
         Raises:
             BadExport: the file has changed since it was checked; some parts may have been yielded.
         """
-        digest, number = sha256(), 0
-        for number, line in enumerate(self._lines(), 1):
-            if number > self._lines_before:
-                break
-            digest.update(line)
-            if number > 1:
+        line = b""
+        for number, line in enumerate(self._whole()):
+            if number and not line.startswith(_END):
                 try:
                     yield part_of(_parsed(line), self.header)
                 except BadLine as error:
-                    raise BadExport(f"line {number:,} of {self.name!r}: {error}") from None
-        if number <= self._lines_before or digest.hexdigest() != self._digest:
+                    raise BadExport(f"line {number + 1:,} of {self.name!r}: {error}") from None
+        if line != self._end:
             raise BadExport(f"{self.name!r} has changed meanwhile: import it again")
 
-    def _lines(self) -> Iterator[bytes]:
+    def _whole(self) -> Iterator[bytes]:
+        """Yield all lines, and raise BadExport at the end if they are not those that were written."""
+        digest, number, last = sha256(), 0, b""
         try:
             with open(self.name, "rb") as raw, _compressed(raw, self.name, "rb") as file:
                 while line := file.readline(_MOST_LINE):
+                    if len(line) == _MOST_LINE:
+                        raise BadExport(f"{self.name!r}: line {number + 1:,} is too long for an export")
+                    digest.update(last)
+                    number, last = number + 1, line
                     yield line
         except (OSError, EOFError) as error:
             raise BadExport(f"{self.name!r} cannot be read: {error}") from error
+        if not last:
+            raise BadExport(f"{self.name!r} is empty")
+        end = _parsed(last) if last.startswith(_END) else None
+        if type(end) is not dict:
+            raise BadExport(f"{self.name!r} was cut: its last line is missing. Export the crawl again")
+        if end.get("end") != {"lines": number - 1, "sha256": digest.hexdigest()}:
+            raise BadExport(f"{self.name!r} was edited, or damaged: its content does not fit its last line")
 
 
 def _parsed(line: bytes) -> Any:

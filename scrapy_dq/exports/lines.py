@@ -126,24 +126,23 @@ def header_line(header: Header, version: str) -> str:
     Args:
         version: of scrapy_dq, for people.
     """
-    said = {each.name: getattr(header, each.name) for each in fields(header)}
-    said |= {
+    said = vars(header) | {
         "order": header.order.value, "seen": header.seen.value,
         "kept": {name: _packed(value) for name, value in header.kept.items()},
     }  # fmt: skip
     return json.dumps({_FORMAT: FORMAT, "version": version, **said})
 
 
-def header_of(line: Any) -> tuple[Header, str]:
-    """Return what is in the first line, and the version that has written it.
+def header_of(line: Any) -> Header:
+    """Return what is in the first line.
 
     Raises:
         BadLine: it begins no export, or one that only a later version reads.
     """
     if type(line) is not dict or _FORMAT not in line:
         raise BadLine(f"its first line has no {_FORMAT!r}: it is not an export of scrapy_dq")
-    version = str(line.get("version"))[:40]
     if line[_FORMAT] != FORMAT:
+        version = str(line.get("version"))[:40]
         raise BadLine(
             f"it was written by scrapy_dq {version!a}, in format {str(line[_FORMAT])[:20]!a}: this version "
             f"reads format {FORMAT} only"
@@ -152,6 +151,6 @@ def header_of(line: Any) -> tuple[Header, str]:
         said = {each.name: line[each.name] for each in fields(Header)}
         said["order"], said["seen"] = Order(said["order"]), Seen(said["seen"])
         said["kept"] = {name: _unpacked(value) for name, value in said["kept"].items() if name in parts.KEPT}
-        return Header(**said), version
+        return Header(**said)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadLine(f"its first line was edited ({type(error).__name__}: {str(error)[:200]})") from None

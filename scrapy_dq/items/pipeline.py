@@ -77,7 +77,7 @@ class RedisPipeline:
             counted=self._counted,
         )
         # Not close_spider: only of Scrapy 2.14 and later may it be a coroutine, and of older ones a Deferred.
-        self.crawler.signals.connect(self._close, signals.spider_closed)
+        self.crawler.signals.connect(self._writer.close, signals.spider_closed)
 
     def _checked(self, more: Callable[[], None] = lambda: None) -> Config:
         try:
@@ -109,9 +109,6 @@ class RedisPipeline:
             raise TypeError(f"REDIS_ITEMS_SERIALIZER returned a {type(stored).__name__}, not str or bytes")
         await self._writer.write(key, bytes(stored))
         return item
-
-    async def _close(self) -> None:
-        await self._writer.close()
 
     def _counted(self, stored: int, failed: int) -> None:
         assert self.crawler.stats is not None

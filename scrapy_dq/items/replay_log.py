@@ -32,7 +32,7 @@ class ItemLog:
 
     def __init__(self, horizon_s: float) -> None:
         self._horizon_s = horizon_s
-        self._key = f"{MARK_PREFIX}{secrets.token_hex(8)}"
+        self.key = f"{MARK_PREFIX}{secrets.token_hex(8)}"
         self._items: deque[tuple[float, int, str | bytes, bytes]] = deque()
         self._bytes = 0
         self._trip = self._marked = 0
@@ -41,7 +41,7 @@ class ItemLog:
 
     def place(self, tag: str) -> None:
         """Keep the mark where *tag* leads to in a Redis Cluster; before the first trip."""
-        self._key = f"{MARK_PREFIX}{tag}:{self._key.removeprefix(MARK_PREFIX)}"
+        self.key = f"{MARK_PREFIX}{tag}:{self.key.removeprefix(MARK_PREFIX)}"
 
     def __len__(self) -> int:
         return len(self._items)
@@ -50,7 +50,7 @@ class ItemLog:
         """Add to *pipe*, after its items, the script that reads and sets the mark."""
         self._trip += 1
         self._began = time.monotonic()
-        pipe.eval(_MARK, 1, self._key, self._marked, self._trip, MARK_TTL_S)
+        pipe.eval(_MARK, 1, self.key, self._marked, self._trip, MARK_TTL_S)
 
     def add(self, key: str | bytes, item: bytes) -> None:
         """Add an item that this trip has stored."""
@@ -73,10 +73,6 @@ class ItemLog:
         self._items = deque(each for each in self._items if not mark < each[1] < self._trip)
         self._bytes = sum(len(item) for *_, item in self._items)
         return forgotten
-
-    async def remove(self, client: Any) -> None:
-        """Delete the mark, at the end of this process."""
-        await client.delete(self._key)
 
     def _drop(self) -> None:
         self._bytes -= len(self._items.popleft()[3])

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from scrapy_dq.backend.cluster import tag_of
 from scrapy_dq.backend.connection import Connection
@@ -18,7 +18,6 @@ from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.items.replay_log import MARK_PREFIX, ItemLog
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 LINGER_S = 0.01
 MAX_ITEMS, MAX_BYTES = 500, 1_048_576
 """Limits of a batch, which bound how long it blocks Redis. A single item may be larger."""
@@ -46,6 +45,7 @@ class _Waiting:
     stored: asyncio.Future[None]
 
 
+@dataclass(eq=False)
 class ItemWriter:
     """One coroutine that stores all waiting items in one trip.
 
@@ -53,45 +53,36 @@ class ItemWriter:
     Numbering batches in Redis would prevent only that: an item is also stored twice if its page is crawled
     again after a crash, so a consumer that needs each item once has to identify items anyway. What a rollback
     of Redis has lost is written again, too (replay_log.py), because its page may be done.
-
-    Args:
-        kind: list or stream.
-        closing: returns whether the spider is closing.
-        grace_s: how many seconds, from then on, the writer still waits for the end of an outage.
-        horizon_s: by how many seconds Redis may be rolled back.
-        given_up: called before items fail because *grace_s* is over; returns what happens to their pages.
-        counted: called with the numbers of items that were stored and that failed.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        kind: str,
-        *,
-        closing: Callable[[], bool],
-        grace_s: float,
-        horizon_s: float,
-        given_up: Callable[[], str],
-        counted: Callable[[int, int], None],
-    ) -> None:
-        self._connection = connection
-        self._kind = kind
-        self._closing = closing
-        self._grace_s = grace_s
-        self._given_up = given_up
-        self._counted = counted
+    connection: Connection
+    kind: str
+    """list or stream."""
+    closing: Callable[[], bool]
+    """Returns whether the spider is closing."""
+    grace_s: float
+    """How many seconds, from then on, the writer still waits for the end of an outage."""
+    horizon_s: float
+    """By how many seconds Redis may be rolled back."""
+    given_up: Callable[[], str]
+    """Called before items fail because the grace is over; returns what happens to their pages."""
+    counted: Callable[[int, int], None]
+    """Called with the numbers of items that were stored and that failed."""
+
+    def __post_init__(self) -> None:
         self._client: Any = None
         self._tries = 0
-        """How often the batch at hand was sent in vain while Redis answered otherwise."""
+        """How often a large item was sent in vain while Redis answered otherwise."""
         self._waiting: deque[_Waiting] = deque()
-        self._in_hand: list[_Waiting] = []
-        """The batch that is being written; no page waits for those items that Redis had before."""
-        self._log = ItemLog(horizon_s)
+        self._batch: list[_Waiting] = []
+        """What is being written; no page waits for those items that Redis had before."""
+        self._log = ItemLog(self.horizon_s)
         self._tag = ""
-        self._ended: asyncio.Future[None] | None = None
+        self._ending = False
         self._outage = Outage("Items wait, and with them their requests, until Redis serves again", "items")
         self._closing_since: float | None = None
-        self._refused: set[str | bytes] = set()
+        self._told: set[tuple[str | bytes, str]] = set()
+        """Keys whose items were refused, each with the advice that was logged."""
         self._kick = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
@@ -117,7 +108,7 @@ class ItemWriter:
             ItemNotStored: Redis refuses it, or is unavailable until the end of the crawl; or its key is in
                 another slot of a Redis Cluster than those before.
         """
-        if self._connection.in_cluster:
+        if self.connection.in_cluster:
             self._need_one_slot(key)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_on(), name="scrapy-dq items")
@@ -129,34 +120,31 @@ class ItemWriter:
     async def close(self) -> None:
         """Stop writing, after a last check for a rollback. Call it when no page waits for an item."""
         if self._writing is not None:
-            if self._log or self._waiting or self._in_hand:
-                self._closing_since = self._closing_since or time.monotonic()
-                self._ended = asyncio.get_running_loop().create_future()
-                self._kick.set()
-                await asyncio.wait([self._ended, self._writing], return_when=asyncio.FIRST_COMPLETED)
-            self._writing.cancel()
+            self._closing_since = self._closing_since or time.monotonic()
+            self._ending = True
+            self._kick.set()
             await asyncio.wait([self._writing])
-            await self._remove_mark()
-        await self._connection.close()
+            if self._client is not None and not self._log.off:
+                with suppress(Exception):  # the mark expires
+                    await self._client.delete(self._log.key)
+        await self.connection.close()
 
     async def _write_on(self) -> None:
         while True:
             self._kick.clear()
-            if not self._waiting and not self._ended:
+            if not self._waiting and not self._ending:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._kick.wait(), CHECK_S if self._log else None)
             if 0 < len(self._waiting) < MAX_ITEMS:
                 await asyncio.sleep(LINGER_S)
-            batch = self._in_hand = self._next_batch()
+            batch = self._batch = self._next_batch()
             try:
-                await self._store(batch)
+                await self._store_in_time()
             except Exception as error:
                 # Never end silently: without this coroutine every page with an item would hang forever.
                 logger.exception("Unexpected error while %d items were stored", len(batch))
                 self._fail(batch, f"unexpected {type(error).__name__}: {error}")
-            self._in_hand = []
-            if self._ended and not self._waiting:
-                self._ended.set_result(None)
+            if self._ending and not self._waiting:
                 return
 
     def _next_batch(self) -> list[_Waiting]:
@@ -169,41 +157,49 @@ class ItemWriter:
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _store(self, batch: list[_Waiting]) -> None:
-        began, kept = time.monotonic(), 0
-        self._tries = 0
-        while True:
-            try:
-                batch, error = await self._unless_late(self._send(batch), began)
-            except _TooLate:
-                self._give_up(batch)
-                return
-            if error is None:
-                self._outage.ended(kept)
-                return
-            if batch or self._waiting:  # else it was only a check for a rollback
+    async def _store_in_time(self) -> None:
+        """Store the batch, or give it up: once the spider closes, the grace may end.
+
+        Each batch gets at least the time of one trip.
+        """
+        began, storing = time.monotonic(), asyncio.ensure_future(self._store())
+        try:
+            while not (await asyncio.wait([storing], timeout=LOOK_S))[0]:
+                now = time.monotonic()
+                if self._closing_since is None and self.closing():
+                    self._closing_since = now
+                over = self._closing_since is not None and now >= self._closing_since + self.grace_s
+                if over and now >= began + self.connection.timeout_s:
+                    self._give_up()
+                    return
+            storing.result()
+        finally:
+            storing.cancel()
+
+    async def _store(self) -> None:
+        """Send the batch until Redis has answered for each item."""
+        self._tries = kept = 0
+        while (error := await self._send()) is not None:
+            if self._batch or self._waiting:  # else it was only a check for a rollback
                 self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
-                self._connection.note_no_answer()
-            try:
-                await self._unless_late(asyncio.sleep(self._outage.delay_s()), began)
-            except _TooLate:
-                self._give_up(batch)
-                return
-            kept = len(batch) + len(self._waiting)
+                self.connection.note_no_answer()
+            await asyncio.sleep(self._outage.delay_s())
+            kept = len(self._batch) + len(self._waiting)
+        self._outage.ended(kept)
 
-    async def _send(self, batch: list[_Waiting]) -> tuple[list[_Waiting], Exception | None]:
-        """Make one attempt; return the items to be sent again, and the error."""
+    async def _send(self) -> Exception | None:
+        """Make one attempt, after which the batch is what has to be sent again; return the error."""
         by_key: dict[str | bytes, list[_Waiting]] = {}
-        for waiting in batch:
+        for waiting in self._batch:
             by_key.setdefault(waiting.key, []).append(waiting)
-        sending = False
+        is_sending_a_large_one = False
         try:
             if self._client is None:
-                self._client = await self._connection.connect()
-            if sum(len(waiting.item) for waiting in batch) > MAX_BYTES:
-                await self._ping()
-                sending = True
+                self._client = await self.connection.connect()
+            if sum(len(waiting.item) for waiting in self._batch) > MAX_BYTES:
+                await self._client.ping()
+                is_sending_a_large_one = True
             pipe = self._client.pipeline(transaction=False)
             for key, parts in by_key.items():
                 self._add(pipe, key, [waiting.item for waiting in parts])
@@ -211,32 +207,21 @@ class ItemWriter:
                 self._log.begin(pipe)
             replies = await pipe.execute(raise_on_error=False)
         except Exception as error:
-            if passes(error):
-                self._tries += sending
-                if self._tries < MOST_TRIES:
-                    return batch, error
-                self._refuse_large(batch, error)
-                return [], None
+            self._tries += is_sending_a_large_one
+            if passes(error) and self._tries < MOST_TRIES:
+                return error
             replies = [error] * len(by_key)
-        left: list[_Waiting] = []
-        outage = None
+        self._batch, outage = [], None
         for (key, parts), reply in zip(by_key.items(), replies, strict=False):
             if not isinstance(reply, Exception):
                 self._confirm(parts)
-            elif passes(reply):
-                left, outage = left + parts, reply
+            elif passes(reply) and self._tries < MOST_TRIES:
+                self._batch, outage = self._batch + parts, reply
             else:
                 self._refuse(key, parts, reply)
         if len(replies) > len(by_key):
             outage = self._marked(replies[-1]) or outage
-        return left, outage
-
-    async def _ping(self) -> None:
-        try:
-            await self._client.ping()
-        except Exception as error:  # a user without the right to it gets an answer, too
-            if passes(error):
-                raise
+        return outage
 
     def _marked(self, reply: Any) -> Exception | None:
         """Process the mark that a trip has found; return the error if the trip has to be repeated."""
@@ -261,39 +246,16 @@ class ItemWriter:
             )
         return None
 
-    async def _remove_mark(self) -> None:
-        if self._client is not None and not self._log.off:
-            with suppress(Exception):  # it expires
-                await asyncio.wait_for(self._log.remove(self._client), self._connection.timeout_s)
-
     def _add(self, pipe: Any, key: str | bytes, items: list[bytes]) -> None:
-        if self._kind == "stream":
+        if self.kind == "stream":
             pipe.eval(_ADD_TO_STREAM, 1, key, *items)
         else:
             pipe.rpush(key, *items)
 
-    async def _unless_late(self, work: Coroutine[Any, Any, T], began: float) -> T:
-        """Await *work*, unless the spider closes meanwhile and its grace ends.
-
-        Raises:
-            _TooLate: it has ended; each batch gets at least the time of one trip.
-        """
-        working = asyncio.ensure_future(work)
-        try:
-            while not (await asyncio.wait([working], timeout=LOOK_S))[0]:
-                now = time.monotonic()
-                if self._closing_since is None and self._closing():
-                    self._closing_since = now
-                over = self._closing_since is not None and now >= self._closing_since + self._grace_s
-                if over and now >= began + self._connection.timeout_s:
-                    raise _TooLate
-            return working.result()
-        finally:
-            working.cancel()
-
-    def _give_up(self, batch: list[_Waiting]) -> None:
-        lost = [waiting for waiting in (*batch, *self._waiting) if not waiting.stored.done()]
-        doubtful = len(batch) + len(self._waiting) - len(lost) + len(self._log)
+    def _give_up(self) -> None:
+        left = [*self._batch, *self._waiting]
+        lost = [waiting for waiting in left if not waiting.stored.done()]
+        doubtful = len(left) - len(lost) + len(self._log)
         self._waiting.clear()
         if doubtful:
             logger.warning(
@@ -305,32 +267,28 @@ class ItemWriter:
             logger.error(
                 "Redis was unavailable until DQ_SHUTDOWN_GRACE was over: %d items are not stored. %s",
                 len(lost),
-                self._given_up(),
+                self.given_up(),
             )
             self._fail(lost, "Redis was unavailable until the end of the crawl")
 
     def _refuse(self, key: str | bytes, parts: list[_Waiting], error: Exception) -> None:
         shown = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
         why = f"Redis refuses items for the key {shown!r} ({describe(error)})"
-        if key not in self._refused:
-            self._refused.add(key)
-            logger.error(
-                "%s. They are lost to this crawl. The key has to be a %s, or not exist, and the user in "
-                "REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another key",
-                why,
-                self._kind,
-            )
-        self._fail(parts, why)
-
-    def _refuse_large(self, batch: list[_Waiting], error: Exception) -> None:
-        size = sum(len(waiting.item) for waiting in batch)
-        why = f"an item of {size:,} bytes was sent {MOST_TRIES} times in vain ({describe(error)})"
-        logger.error(
-            "%s: it is not stored. Redis takes none of 512 MB, or the line is too slow for it within "
-            "socket_timeout in REDIS_PARAMS",
-            why,
+        advice = (
+            f"They are lost to this crawl. The key has to be a {self.kind}, or not exist, and the user in "
+            f"REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another key"
         )
-        self._fail(batch, why)
+        if self._tries >= MOST_TRIES:
+            size = len(parts[0].item)
+            why = f"an item of {size:,} bytes was sent {MOST_TRIES} times in vain ({describe(error)})"
+            advice = (
+                "It is not stored. Redis takes none of 512 MB, or the line is too slow for it within "
+                "socket_timeout in REDIS_PARAMS"
+            )
+        if (key, advice) not in self._told:
+            self._told.add((key, advice))
+            logger.error("%s. %s", why, advice)
+        self._fail(parts, why)
 
     def _confirm(self, parts: Iterable[_Waiting]) -> None:
         done = [waiting for waiting in parts if not waiting.stored.done()]
@@ -338,14 +296,10 @@ class ItemWriter:
             waiting.stored.set_result(None)
         for waiting in parts:
             self._log.add(waiting.key, waiting.item)
-        self._counted(len(done), 0)
+        self.counted(len(done), 0)
 
     def _fail(self, parts: Iterable[_Waiting], why: str) -> None:
         lost = [waiting for waiting in parts if not waiting.stored.done()]
         for waiting in lost:
             waiting.stored.set_exception(ItemNotStored(why))
-        self._counted(0, len(lost))
-
-
-class _TooLate(Exception):
-    """The grace of a shutdown is over."""
+        self.counted(0, len(lost))

@@ -28,40 +28,29 @@ class Line(NamedTuple):
 
 
 class Splitter:
-    """Splits parts into lines; a line that is too long is not kept."""
+    """Splits parts into lines; of a line that is too long, no more is kept than shows it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._rest: list[bytes] = []
-        self._rest_bytes = 0
+        self._rest = b""
         self._number = 0
 
     def feed(self, part: bytes) -> Iterator[Line]:
         """Yield the lines that end in *part*."""
-        *whole, rest = part.split(b"\n")
-        for text in whole:
-            self._keep(text)
-            yield self._line()
-        self._keep(rest)
+        *whole, rest = (self._rest + part).split(b"\n")
+        self._rest = rest[: self._max_bytes + 1]
+        yield from map(self._line, whole)
 
     def end(self) -> Iterator[Line]:
         """Yield the last line, if it has no newline."""
-        if self._rest_bytes:
-            yield self._line()
+        if self._rest:
+            yield self._line(self._rest)
 
-    def _keep(self, text: bytes) -> None:
-        self._rest_bytes += len(text)
-        if self._rest_bytes <= self._max_bytes:
-            self._rest.append(text)
-
-    def _line(self) -> Line:
+    def _line(self, text: bytes) -> Line:
         self._number += 1
-        text = b"".join(self._rest) if self._rest_bytes <= self._max_bytes else None
-        if self._number == 1 and text is not None:
+        if self._number == 1:
             text = text.removeprefix(b"\xef\xbb\xbf")  # the byte order mark that some editors write
-        self._rest.clear()
-        self._rest_bytes = 0
-        return Line(f"line {self._number}", text)
+        return Line(f"line {self._number}", text if len(text) <= self._max_bytes else None)
 
 
 async def lines_of(

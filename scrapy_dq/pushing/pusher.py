@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any
 
@@ -18,6 +17,7 @@ from scrapy_dq.codec import CannotEncode
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.admin.producer import Producer
+from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import Admission
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.pushing.lines import BadLine, Line, Written
@@ -26,9 +26,7 @@ from scrapy_dq.scheduling.due_times import BadDue, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import shares_seen
 from scrapy_dq.scheduling.partitions import BadPartition, partition_without_downloader
 from scrapy_dq.settings import Config
-from scrapy_dq.text import printable
-
-WAKE_EVERY_S = 1.0
+from scrapy_dq.text import reason_of
 
 
 @dataclass
@@ -51,54 +49,40 @@ class Pushed:
         return max(0, self.requests - self.known)
 
 
+@dataclass
 class Pusher:
-    """One push; `pushed` is correct at any time, also after an error."""
+    """One push; `pushed` is correct at any time, also after an error.
 
-    def __init__(
-        self,
-        crawler: Crawler,
-        config: Config,
-        common: Mapping[str, Any],
-        *,
-        spider: str,
-        bad: Callable[[str, str], object],
-        wake: Callable[[], object],
-        durable: bool = True,
-    ) -> None:
-        """
-        Args:
-            crawler: with its spider and its fingerprinter; without an engine.
-            common: see `Written`.
-            spider: empty: the identity stores no spider, and the first worker of the run does.
-            bad: called with the name of each line that is not a request, and the reason.
-            wake: called when something was stored, at most once a second, and at the end.
-            durable: end only when Redis has it on its disk.
-        Raises:
-            ConfigError: the SCHEDULER_SERIALIZER does not work.
-        """
-        self.pushed = Pushed()
-        self._config = config
-        self._codec = codec_of(config, crawler)
-        self._written = Written(self._codec, common)
-        self._bad = bad
-        self._wake = wake
-        self._durable = durable
-        self._woken_at = 0.0
-        identity = identity_of(config, crawler)
-        # A push does not change the crawl's limits.
-        self._identity = replace(identity, limits=None)
-        if not spider:
-            # The first worker of a run defines these.
-            self._identity = replace(self._identity, spider="", spider_args="")
-        fingerprinter = crawler.request_fingerprinter
-        assert fingerprinter is not None
-        self._fingerprint = fingerprinter.fingerprint
-        self._shares_seen = shares_seen(crawler)
+    Raises:
+        ConfigError: the SCHEDULER_SERIALIZER does not work.
+    """
+
+    crawler: Crawler
+    """With its spider and its fingerprinter; without an engine."""
+    config: Config
+    common: Mapping[str, Any]
+    """See `Written`."""
+    spider: str
+    """Empty: the identity stores no spider, and the first worker of the run does."""
+    bad: Callable[[str, str], object]
+    """Called with the name of each line that is not a request, and the reason."""
+    wake: Callable[[], object]
+    """Called when the requests of a batch were stored."""
+    durable: bool = True
+    """End only when Redis has it on its disk."""
+    pushed: Pushed = field(default_factory=Pushed)
+
+    def __post_init__(self) -> None:
+        self._codec = codec_of(self.config, self.crawler)
+        self._written = Written(self._codec, self.common)
+        assert self.crawler.request_fingerprinter is not None
+        self._fingerprint = self.crawler.request_fingerprinter.fingerprint
+        self._shares_seen = shares_seen(self.crawler)
         self._ids = entry_ids()
 
     def check(self) -> None:
         """Raise BadLine if the common attributes are invalid, such as a callback that the spider lacks."""
-        scheme = next(iter(self._config.url_schemes), "http")
+        scheme = next(iter(self.config.url_schemes), "http")
         request = self._written.request(Line("", f"{scheme}://localhost/".encode()))
         assert request is not None
         self._put_of(request)
@@ -113,24 +97,26 @@ class Pusher:
         Raises:
             ConfigError, FrontierError: the push was interrupted; what is counted was stored.
         """
-        connection = Connection(self._config, data_dir(self._config.data_dir))
-        try:
+        connection = Connection(self.config, data_dir(self.config.data_dir))
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(connection.close)
             await connection.open(quiet=True)
             producer = Producer(
-                await frontiers_of(self._config, connection), self._identity, options_of(self._config),
-                connect=connection.another, dropped=self._known, durable=self._durable,
+                await frontiers_of(self.config, connection), self._identity(), options_of(self.config),
+                connect=connection.another, dropped=self._known, durable=self.durable,
             )  # fmt: skip
-            try:
-                async with AsyncExitStack() as stack:
-                    await self._push(producer, stack, batches, strict)
-                    if self.pushed.run is not None:
-                        self._wake()
-            finally:
-                self.pushed.requests -= producer.unconfirmed
-                self.pushed.disturbed = producer.disturbed
-                self.pushed.doubt = producer.doubt
-        finally:
-            await connection.close()
+            stack.callback(self._note, producer)
+            await self._push(producer, stack, batches, strict)
+
+    def _identity(self) -> Identity:
+        # A push does not change the crawl's limits.
+        found = replace(identity_of(self.config, self.crawler), limits=None)
+        return found if self.spider else replace(found, spider="", spider_args="")
+
+    def _note(self, producer: Producer) -> None:
+        self.pushed.requests -= producer.unconfirmed
+        self.pushed.disturbed = producer.disturbed
+        self.pushed.doubt = producer.doubt
 
     async def _push(
         self, producer: Producer, stack: AsyncExitStack, batches: AsyncIterator[Sequence[Line]], strict: bool
@@ -143,11 +129,9 @@ class Pusher:
                     put = request and self._put_of(request)
                 except BadLine as error:
                     self.pushed.bad += 1
-                    self._bad(line.name, str(error))
+                    self.bad(line.name, str(error))
                     if strict:
-                        if self.pushed.run is not None:
-                            await producer.hand_in()
-                        return
+                        break
                     continue
                 if not (request and put):
                     continue
@@ -160,29 +144,25 @@ class Pusher:
                 await producer.put(put)
             if self.pushed.run is not None:
                 await producer.hand_in()
-                if time.monotonic() >= self._woken_at + WAKE_EVERY_S:
-                    self._woken_at = time.monotonic()
-                    self._wake()
+                self.wake()
+            if strict and self.pushed.bad:
+                return
 
     def _put_of(self, request: Request) -> Put:
         if request.meta.get("dq_local"):
             raise BadLine("dq_local keeps a request in the worker that made it")
-        try:
-            due = due_of(request, None, self._config.retry_backoff)
-            partition = b""
-            if self._config.partition_by == "slot":
-                partition = partition_without_downloader(request)
-            payload = self._codec.encode(as_stored(request))
-        except (BadDue, BadPartition, CannotEncode) as error:
-            raise BadLine(str(error)) from error
         entry_id = next(self._ids)
         filtered = self._shares_seen and not request.dont_filter
-        admission, token = Admission.ID, entry_id
-        if filtered:
-            try:
-                admission, token = Admission.SEEN, self._fingerprint(request)
-            except Exception as error:  # a project's own fingerprinter may raise anything
-                raise BadLine(printable(f"{type(error).__name__}: {error}")) from error
+        try:
+            due = due_of(request, None, self.config.retry_backoff)
+            partition = b""
+            if self.config.partition_by == "slot":
+                partition = partition_without_downloader(request)
+            payload = self._codec.encode(as_stored(request))
+            token = self._fingerprint(request) if filtered else entry_id
+        except Exception as error:  # a project's own fingerprinter may raise anything
+            raise BadLine(reason_of(error, BadDue, BadPartition, CannotEncode)) from error
+        admission = Admission.SEEN if filtered else Admission.ID
         return Put(
             entry_id, admission, token, int(index(request.priority)), False, payload, partition=partition,
             due_at=due.at, not_before_s=due.not_before_s, once=not filtered,

@@ -218,7 +218,7 @@ def test_a_list_needs_to_be_told_how_it_was_served(queue_class: str | None, case
     with pytest.raises(BadSource, match=r"is a LIST, and .* --queue fifo .*FifoQueue.* --queue lifo"):
         case.adopt({"SCHEDULER_QUEUE_CLASS": queue_class})
     assert case.look().phase == "absent"
-    assert case.adopt({"SCHEDULER_QUEUE_CLASS": queue_class}, queue="fifo").served == "fifo"
+    assert case.adopt({"SCHEDULER_QUEUE_CLASS": queue_class}, queue="fifo").source.served == "fifo"
 
 
 def test_a_zset_is_served_by_priority(case: Case) -> None:

@@ -18,7 +18,7 @@ from scrapy_redis.queue import FifoQueue, PriorityQueue
 
 from adoption.conftest import Case
 from adoption.test_jobdir import Left, settings_of
-from scrapy_dq.adoption.source import Found
+from scrapy_dq.adoption.source import Found, Source
 from scrapy_dq.adoption.takeover import Report
 from scrapy_dq.commands.adopt import _advice
 from scrapy_dq.factory import config_of
@@ -166,8 +166,9 @@ def test_what_is_not_as_it_should_be_is_told(redis_url: str) -> None:
     """With what to do about it."""
     case = Case(redis_url, "books")
     crawler = case.crawler()
-    queue = Found("books:requests", "zset", 3)
-    report = Report("here", config_of(crawler), queue, Found("books:dupefilter", "set", 3), "priority")
+    source = Source(None)
+    source.queue, source.dupefilter = Found("books:requests", "zset", 3), Found("books:dupefilter", "set", 3)
+    report = Report("here", config_of(crawler), source)
     report.changed, report.disturbed = True, True
     told = " ".join(_advice(report, crawler, ""))
     assert "books:requests changed meanwhile: a worker of its crawl is running. Stop it" in told

@@ -111,7 +111,7 @@ def test_requests_are_served_as_scrapy_would_have(queue: str, case: Case, tmp_pa
     report = left.adopt()
     assert (report.counts.adopted, report.counts.known, report.counts.dead) == (1200, 0, 0)
     assert (report.counts.fingerprints, report.counts.invalid_fingerprints) == (800, 0)
-    assert report.served == order
+    assert report.source.served == order
     assert left.served() == [request.url for request in case.serve(**left.settings)]
 
 
@@ -169,7 +169,7 @@ def test_fingerprints_of_any_size_are_read(left: Left) -> None:
 def test_a_folder_that_is_gone_meanwhile_is_one_line(left: Left, case: Case) -> None:
     left.fill([Request(url(n)) for n in range(2_000)])
     case.progress.while_under_way = lambda: shutil.rmtree(left.folder, ignore_errors=True)
-    with pytest.raises(BadSource, match=r"cannot be read any more .* What was adopted until now stays"):
+    with pytest.raises(BadSource, match=r"cannot be read .* What was adopted until now stays"):
         left.adopt()
 
 
@@ -222,17 +222,14 @@ def test_a_fifo_file_that_was_cut_is_read_up_to_there(case: Case, tmp_path: Path
     (path,) = left.folder.glob("requests.queue/0/q00000")
     path.write_bytes(path.read_bytes()[:-7])
     report = left.adopt()
-    assert (report.counts.adopted, report.jobdir and report.jobdir.closed) == (19, False)
+    assert (report.counts.adopted, report.source.closed) == (19, False)
 
 
 def test_a_jobdir_of_another_spider_is_refused(left: Left, case: Case) -> None:
     """It names callbacks that this one has not."""
     left.fill([Request(url(1))])
     (path,) = left.folder.glob("requests.queue/0")
-    spider = case.spider()
-    spider.parse_other = lambda response: None  # type: ignore[attr-defined]
     path.unlink()
-    left.settings["SCHEDULER_DISK_QUEUE"] = "scrapy.squeues.PickleLifoDiskQueue"
     queue = load_object(left.settings["SCHEDULER_DISK_QUEUE"])(case.crawler(), str(path))
     super(type(queue), queue).push(Request(url(1)).to_dict() | {"callback": "parse_other"})
     queue.close()
@@ -262,7 +259,7 @@ def test_how_an_sqlite_queue_was_served_has_to_be_known(case: Case, tmp_path: Pa
     left.settings = settings_of("PickleLifoDiskQueue")
     with pytest.raises(BadSource, match="add --queue fifo or --queue lifo"):
         left.adopt()
-    assert left.adopt(queue="fifo").served == "priority-fifo"
+    assert left.adopt(queue="fifo").source.served == "priority-fifo"
 
 
 def test_a_jobdir_in_use_is_refused(left: Left, case: Case) -> None:

@@ -14,8 +14,8 @@ from scrapy_dq.exports.lines import part_line, part_of
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
-from scrapy_dq.frontier.archive.load import Target, load
-from scrapy_dq.frontier.archive.parts import Header, Part
+from scrapy_dq.frontier.archive.load import load
+from scrapy_dq.frontier.archive.parts import Header, Part, Shape
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Order, Seen
 from support.redis_server import RedisServer
@@ -175,7 +175,7 @@ def test_each_stored_form_travels_byte_for_byte(crawls: Any, order: Order) -> No
             yield part_of(json.loads(line), header)
 
     async def store(frontiers: list[Frontier]) -> None:
-        await load(frontiers[:1], header, parts(), Target(order, Seen.EXACT), priority_of=int)
+        await load(frontiers[:1], header, parts(), Shape(order, Seen.EXACT, 1), priority_of=int)
 
     new.with_frontiers(store)
     assert found_in(new, list(stored)) == stored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,13 @@ PARTS = [
 ]
 
 
-def written(path: Path) -> Path:
+def written(path: Path, parts: Sequence[Part] = PARTS) -> Path:
     with created(str(path)) as file:
         writer = ExportWriter(file, HEADER)
-        for part in PARTS:
+        for part in parts:
             writer.write(part)
         writer.end()
-    assert (writer.entries, writer.tokens) == (51, 50)
+    assert (writer.entries, writer.tokens) == (48 + len(parts), 50)
     return path
 
 
@@ -99,8 +100,12 @@ def test_a_file_that_changes_after_it_was_checked_is_reported(tmp_path: Path) ->
     file, whole = ExportFile(str(path)), path.read_bytes()
     for changed in (b"", whole[:200], whole.replace(b"shop", b"shoq"), whole.replace(b"cGF5", b"cGF6")):
         path.write_bytes(changed)
-        with pytest.raises(BadExport, match=r"has changed meanwhile|is no part"):
+        with pytest.raises(BadExport, match=r"is empty|was cut|was edited|is no part"):
             parts_of(file)
+    path.unlink()
+    written(path, PARTS[:2])
+    with pytest.raises(BadExport, match="has changed meanwhile"):
+        parts_of(file)
     path.write_bytes(whole)
     assert parts_of(file) == PARTS
 

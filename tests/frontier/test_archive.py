@@ -12,8 +12,8 @@ import pytest
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of, standing
-from scrapy_dq.frontier.archive.load import Loaded, Target, load
-from scrapy_dq.frontier.archive.parts import Header, Part
+from scrapy_dq.frontier.archive.load import Loaded, load
+from scrapy_dq.frontier.archive.parts import Header, Part, Shape
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import (
@@ -57,7 +57,7 @@ def loaded(crawl: Crawl, shards: int, archive: Archive, priority_of: Callable[[b
             yield part
 
     async def store(frontiers: list[Frontier]) -> Loaded:
-        target = Target(crawl.order, crawl.seen)
+        target = Shape(crawl.order, crawl.seen, shards)
         return await load(frontiers[:shards], header, given(), target, priority_of=priority_of)
 
     return crawl.with_frontiers(store)
@@ -183,7 +183,7 @@ def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
                 stored.roll_back(new.redis, there, before)
 
     async def store(frontiers: list[Frontier]) -> Loaded:
-        target = Target(new.order, new.seen)
+        target = Shape(new.order, new.seen, 2)
         return await load(frontiers[:2], header, rolled_back(), target, priority_of=int)
 
     with pytest.raises(FrontierRefused, match="repeat the command"):
@@ -305,7 +305,7 @@ def test_a_partition_of_many_priorities_is_read_in_parts(
 ) -> None:
     """None has more than so many items, or bytes; and as fifo, all is served in the order of its finding."""
     monkeypatch.setattr("scrapy_dq.frontier.reader._MOST_LISTS", 20)
-    monkeypatch.setattr("scrapy_dq.frontier.archive.dump._PART_BYTES", 3000)
+    monkeypatch.setattr("scrapy_dq.frontier.archive.parts._PART_BYTES", 3000)
     old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
     new = crawl_of(Seen.EXACT, True, Order.FIFO, f"{crawl_name}-2")
     old.join(1)

@@ -15,7 +15,8 @@ from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.archive import move, new_crawl
 from scrapy_dq.frontier.archive.load import shards_for_all_of
-from scrapy_dq.frontier.archive.move import BETWEEN, Shape
+from scrapy_dq.frontier.archive.move import BETWEEN
+from scrapy_dq.frontier.archive.parts import Shape
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import Shard, shard_of
 from scrapy_dq.frontier.model import (

@@ -14,9 +14,9 @@ from scrapy_dq.frontier import Frontier, forget, peek, retry
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
-from scrapy_dq.frontier.archive.load import Loaded, Target, load
-from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape, ShardOf
-from scrapy_dq.frontier.archive.parts import Part
+from scrapy_dq.frontier.archive.load import Loaded, load
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, ShardOf
+from scrapy_dq.frontier.archive.parts import Part, Shape
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, Lease, Seen
 from scrapy_dq.frontier.moves import Ack, Bury, Fail, Move, Put, Release
@@ -273,7 +273,7 @@ def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, 
             for part in parts:
                 yield part
 
-        target = Target(fed.order, Seen.EXACT)
+        target = Shape(fed.order, Seen.EXACT, len(frontiers))
         return await load(frontiers, header, given(), target, priority_of=lambda payload: 0)
 
     try:

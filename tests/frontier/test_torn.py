@@ -17,8 +17,8 @@ from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of
-from scrapy_dq.frontier.archive.load import Loaded, Target, load
-from scrapy_dq.frontier.archive.parts import Part
+from scrapy_dq.frontier.archive.load import Loaded, load
+from scrapy_dq.frontier.archive.parts import Part, Shape
 from scrapy_dq.frontier.model import (
     Admission,
     Claim,
@@ -433,7 +433,7 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
     for live, stop in each_stop("load", words, least=20):
 
         def store(live: LiveFrontier = live) -> Loaded:
-            target = Target(live.order, Seen.EXACT)
+            target = Shape(live.order, Seen.EXACT, 1)
             return live.run(load([live.frontier], header, given(), target, priority_of=int))  # type: ignore[no-any-return]
 
         if stop(store) is None:

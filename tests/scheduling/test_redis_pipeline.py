@@ -74,7 +74,7 @@ class OwnPipeline(RedisPipeline):
         url = self.crawler.settings.get("ITEMS_URL")
         if url:
             config = Config("", redis_url=url, redis_params={"socket_timeout": 0.3})
-            self._writer._connection = Connection(config, Path())
+            self._writer.connection = Connection(config, Path())
 """,
     before="""
 from scrapy_dq import RedisPipeline

@@ -14,7 +14,8 @@ import msgpack
 import redis
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover, Shape
+from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover
+from scrapy_dq.frontier.archive.parts import Shape
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import Shard, shard_of
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Admission, Order, Seen, Terms

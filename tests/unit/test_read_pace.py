@@ -74,8 +74,9 @@ def test_a_queue_that_is_adopted_is_read_within_bounds() -> None:
             return stored.lrange(*args)  # type: ignore[no-any-return]
 
     async def read() -> list[bytes]:
-        batches = Source(Client()).members(Found("queue", "list", 60), False, False)
-        return [member async for batch in batches for member in batch]
+        source = Source(Client())
+        source.queue = Found("queue", "list", 60)
+        return [member async for batch in source.members(backwards=False) for member in batch]
 
     assert asyncio.run(read()) == stored.records
     assert BATCH * len(LARGE) > MOST_BYTES >= max(stored.reads)

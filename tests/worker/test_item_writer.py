@@ -255,6 +255,16 @@ async def test_after_the_grace_an_item_has_the_time_of_a_trip(
     assert stored() == ["a", "b"]
 
 
+async def test_a_large_item_that_redis_never_takes_fails_alone(proxy: RedisProxy, key: str) -> None:
+    """Redis answers meanwhile: later items are not held up."""
+    async with writing(proxy.url) as writer:
+        proxy.set_loss(1.0, spare={"PING"})
+        with pytest.raises(ItemNotStored, match="sent 5 times in vain"):
+            await writer.write(key, b"x" * (MAX_BYTES + 1))
+        proxy.set_loss(0)
+        await writer.write(key, b"b")
+
+
 async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
     proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +275,7 @@ async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
             [outcome] = await asyncio.gather(*write(writer, key, "a"), return_exceptions=True)
             assert isinstance(outcome, ItemNotStored)
             patch.setattr(writer, "_next_batch", lambda: writer._waiting and [writer._waiting.popleft()])
-            patch.setattr(writer, "_store", lambda batch: 1 / 0)
+            patch.setattr(writer, "_store", lambda: 1 / 0)
             [outcome] = await asyncio.gather(*write(writer, key, "b"), return_exceptions=True)
             assert "ZeroDivisionError" in str(outcome)
         await asyncio.gather(*write(writer, key, "c"))

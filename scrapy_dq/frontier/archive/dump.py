@@ -9,15 +9,15 @@ from typing import Any
 
 from scrapy_dq.frontier import records
 from scrapy_dq.frontier.archive import parts
-from scrapy_dq.frontier.archive.parts import ENTRIES, HISTORY, TOKENS, Header, Part
+from scrapy_dq.frontier.archive.parts import ENTRIES, HISTORY, TOKENS, Header, Part, regrouped
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Seen
 from scrapy_dq.frontier.reader import Backlog, Pages, Reader
-from scrapy_dq.frontier.records import DECLINED, IN_FLIGHT, QUARANTINE, RETURNED, WAITING, Entry
+from scrapy_dq.frontier.records import DECLINED, IN_FLIGHT, QUARANTINE, RETURNED, WAITING
 
-_PART, _PART_BYTES = 1_000, 1_048_576
-"""Of a part: most items, and about how many bytes."""
+_PART = 1_000
+"""Most items of a part."""
 _FIRST_BUCKETS = 1024
 """Source: lua/seen/seen_compact.lua"""
 _Items = AsyncIterator[list[Any]]
@@ -31,46 +31,46 @@ async def dump(
     Raises:
         FrontierUnavailable: no usable reply.
     """
+    async for part in regrouped(_pages(frontiers, header, kinds), _PART, by_partition=True):
+        yield part
+
+
+async def _pages(frontiers: Sequence[Frontier], header: Header, kinds: Sequence[str]) -> AsyncIterator[Part]:
     for number, frontier in enumerate(frontiers):
         for kind in kinds:
             if number != HOME and kind in (parts.STATS, *HISTORY):
                 continue  # the curves of another shard would not fit to those of home
-            async for items in _sliced(_items(Reader(frontier.client, frontier.name), kind, header), kind):
+            async for items in _items(Reader(frontier.client, frontier.name), kind, header):
                 yield Part(kind, number, items)
 
 
 def _items(reader: Reader, kind: str, header: Header) -> _Items:
-    if kind == parts.SEEN and header.seen is not Seen.EXACT:
-        return (
-            _times(reader, kind.encode()) if header.seen is Seen.EXPIRING else _buckets(reader, kind.encode())
-        )
+    name, seen = kind.encode(), header.seen if kind == parts.SEEN else Seen.EXACT
+    if seen is Seen.COMPACT:
+        return _buckets(reader, name)
+    if seen is Seen.EXPIRING or kind in (parts.BLOCKED, parts.EARLIEST):
+        return _times(reader, name)
     if kind in TOKENS:
-        return _tokens(reader, kind.encode())
-    if kind in (parts.BLOCKED, parts.EARLIEST):
-        return _times(reader, kind.encode())
+        return _alone(reader.pages(name, "set"))
     if kind in HISTORY:
-        return _elements(reader, kind.encode())
+        return _alone(reader.elements(name))
     if kind in (RETURNED, QUARANTINE):
         return _came_back(reader, kind)
     if kind == WAITING:
         return _waiting(reader)
-    return reader.entries(kind) if kind in ENTRIES else reader.pages(kind.encode())
+    return reader.entries(kind) if kind in ENTRIES else reader.pages(name)
 
 
-async def _tokens(reader: Reader, name: bytes) -> _Items:
-    async for members in reader.pages(name, "set"):
-        yield [(token,) for token in members]
+async def _alone(pages: Pages) -> _Items:
+    """Yield each token, or element, as an item of its own."""
+    async for page in pages:
+        yield [(each,) for each in page]
 
 
 async def _times(reader: Reader, name: bytes) -> _Items:
     offset = await reader.offset()
     async for members in reader.pages(name, "zset"):
         yield [(int(at) - offset, member) for member, at in members]
-
-
-async def _elements(reader: Reader, name: bytes) -> _Items:
-    async for elements in reader.elements(name):
-        yield [(each,) for each in elements]
 
 
 async def _buckets(reader: Reader, name: bytes) -> _Items:
@@ -115,22 +115,3 @@ async def _merged(lists: list[_Items]) -> _Items:
         for n, head in enumerate(heads):
             if head:
                 heads[n] = [e for e in head if e.sequence > ends] or await anext(lists[n], [])
-
-
-async def _sliced(pages: _Items, kind: str) -> _Items:
-    """Yield items in parts of the usual size; of WAITING, each part has one partition."""
-    part: list[Any] = []
-    size = 0
-    async for items in pages:
-        for item in items:
-            if part and kind == WAITING and part[0].partition != item.partition:
-                yield part
-                part, size = [], 0
-            part.append(item)
-            is_entry = isinstance(item, Entry)
-            size += len(item.payload) + len(item.reason) + len(item.label) if is_entry else len(item[-1])
-            if len(part) >= _PART or size >= _PART_BYTES:
-                yield part
-                part, size = [], 0
-    if part:
-        yield part

@@ -12,6 +12,7 @@ from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierRefused, Order, Seen
+from scrapy_dq.frontier.reader import Reader
 from scrapy_dq.frontier.scripts import at_node
 from scrapy_dq.frontier.wire import half_moved, refuse_other_schema
 
@@ -24,17 +25,14 @@ _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 
 async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
     """Return what differs later if anything has been done in the crawl."""
-    found: list[Any] = []
+    found = []
     for frontier in frontiers:
         meta = await meta_of(frontier)
         counts = counts_of(meta)
-        found.append(
-            [*(meta.get(name) for name in (b"epoch", b"run", b"phase")), *(counts[n] for n in _MARKED)]
-        )
+        members = await Reader(frontier.client, frontier.name).ask("smembers", b"members")
         # Who comes and goes may have moved entries, though all counts are as before.
-        with as_unavailable():
-            members = await frontier.client.smembers(keys.prefix(frontier.name) + "members")
-        found[-1] += [meta.get(b"events"), sorted(members)]
+        said = [meta.get(name) for name in (b"epoch", b"run", b"phase", b"events")]
+        found.append([*said, *(counts[n] for n in _MARKED), sorted(members)])
     return found
 
 
@@ -43,7 +41,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
 
     Args:
         frontiers: of all its shards, home first.
-        fields: of home's meta, to take along.
+        fields: of home's meta, to take along; never_sent is that of all shards.
     Raises:
         FrontierRefused: there is none, or it is half of something; or it was stored by another version.
     """
@@ -68,12 +66,12 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
     with as_unavailable():
         seconds, micros = await frontiers[HOME].client.time()
     counts = [counts_of(meta) for meta in metas]
-    since, gone = _number(home, "seen_since"), _number(home, "gone")
+    since = _number(home, "seen_since")
+    said = home | {b"never_sent": b"%d" % sum(_number(meta, "never_sent") for meta in metas)}
     entries = 0
     for frontier, each in zip(frontiers, counts, strict=True):
-        with as_unavailable():
-            prefix = keys.prefix(frontier.name)
-            kept = await frontier.client.llen(prefix + "failed") + await frontier.client.hlen(prefix + "dead")
+        reader = Reader(frontier.client, frontier.name)
+        kept = await reader.ask("llen", b"failed") + await reader.ask("hlen", b"dead")
         entries += each[_WAITING] + each[_IN_FLIGHT] + each[_DELAYED] + kept
     return Header(
         id=uuid4().hex, crawl=crawl, at_ms=seconds * 1000 + micros // 1000, order=order, seen=seen,
@@ -81,10 +79,10 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
         fingerprinter=_text(home, "fingerprinter"), spider=_text(home, "spider"),
         run=_number(home, "run"),
         sequence=max(each[_SEQUENCE] for each in counts), done=sum(each[_DONE] for each in counts),
-        failed=sum(each[_FAILED] for each in counts), gone=gone,
+        failed=sum(each[_FAILED] for each in counts), gone=_number(home, "gone"),
         seen_since_ms=since and since - counts[HOME][_OFFSET], entries=entries,
         tokens=sum(max(0, each[_SEEN]) for each in counts),
-        kept={name: home[name.encode()] for name in fields if name.encode() in home},
+        kept={name: said[name.encode()] for name in fields if name.encode() in said},
     )  # fmt: skip
 
 

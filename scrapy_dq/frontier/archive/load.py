@@ -15,23 +15,16 @@ from scrapy_dq.frontier import keys, records
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.header import meta_of
 from scrapy_dq.frontier.archive.new_crawl import NewCrawl
-from scrapy_dq.frontier.archive.parts import ENTRIES, HISTORY, TOKENS, Header, Part
+from scrapy_dq.frontier.archive.parts import ENTRIES, TOKENS, Header, Part, Shape, regrouped
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME, shard_of
 from scrapy_dq.frontier.messages import apart
-from scrapy_dq.frontier.model import FrontierRefused, Order, Seen, clamped
+from scrapy_dq.frontier.model import FrontierRefused, Seen, clamped
 from scrapy_dq.frontier.records import CLAIMED, FAILED, WAITING, Entry
 
 _PART = 500
 """Most items in one call."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the new crawl is."""
-
-    order: Order
-    seen: Seen
+_OF_PARTITIONS = (parts.LIMITS, parts.BLOCKED, parts.SPENT, parts.EARLIEST)
 
 
 @dataclass
@@ -51,7 +44,7 @@ async def load(
     frontiers: Sequence[Frontier],
     header: Header,
     given: AsyncIterator[Part],
-    target: Target,
+    shape: Shape,
     *,
     priority_of: Callable[[bytes], int],
     progress: Callable[[int], object] = lambda count: None,
@@ -62,6 +55,7 @@ async def load(
     Args:
         frontiers: of all shards that it will have, home first.
         given: all its parts.
+        shape: what the new crawl is.
         priority_of: returns the priority of a payload, if the order of the old crawl knew none.
         progress: called with the number of further entries and fingerprints.
         whole: refuse to end if other entries were given than the header counts.
@@ -69,18 +63,17 @@ async def load(
         FrontierUnavailable: a shard does not answer: repeat the call.
         FrontierRefused: the crawl exists, is half of something else, or was rolled back meanwhile.
     """
-    require_convertible(header, target.seen)
+    require_convertible(header, shape.seen)
     if await is_loaded(frontiers, header.id):
         return Loaded(before=True)
     metas = await require_none(frontiers, header.id)
     new = NewCrawl(frontiers)
-    await new.begin(metas, _meta_of_new(header, target, len(frontiers)), header.sequence)
-    loading = _Loading(new, header, target, len(frontiers), priority_of)
-    async for part in given:
+    await new.begin(metas, _meta_of_new(header, shape), header.sequence)
+    loading = _Loading(new, header, shape, priority_of)
+    async for part in regrouped(given, _PART):
         await loading.take(part)
         if part.kind == parts.SEEN or part.kind in ENTRIES:
             progress(len(part.items))
-    await loading.take_waiting()
     if whole and loading.entries != header.entries:
         raise FrontierRefused(
             f"crawl {header.crawl!r} counts {header.entries:,} requests, and {loading.entries:,} were found: "
@@ -139,12 +132,12 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> list[dict[byt
     return metas
 
 
-def _meta_of_new(header: Header, target: Target, shards: int) -> dict[bytes, bytes]:
+def _meta_of_new(header: Header, shape: Shape) -> dict[bytes, bytes]:
     said = {
-        "run": str(header.run), "schema": keys.schema_of(shards), "order": target.order.value,
-        "seen_kind": target.seen.value, "fingerprinter": header.fingerprinter, "spider": header.spider,
+        "run": str(header.run), "schema": keys.schema_of(shape.shards), "order": shape.order.value,
+        "seen_kind": shape.seen.value, "fingerprinter": header.fingerprinter, "spider": header.spider,
         "partition_by": header.partition_by,
-        "seen_since": str(header.seen_since_ms if target.seen is Seen.EXPIRING else 0), "imported": header.id,
+        "seen_since": str(header.seen_since_ms if shape.seen is Seen.EXPIRING else 0), "imported": header.id,
     }  # fmt: skip
     kept = {b"phase": b"open", b"cleared": b"0"}
     kept |= {name.encode(): value for name, value in header.kept.items()}
@@ -153,72 +146,47 @@ def _meta_of_new(header: Header, target: Target, shards: int) -> dict[bytes, byt
 
 class _Loading:
     def __init__(
-        self, new: NewCrawl, header: Header, target: Target, shards: int, priority_of: Callable[[bytes], int]
+        self, new: NewCrawl, header: Header, shape: Shape, priority_of: Callable[[bytes], int]
     ) -> None:
-        self._new, self._priority_of = new, priority_of
-        self._header, self._target, self._shards = header, target, shards
+        self._new, self._header, self._shape, self._priority_of = new, header, shape, priority_of
         self._failed: dict[int, int] = defaultdict(int)
         """By shard: how many records of failed requests."""
         self.entries = self.tokens = 0
-        self._waiting: list[Entry] = []
 
     async def take(self, part: Part) -> None:
-        """Store a part; what waits some parts later: each has one partition, and there may be a million."""
-        if part.kind == WAITING:
-            self._waiting += part.items
-            if len(self._waiting) < _PART:
-                return
-            part = part._replace(items=[])
-        await self.take_waiting()
-        await self._take_all(part)
-
-    async def take_waiting(self) -> None:
-        """Store what waits that was not stored yet."""
-        waiting, self._waiting = self._waiting, []
-        await self._take_all(Part(WAITING, HOME, waiting))
-
-    async def _take_all(self, part: Part) -> None:
-        # A file may hold any number of items in one.
-        for at in range(0, len(part.items), _PART):
-            await self._take(part._replace(items=part.items[at : at + _PART]))
-
-    async def _take(self, part: Part) -> None:
-        if part.kind in ENTRIES:
-            self.entries += len(part.items)
-            await self._forget_messages(part.items)
-            await self._take_entries(part.kind, [self._as_new(each) for each in part.items])
-        elif part.kind in TOKENS:
-            await self._take_tokens(part)
-        elif part.kind in HISTORY or part.kind == parts.STATS:
-            await self._new.store(HOME, part.kind, [field for item in part.items for field in item])
-        else:
-            await self._take_limits(part)
-
-    async def _take_entries(self, kind: str, entries: Sequence[Entry]) -> None:
-        found: dict[int, list[Entry]] = defaultdict(list)
-        for each in entries:
-            # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
-            claimed = each.partition == CLAIMED  # these stay at home
-            found[HOME if claimed else shard_of(each.partition, each.entry_id, self._shards)].append(each)
+        """Store a part, each item where it belongs."""
+        kind, items, label = part.kind, part.items, part.kind
+        if kind in ENTRIES:
+            self.entries += len(items)
+            await self._forget_messages(items)
+            items = [self._as_new(each) for each in items]
+        elif kind == parts.SEEN:
+            if self._header.seen is Seen.EXPIRING:
+                items = [item for item in items if item[0] >= self._header.seen_since_ms]
+            if self._header.seen is not self._shape.seen:
+                label, items = "fingerprints", [item[-1:] for item in items]
+            self.tokens += len(items)
+        found: dict[int, list[Any]] = defaultdict(list)
+        for item in items:
+            for to in self._shards_of(part, item):
+                found[to].append(item)
         for to, here in found.items():
             if kind == FAILED:
                 self._failed[to] += len(here)
             if kind == WAITING:
-                await self._new.store(to, "backlog", self._lists_of(here))
+                label, fields = "backlog", self._lists_of(here)
+            elif kind in ENTRIES:
+                fields = [field for each in here for field in records.stored(kind, each, self._shape.order)]
             else:
-                await self._new.store(
-                    to, kind, [field for each in here for field in self._stored(kind, each)]
-                )
+                fields = [field for item in here for field in item]
+            await self._new.store(to, label, fields)
 
     def _lists_of(self, entries: Sequence[Entry]) -> list[Any]:
         """Return rank, partition and elements of one list after another."""
         lists: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
         for each in entries:
-            lists[each.rank, each.partition] += self._stored(WAITING, each)
+            lists[each.rank, each.partition] += records.stored(WAITING, each, self._shape.order)
         return [field for (rank, partition), some in lists.items() for field in (rank, partition, some)]
-
-    def _stored(self, kind: str, entry: Entry) -> list[Any]:
-        return records.stored(kind, entry, self._target.order)
 
     async def _forget_messages(self, entries: Sequence[Entry]) -> None:
         """Acknowledge the messages of streams that *entries* were made from.
@@ -231,7 +199,7 @@ class _Loading:
     def _as_new(self, entry: Entry) -> Entry:
         """Return an entry as it is in the new order, without its message."""
         (_, payload), rank = apart(entry.payload), entry.rank
-        if not self._target.order.by_priority:
+        if not self._shape.order.by_priority:
             rank = 0
         elif not self._header.order.by_priority:
             rank = -clamped(self._priority_of(payload)) * 4
@@ -243,38 +211,30 @@ class _Loading:
         failed = max(self._failed[HOME], self._header.failed - elsewhere)
         await self._new.end(self._header.done, failed, self._header.gone)
 
-    async def _take_limits(self, part: Part) -> None:
-        """Store limits, blocks and budgets: those that are in force, where the partition lives."""
-        found: dict[int, list[Any]] = defaultdict(list)
-        for item in part.items:
-            partition = item[part.kind in (parts.BLOCKED, parts.EARLIEST)]
-            # Limits of the settings are in all shards.
-            if shard_of(partition, b"", self._header.shards) == part.shard:
-                found[HOME if partition == CLAIMED else shard_of(partition, b"", self._shards)] += item
-        for to, fields in found.items():
-            await self._new.store(to, part.kind, fields)
+    def _shards_of(self, part: Part, item: Any) -> Sequence[int]:
+        """Return the shards that get an item of a part."""
+        kind, before, after = part.kind, self._header.shards, self._shape.shards
+        if kind in ENTRIES:
+            # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
+            return (_home_of(item.partition, item.entry_id, after),)
+        if kind in _OF_PARTITIONS:
+            partition = item[kind in (parts.BLOCKED, parts.EARLIEST)]
+            # Those that are in force, where the partition lives: limits of the settings are in all shards.
+            is_in_force = shard_of(partition, b"", before) == part.shard
+            return (_home_of(partition, b"", after),) if is_in_force else ()
+        if kind == parts.ADOPTED:  # those are in all shards
+            return range(after) if part.shard == HOME else ()
+        if kind in TOKENS:
+            is_whole = kind != parts.SEEN or self._header.seen is not Seen.COMPACT
+            if is_whole and self._header.partition_by == "none":
+                return (shard_of(b"", item[-1], after),)
+            return shards_for_all_of(part.shard, before, after)
+        return (HOME,)
 
-    async def _take_tokens(self, part: Part) -> None:
-        kind, label, items = self._target.seen, part.kind, part.items
-        if label == parts.SEEN and self._header.seen is Seen.EXPIRING:
-            items = [item for item in items if item[0] >= self._header.seen_since_ms]
-        if label == parts.SEEN and kind is not self._header.seen:
-            label, items = "fingerprints", [item[-1:] for item in items]
-        self.tokens += len(items) if part.kind == parts.SEEN else 0
-        found: dict[int, list[Any]] = defaultdict(list)
-        for item in items:
-            for to in self._shards_of_token(part, item[-1]):
-                found[to] += item
-        for to, each in found.items():
-            await self._new.store(to, label, each)
 
-    def _shards_of_token(self, part: Part, token: bytes) -> Sequence[int]:
-        if part.kind == parts.ADOPTED:  # those are in all shards
-            return range(self._shards) if part.shard == HOME else ()
-        is_whole = part.kind != parts.SEEN or self._header.seen is not Seen.COMPACT
-        if is_whole and self._header.partition_by == "none":
-            return (shard_of(b"", token, self._shards),)
-        return shards_for_all_of(part.shard, self._header.shards, self._shards)
+def _home_of(partition: bytes, entry_id: bytes, shards: int) -> int:
+    """Return the shard of a partition; what was claimed is at home."""
+    return HOME if partition == CLAIMED else shard_of(partition, entry_id, shards)
 
 
 def shards_for_all_of(shard: int, before: int, after: int) -> range:

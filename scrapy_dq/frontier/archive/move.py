@@ -19,9 +19,9 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import purge
 from scrapy_dq.frontier.archive.dump import dump
 from scrapy_dq.frontier.archive.header import header_of, meta_of
-from scrapy_dq.frontier.archive.load import Target, is_loaded, load, require_convertible, require_none
+from scrapy_dq.frontier.archive.load import is_loaded, load, require_convertible, require_none
 from scrapy_dq.frontier.archive.new_crawl import on_disk
-from scrapy_dq.frontier.archive.parts import KEPT_BY_MOVE, MOVED, Header
+from scrapy_dq.frontier.archive.parts import KEPT_BY_MOVE, MOVED, Shape
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
@@ -35,19 +35,6 @@ BETWEEN = "~moving"
 """Behind the name of a crawl: its name between the two halves of a move in one Redis."""
 ShardOf = Callable[[int], Awaitable[Frontier]]
 """Returns the frontier of a shard of one crawl, by its number."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The properties of a crawl that a move may change."""
-
-    order: Order
-    seen: Seen
-    shards: int
-
-    def __str__(self) -> str:
-        shards = f"{self.shards} shard{'s' * (self.shards > 1)}"
-        return f"{self.order.value}, seen {self.seen.value}, {shards}"
 
 
 @dataclass
@@ -126,7 +113,7 @@ class Mover:
         Args:
             between: of the crawl that exists between the two halves.
         """
-        first = None
+        first = Moved(self.shape)
         await (await between(HOME)).sweep(math.inf)  # an earlier call may have been killed before its end
         if not await _is_halfway(source, between):
             first = await self._move(source, between, "")
@@ -134,31 +121,31 @@ class Mover:
                 return first
         as_begun = replace(self, shape=await _shape_of(between))
         second = await as_begun._move(between, source, "", again=True)
-        doubts = sorted({*(first.doubts if first else ()), *second.doubts})
-        return replace(second, was=first.was if first else None, doubts=doubts)
+        return replace(second, was=first.was, doubts=sorted({*first.doubts, *second.doubts}))
 
     async def _move(self, source: ShardOf, target: ShardOf, to: str, *, again: bool = False) -> Moved:
         """Make one half of a move; *again*: the second one, which keeps the shape."""
         shape = await _shape_of(source)
         old = [await source(number) for number in range(shape.shards)]
-        meta, moved = await meta_of(old[HOME]), Moved(self.shape)
-        plan = _Plan.in_meta(meta)
-        if plan is None:
-            if self.shape == shape and not (to or again):
-                return replace(moved, was=shape)
-            plan = _Plan(uuid4().hex, to, self.shape)
-            require_convertible(await header_of(old), plan.shape.seen)
-            await require_none([await target(number) for number in range(plan.shape.shards)], "")
-        elif plan.to != to:
+        meta = await meta_of(old[HOME])
+        begun = _Plan.in_meta(meta)
+        if not begun and self.shape == shape and not (to or again):
+            return Moved(shape, shape)
+        plan = begun or _Plan(uuid4().hex, to, self.shape)
+        if plan.to != to:
             where = f"with --to, to {plan.to}," if plan.to else "without --to"
             raise FrontierRefused(
                 f"crawl {old[HOME].crawl!r} is half moved: the same command {where} completes that"
             )
         new = [await target(number) for number in range(plan.shape.shards)]
+        if not begun:
+            require_convertible(await header_of(old), plan.shape.seen)
+            await require_none(new, "")
+        moved = Moved(plan.shape)
         if not await is_loaded(new, plan.id):
             moved = await self._copy(old, meta, plan, new)
         await _delete(old, meta[b"epoch"], shape.shards)
-        return replace(moved, now=plan.shape)
+        return moved
 
     async def _copy(
         self, old: Sequence[Frontier], meta: dict[bytes, bytes], plan: _Plan, new: Sequence[Frontier]
@@ -170,14 +157,13 @@ class Mover:
             await _freeze(frontier, epoch, len(old))
         for frontier in old:  # a list that is in no index would be deleted
             await audit(frontier, epoch, run)
-        header = await _header_of(old, plan)
+        header = replace(await header_of(old, KEPT_BY_MOVE), id=plan.id)
         self.began(header.entries + header.tokens)
         loaded = await load(
-            new, header, dump(old, header, MOVED), Target(plan.shape.order, plan.shape.seen),
-            priority_of=self.priority_of, progress=self.progress, whole=True,
+            new, header, dump(old, header, MOVED), plan.shape, priority_of=self.priority_of,
+            progress=self.progress, whole=True,
         )  # fmt: skip
-        was = Shape(header.order, header.seen, header.shards)
-        return Moved(plan.shape, was, loaded.entries, loaded.tokens, loaded.doubts)
+        return Moved(plan.shape, header.shape, loaded.entries, loaded.tokens, loaded.doubts)
 
 
 async def _is_halfway(source: ShardOf, between: ShardOf) -> bool:
@@ -204,12 +190,6 @@ async def _shape_of(source: ShardOf) -> Shape:
         raise FrontierRefused(half_moved(shards))
     order, seen = meta.get(b"order") or b"fifo", meta.get(b"seen_kind") or b"exact"
     return Shape(Order(order.decode()), Seen(seen.decode()), int(shards.partition(b">")[0]))
-
-
-async def _header_of(old: Sequence[Frontier], plan: _Plan) -> Header:
-    header = await header_of(old, KEPT_BY_MOVE)
-    never_sent = sum([int((await meta_of(each)).get(b"never_sent", 0)) for each in old])
-    return replace(header, id=plan.id, kept=header.kept | {"never_sent": b"%d" % never_sent})
 
 
 async def _freeze(

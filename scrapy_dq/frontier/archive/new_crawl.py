@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -96,10 +97,8 @@ class NewCrawl:
             await self._call(number, "end", [])
         # Once more, with nothing: whether what was stored before is still there.
         shards = range(len(self._frontiers))
-        await asyncio.gather(
-            *(self._written(n, lambda alone, n=n: self.store(n, "seeds", [], on=alone)) for n in shards)  # type: ignore[misc]
-        )
-        await self._written(HOME, lambda alone: self._call(HOME, "end", [done, failed, gone], alone))
+        await asyncio.gather(*(self._written(n, partial(self.store, n, "seeds", [])) for n in shards))
+        await self._written(HOME, partial(self._call, HOME, "end", [done, failed, gone]))
         for number in shards:
             await self._call(number, "tidy", [])
 
@@ -107,7 +106,7 @@ class NewCrawl:
         """Take the last steps of a load that was killed after home had ended: that may not be on its disk."""
         for number, meta in enumerate(metas):
             if _MARK in meta:
-                await self._written(number, lambda alone, n=number: self._call(n, "tidy", [], alone))  # type: ignore[misc]
+                await self._written(number, partial(self._call, number, "tidy", []))
 
     async def _call(self, number: int, label: str, items: list[Any], on: Frontier | None = None) -> int:
         frontier = on or self._frontiers[number]

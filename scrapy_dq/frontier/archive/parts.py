@@ -6,11 +6,13 @@ A crawl is a `Header` and any number of `Part`s. The items of a part are entries
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Order, Seen
-from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING
+from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING, Entry
 
 SEEN, SEEDS, ADMITTED, ADOPTED = "seen", "seeds", "admitted", "adopted"
 """(token,). SEEN of kind expiring: (time, token); of kind compact: (first bucket, member)."""
@@ -33,7 +35,9 @@ KEPT = (
     "spider_args", "run_name", "keep_seen", "starts", "events", "limits_set", "began", "crawled",
 )  # fmt: skip
 """Fields of home's meta that go with the crawl as they are."""
-KEPT_BY_MOVE = (*KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed")
+KEPT_BY_MOVE = (
+    *KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed", "never_sent",
+)  # fmt: skip
 """The same, of a move: the run goes on, also one that has finished or is on hold."""
 
 
@@ -44,6 +48,50 @@ class Part(NamedTuple):
     """One of KINDS."""
     shard: int
     items: list[Any]
+
+
+_PART_BYTES = 1_048_576
+"""About how many bytes a part has at most."""
+
+
+async def regrouped(
+    given: AsyncIterator[Part], most: int, *, by_partition: bool = False
+) -> AsyncIterator[Part]:
+    """Yield the same items in parts of at most *most* items, and about _PART_BYTES.
+
+    There may be a million partitions of one request, and a file may have all its items in one part.
+
+    Args:
+        by_partition: each part of WAITING has one partition.
+    """
+    part, size = Part("", HOME, []), 0
+    async for kind, shard, items in given:
+        for item in items:
+            is_other = (kind, shard) != part[:2] or (
+                by_partition and kind == WAITING and item.partition != part.items[0].partition
+            )
+            if is_other or len(part.items) >= most or size >= _PART_BYTES:
+                if part.items:
+                    yield part
+                part, size = Part(kind, shard, []), 0
+            part.items.append(item)
+            is_entry = isinstance(item, Entry)
+            size += len(item.payload) + len(item.reason) + len(item.label) if is_entry else len(item[-1])
+    if part.items:
+        yield part
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The properties of a crawl that may change when it is stored again."""
+
+    order: Order
+    seen: Seen
+    shards: int
+
+    def __str__(self) -> str:
+        shards = f"{self.shards} shard{'s' * (self.shards > 1)}"
+        return f"{self.order.value}, seen {self.seen.value}, {shards}"
 
 
 @dataclass(frozen=True)
@@ -74,3 +122,7 @@ class Header:
     """How many there are in SEEN, about."""
     kept: dict[str, bytes] = field(default_factory=dict)
     """KEPT, or KEPT_BY_MOVE, as far as they are set."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.order, self.seen, self.shards)
