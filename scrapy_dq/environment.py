@@ -89,13 +89,9 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
     """
     # Source: scrapy/crawler.py::Crawler.crawl, Crawler.crawl_async
     for holder in gc.get_referrers(crawler):
-        if isinstance(holder, GeneratorType):
-            frame: FrameType | None = holder.gi_frame
-        elif isinstance(holder, CoroutineType):
-            frame = holder.cr_frame
-        else:
-            frame = holder if isinstance(holder, FrameType) else None
-        found = frame.f_locals if frame else {}
+        frame = holder.gi_frame if isinstance(holder, GeneratorType) else holder
+        frame = holder.cr_frame if isinstance(holder, CoroutineType) else frame
+        found = frame.f_locals if isinstance(frame, FrameType) else {}
         if found.get("self") is crawler and isinstance(found.get("kwargs"), dict):
             positional = {str(place): value for place, value in enumerate(found.get("args", ()))}
             return {**positional, **found["kwargs"]}

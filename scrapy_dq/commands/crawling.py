@@ -29,7 +29,7 @@ from scrapy_dq.crew.monitor import Monitor, opened, run_name_for
 from scrapy_dq.crew.supervisor import StopSignals, Supervisor
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of
-from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
+from scrapy_dq.scheduling.progress_log import warnings_of_each_worker
 from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.settings import Config
 from scrapy_dq.text import count_of

@@ -79,17 +79,6 @@ class Revisits:
         """By lease."""
         self._failures_told = self._field_told = False
 
-    @classmethod
-    def of(cls, crawler: Crawler, config: Config, codec: Codec) -> Revisits | None:
-        """Return those of a crawler; None: DQ_REVISIT is not set.
-
-        Raises:
-            ConfigError: it is no policy, or the class cannot be made.
-        """
-        if not config.revisit:
-            return None
-        return cls(crawler, _policy(crawler, config.revisit), codec)
-
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
         """Note that *request* is served under a lease; it may become a conditional one."""
         last = Visit.taken_from(request)
@@ -248,7 +237,13 @@ def check(request: Request) -> None:
             raise BadRevisit(f"meta[{META!r}] = {error}") from None
 
 
-def _policy(crawler: Crawler, value: Any) -> RevisitPolicy:
+def policy_of(crawler: Crawler, config: Config) -> RevisitPolicy:
+    """Return the policy that DQ_REVISIT names.
+
+    Raises:
+        ConfigError: it is no policy, or the class cannot be made.
+    """
+    value = config.revisit
     name, comma, words = value.partition(",") if isinstance(value, str) else (value, "", "")
     try:
         options = options_in(words) if comma else {}

@@ -153,7 +153,8 @@ class Settlement:
         self._scraped: dict[object, Request] = {}
         """By the response, or the failure, whose items are in the pipelines."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
-        self._followed: WeakSet[Request] = WeakSet()
+        self.following: Request | None = None
+        """The redirect or retry that a downloader middleware has just returned: it is stored at once."""
         self._own_code = OwnCode(type(getattr(crawler, "spider", None)).__module__)
         engine: Any = crawler.engine
         for part, fits in _PARTS.items():
@@ -220,10 +221,6 @@ class Settlement:
     def forget_parent(self, request: Request) -> None:
         """Forget the parent of a request that is served: else a chain of local ones would stay in memory."""
         self._parents.pop(request, None)
-
-    def followed(self, request: Request) -> bool:
-        """Return whether *request* is a redirect or a retry, which a downloader middleware returned."""
-        return request in self._followed
 
     def held_up(self) -> set[Request]:
         """Return the requests that wait in a downloader middleware; none of a foreign downloader."""
@@ -393,23 +390,21 @@ class Settlement:
         async def handle_spider_output_async(
             result: Any, request: Request, response: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            mark = partial(self._mark, request)
-            if isinstance(result, AsyncIterator):
-                marked: _Marked = _AsyncMarked(result, mark)
-            else:
-                marked = _Marked(iter(result), mark)
             self._scraped[response] = request
             try:
-                return await original(marked, request, response, *args, **kwargs)
+                mark, is_async = partial(self._mark, request), isinstance(result, AsyncIterator)
+                # Neither ends with an exception: Scrapy reads on after one.
+                output = _AsyncMarked(result, mark) if is_async else map(mark, result)
+                return await original(output, request, response, *args, **kwargs)
             finally:
                 self._scraped.pop(response, None)
-                if marked.any and request not in self._errbacks:
-                    # A spider middleware has made something of the refused response.
-                    self._refused.pop(request, None)
 
         scraper.handle_spider_output_async = handle_spider_output_async
 
     def _mark(self, parent: Request, output: Any) -> Any:
+        if self._refused and parent not in self._errbacks:
+            # A spider middleware has made something of the refused response.
+            self._refused.pop(parent, None)
         if isinstance(output, Request) and output is not parent:
             self._parents[output] = parent
         elif self.yielded is not None:
@@ -423,11 +418,11 @@ class Settlement:
             if request in self._given_up:
                 return Deferred()  # never fired: what the engine does next needs its slot, which may be gone
             self._downloaded(request)
+            self.following = result if isinstance(result, Request) else None
             if isinstance(result, Request):
                 # A redirect or a retry: a downloader middleware returned another request.
                 if result is not request:
                     self._parents[result] = request
-                self._followed.add(result)
             elif isinstance(result, Response) and self.answered is not None:
                 result = self.answered(request, result)
             elif isinstance(result, Failure) and not result.check(IgnoreRequest):  # type: ignore[no-untyped-call]
@@ -437,35 +432,19 @@ class Settlement:
         self._engine._handle_downloader_output = handle_downloader_output
 
 
-class _Marked:
-    """The output of a callback; *mark* gets each part of it, and returns it."""
+class _AsyncMarked:
+    """The output of an async callback; *mark* gets each part of it, and returns it."""
 
-    def __init__(self, output: Any, mark: Callable[[Any], Any]) -> None:
+    def __init__(self, output: AsyncIterator[Any], mark: Callable[[Any], Any]) -> None:
         self._output = output
         self._mark = mark
-        self.any = False
-        """Something was yielded."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        output = next(self._output)
-        self.any = True
-        return self._mark(output)
-
-
-class _AsyncMarked(_Marked):
-    """The same for an async callback."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
         with _cancellation_fails():
-            output = await anext(self._output)
-        self.any = True
-        return self._mark(output)
+            return self._mark(await anext(self._output))
 
 
 class AwaitedCancelled(RuntimeError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
@@ -36,9 +34,10 @@ class InProgress:
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, Ending] = {}
         """Leases whose work has ended, but a local request may be their child."""
-        self._messages: dict[bytes, bytes] = {}
+        self.messages: dict[bytes | None, bytes] = {}
         """By lease, the message of a stream that it was made from."""
-        self._fed_by: MutableMapping[Request, bytes] = WeakKeyDictionary()
+        self.feeding: bytes | None = None
+        """The lease whose start payload is being made into requests, which are stored at once."""
 
     def __contains__(self, request: Request) -> bool:
         return request in self.local or request in self._leases
@@ -46,7 +45,8 @@ class InProgress:
     def begin(self, request: Request, entry_id: bytes, message: bytes = b"") -> None:
         """Note that the engine gets *request*, under a lease; *message*: see `Lease.message`."""
         self._leases[request] = entry_id
-        self.note_message(entry_id, message)
+        if message:
+            self.messages[entry_id] = message
 
     def move(self, request: Request, to: Request) -> None:
         """Note that the engine gets *to*, a copy, instead of *request*."""
@@ -55,33 +55,12 @@ class InProgress:
         elif request in self._leases:
             self._leases[to] = self._leases.pop(request)
 
-    def note_message(self, entry_id: bytes, message: bytes) -> None:
-        """Note the message that a lease was made from, if there is one."""
-        if message:
-            self._messages[entry_id] = message
-
-    def message_of(self, entry_id: bytes | None) -> bytes:
-        """Return the message that a lease was made from; empty: none."""
-        return self._messages.get(entry_id, b"") if entry_id is not None else b""
-
-    def settled(self, entry_id: bytes) -> None:
-        """Note that a lease has ended: it leads to nothing more."""
-        self._messages.pop(entry_id, None)
-
-    def feed(self, request: Request, entry_id: bytes) -> None:
-        """Note that *request* was made from the start payload of a lease, which is its parent."""
-        self._fed_by[request] = entry_id
-
-    def was_fed(self, request: Request) -> bool:
-        """Return whether *request* was made from a start payload."""
-        return request in self._fed_by
-
     def lease_of(self, request: Request) -> bytes:
         """Return the lease under which *request* is in progress; b"": it is not in progress."""
         return self._leases.get(request, b"")
 
-    def parent_of(self, request: Request, parent: Request | None) -> bytes | None:
-        """Return the lease whose work yielded *request*; None: unknown, or there is none.
+    def parent_of(self, parent: Request | None) -> bytes | None:
+        """Return the lease whose work has led to what is stored now; None: unknown, or there is none.
 
         If a local request yielded it, that is the lease which waits for the local request: if it runs again,
         it yields both again.
@@ -90,14 +69,14 @@ class InProgress:
             parent: the request whose callback yielded it; None: unknown.
         """
         if parent is None:
-            return self._fed_by.get(request)
+            return self.feeding
         if parent in self.local and len(ancestors := self.local.parents(parent)) == 1:
             return next(iter(ancestors))
         return self._leases.get(parent)
 
-    def possible_parents(self, request: Request, parent: Request | None) -> set[bytes]:
-        """Return the leases that must not end while *request*, a local one, is not done."""
-        certain = self.parent_of(request, parent)
+    def possible_parents(self, parent: Request | None) -> set[bytes]:
+        """Return the leases that must not end while what is stored now, a local request, is not done."""
+        certain = self.parent_of(parent)
         if certain is not None:
             return {certain}
         if parent is not None and parent in self.local:
@@ -122,13 +101,9 @@ class InProgress:
             return []
         return [(entry_id, ending)]
 
-    def take_waiting(self) -> list[bytes]:
-        """Return the leases that wait for local requests, and forget them: these will not run any more."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        return waiting
-
     def take_unfinished(self) -> list[bytes]:
         """Return every lease that is not settled, to be released."""
         # They stay in _leases: what their callbacks still yield has a parent, so that it is stored only once.
-        return [*self._leases.values(), *self.take_waiting()]
+        unfinished = [*self._leases.values(), *self._waiting]
+        self._waiting.clear()  # their local requests will not run any more
+        return unfinished

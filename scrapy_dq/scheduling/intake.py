@@ -37,12 +37,18 @@ MOST_REASONS = 10
 """Most different reasons for which a warning is logged."""
 
 
-class _Classified(NamedTuple):
-    """What decides where a request is put."""
+class _Placed(NamedTuple):
+    """Where a request comes from, and what decides where it is put."""
 
     fingerprint: bytes | None
     parent: Request | None
+    """The request whose callback has yielded it, or that it follows; None: unknown, or there is none."""
     parent_id: bytes | None
+    """The lease of its parent, or of the start payload that it was made from."""
+    followed: bool
+    """It is a redirect or a retry of its parent."""
+    from_start: bool
+    """`start()` has yielded it."""
     partition: bytes
     due: Due
     reason: str
@@ -61,18 +67,14 @@ class Intake:
         self, crawler: Crawler, session: Session, admissions: Admissions, work: InProgress, count: Tally
     ) -> None:
         """*session* has joined the crawl."""
-        self.admissions = admissions
+        self._admissions = admissions
+        self._session = session
         self._config = session.config
         self._crawler = crawler
-        self._dupefilter = session.dupefilter
-        self._filters_alone = not session.shares_seen
-        self._codec = session.codec
-        self._slots = session.slots
         self._worker = session.worker
         self._settlement = session.settlement
         self._work = work
         self._revisits = session.revisits
-        self._adopted = session.joined.adopted
         self._count = count
         self._stored_form = StoredForm(crawler)
         self._fed_puts: list[Put] = []
@@ -94,23 +96,21 @@ class Intake:
             logger.warning("%s is dropped: %s", shown(request, 200), error)
             return False
         if self._revisits is not None:  # before its fingerprint is made, which may include headers
-            parent = self._settlement.parent_of(request)
-            self._revisits.leave_conditions(request, self._work.parent_of(request, parent))
-        classified = self._classify(request)
-        if classified is None:
+            lease = self._work.parent_of(self._settlement.parent_of(request))
+            self._revisits.leave_conditions(request, lease)
+        placed = self._place(request)
+        if placed is None:
             self.count_duplicate(request)
             return False
-        payload, unfit = None, None
+        unfit = None
         try:
-            if self._serve_again(request, classified):
+            if self._revisits is not None and self._serve_again(request, placed):
                 return True
-            payload = self._encode(request, classified.parent)
+            if not request.meta.get("dq_local"):
+                return self._put(request, placed, self._encode(request, placed))
         except CannotEncode as error:
             unfit = error
-        if payload is not None:
-            put = self._put_dead if classified.reason else self._put
-            return put(request, classified, payload)
-        if self._leaves_the_web(request, classified.parent):
+        if self._leaves_the_web(request, placed):
             self._count(stats.SCHEME_DROPPED)
             self.warn(
                 "",
@@ -120,67 +120,73 @@ class Intake:
             )  # fmt: skip
             return False
         if unfit is not None:
-            self._warn_unencodable(request, unfit)
-        return self._keep_local(request, classified)
+            self._warn_unencodable(request, unfit, start=placed.from_start)
+        return self._keep_local(request, placed)
 
-    def _classify(self, request: Request) -> _Classified | None:
-        """Return what *request* is; None: it is a duplicate."""
+    def _place(self, request: Request) -> _Placed | None:
+        """Return where *request* comes from and is put; None: it is a duplicate."""
         # A DUPEFILTER_CLASS that is not ours filters here; with ours, the frontier filters.
-        if self._filters_alone and not request.dont_filter and self._dupefilter.request_seen(request):
+        if (
+            not self._session.shares_seen
+            and not request.dont_filter
+            and self._session.dupefilter.request_seen(request)
+        ):
             self._await_puts(request, self._worker.last_references)
             return None
-        fingerprint = self.admissions.fingerprint(request)
-        reference = self.admissions.sent_as(fingerprint)
+        fingerprint = self._admissions.fingerprint(request)
+        reference = self._admissions.sent_as(fingerprint)
         if reference is not None:  # so are most links of most sites
             self._await_puts(request, (reference,))
             return None
         parent = self._settlement.parent_of(request)
-        parent_id = self._work.parent_of(request, parent)
+        parent_id, followed = self._work.parent_of(parent), request is self._settlement.following
         partition, due, reason = b"", AT_ONCE, ""
         try:
-            self._slots.leave_inherited(request, parent, self._settlement.followed)
-            partition = self._slots.partition_of(request)
+            self._session.slots.leave_inherited(request, parent, followed=followed)
+            partition = self._session.slots.partition_of(request)
             due = due_of(request, parent, self._config.retry_backoff)
             if self._revisits is not None:
                 check_revisit(request)
         except (BadDue, BadPartition, BadRevisit) as error:
             reason = prose_without_logins(str(error), request.url)
-        return _Classified(fingerprint, parent, parent_id, partition, due, reason)
+        from_start = self._settlement.from_start(request)
+        return _Placed(fingerprint, parent, parent_id, followed, from_start, partition, due, reason)
+
+    def _possible_parents(self, request: Request) -> set[bytes]:
+        return self._work.possible_parents(self._settlement.parent_of(request))
 
     def _await_puts(self, request: Request, references: Iterable[int]) -> None:
         """Keep the lease that has brought *request* until these puts, which were made before, are certain."""
         if self._worker.shards > 1:
-            parents = self._work.possible_parents(request, self._settlement.parent_of(request))
+            parents = self._possible_parents(request)
             for reference in references:
                 self._worker.depends(parents, reference)
 
-    def _encode(self, request: Request, parent: Request | None, visit: Visit | None = None) -> bytes | None:
-        """Return the payload of *request*, with *visit*; None: it is to stay in this worker.
+    def _encode(self, request: Request, placed: _Placed, visit: Visit | None = None) -> bytes:
+        """Return the payload of *request*, with *visit*.
 
         Raises:
-            CannotEncode: it has to.
+            CannotEncode: it has to stay in this worker; or it is too large by the visit.
         """
-        if request.meta.get("dq_local"):
-            return None
-        stored = self._stored_form.of(request, parent, self._settlement.followed)
+        stored = self._stored_form.of(request, placed.parent, placed.followed)
         if visit is not None:
-            stored = copied(stored)
+            stored = copied(stored) if stored is request else stored
             visit.put_into(stored)
-        return self._codec.encode(stored)
+        return self._session.codec.encode(stored)
 
-    def _with_visit(self, request: Request, classified: _Classified, payload: bytes) -> bytes:
-        """Return *payload*; with a visit if it is not filtered and is of a page that is visited again."""
+    def _with_visit(self, request: Request, placed: _Placed, payload: bytes) -> bytes:
+        """Return *payload*; with a visit if it is of a page that is visited again."""
         if self._revisits is None or not request.dont_filter:
             return payload
-        redirected = classified.parent_id if self._settlement.followed(request) else None
-        begins = self._settlement.from_start(request) or self._work.was_fed(request)
+        redirected = placed.parent_id if placed.followed else None
+        begins = placed.from_start or self._work.feeding is not None
         visit = self._revisits.first_visit_of(request, begins=begins, redirected=redirected)
         try:
-            return (visit and self._encode(request, classified.parent, visit)) or payload
+            return payload if visit is None else self._encode(request, placed, visit)
         except CannotEncode:  # too large by the visit: the page is visited once
             return payload
 
-    def _serve_again(self, request: Request, classified: _Classified) -> bool:
+    def _serve_again(self, request: Request, placed: _Placed) -> bool:
         """Have the entry of a page that is visited again served once more for a retry; False: it is none.
 
         A second entry, and an ack of the first, would be two for ever after a roll-back that takes the ack.
@@ -188,21 +194,19 @@ class Intake:
         Raises:
             CannotEncode: it has to stay in this worker.
         """
-        lease, parent = classified.parent_id, classified.parent
-        if self._revisits is None or lease is None or classified.reason:
+        lease, due = placed.parent_id, placed.due
+        if self._revisits is None or lease is None or placed.reason or not placed.followed:
             return False
-        if not self._settlement.followed(request):
+        visit = self._revisits.visit_of_retry(request, placed.parent, lease)
+        if visit is None or request.meta.get("dq_local"):
             return False
-        visit = self._revisits.visit_of_retry(request, parent, lease)
-        payload = visit and self._encode(request, parent, visit)
-        if payload is None:
-            return False
-        wait_s = max(0.0, classified.due.at - time.monotonic()) if classified.due.at else 0.0
+        payload = self._encode(request, placed, visit)
+        wait_s = max(0.0, due.at - time.monotonic()) if due.at else 0.0
         self._revisits.retry(lease, payload, int(index(request.priority)), wait_s)
         self._count(stats.ENQUEUED, stats.SCRAPY_ENQUEUED)
         return True
 
-    def _leaves_the_web(self, request: Request, parent: Request | None) -> bool:
+    def _leaves_the_web(self, request: Request, placed: _Placed) -> bool:
         """Return whether a web page may lead to a URL of another kind, which DQ_URL_SCHEMES does not allow.
 
         Such a page may name files of this host, and what its AWS credentials can read. What a spider may want
@@ -211,11 +215,11 @@ class Intake:
         parent has, too, may be a copy. What comes by `engine.crawl()` may be a link that the spider has kept,
         and its mark a copy.
         """
-        scheme = _scheme_of(request)
+        scheme, parent = _scheme_of(request), placed.parent
         if scheme in self._schemes or scheme == "data":
             return False
         if parent is None:  # what was fed is refused, or made by the project's own code
-            return not (self._settlement.from_start(request) or self._work.was_fed(request))
+            return not (placed.from_start or self._work.feeding is not None)
         marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
         return not marked and _scheme_of(parent) != scheme
 
@@ -230,10 +234,14 @@ class Intake:
         assert self._crawler.engine is not None
         self._fed_puts.clear()
         self._refused_fed = ""
-        self._work.note_message(entry_id, message)
-        for request in requests:
-            self._work.feed(request, entry_id)
-            self._crawler.engine.crawl(request)
+        if message:
+            self._work.messages[entry_id] = message
+        self._work.feeding = entry_id
+        try:
+            for request in requests:
+                self._crawler.engine.crawl(request)
+        finally:
+            self._work.feeding = None
         if not self._work.local.holds(entry_id):
             for put in self._fed_puts:
                 self._worker.note_fed(put)
@@ -242,17 +250,12 @@ class Intake:
 
     def settled(self, entry_id: bytes) -> None:
         """Note that a lease has ended: it leads to nothing more."""
-        self.admissions.settled(entry_id)
-        self._work.settled(entry_id)
+        self._admissions.settled(entry_id)
+        self._work.messages.pop(entry_id, None)
 
-    def keep(self, request: Request) -> None:
-        """Keep *request*, whose storing has raised, in this worker."""
-        self.push_local(request, self._holds(request, self._settlement.parent_of(request)))
-
-    def push_local(
-        self, request: Request, parents: set[bytes], partition: bytes = b"", due: Due = AT_ONCE
-    ) -> None:
-        """Keep *request* in this worker; the leases *parents* do not end before it is done."""
+    def keep(self, request: Request, partition: bytes = b"", due: Due = AT_ONCE) -> None:
+        """Keep *request* in this worker; the leases that may have brought it do not end before it is done."""
+        parents = set() if self._settlement.from_start(request) else self._possible_parents(request)
         if request in self._work:
             # A callback yielded its own request again: the engine's set holds an object only once.
             request = copied(request)
@@ -268,7 +271,7 @@ class Intake:
         self._count(stats.DUPLICATES)
         assert self._crawler.spider is not None
         try:
-            self._dupefilter.log(request, self._crawler.spider)
+            self._session.dupefilter.log(request, self._crawler.spider)
         except Exception:  # of a project's own: the request is a duplicate nevertheless
             logger.exception("The dupefilter could not log a duplicate: %s", shown(request))
 
@@ -286,93 +289,74 @@ class Intake:
             text += ". No more with this reason are shown (SCHEDULER_DEBUG shows all)"
         logger.warning(text, *args, extra={CREW_SHOWS: crew_shows})
 
-    def _keep_local(self, request: Request, classified: _Classified) -> bool:
-        if classified.reason and self._work.was_fed(request):
+    def _keep_local(self, request: Request, placed: _Placed) -> bool:
+        if placed.reason and self._work.feeding is not None:
             # It becomes a dead letter. If it stayed here, the mistake of a program that feeds the crawl would
             # take it out of its partition, or crawl it before its time.
-            self._refused_fed = classified.reason
+            self._refused_fed = placed.reason
             return False
-        if classified.reason:
+        if placed.reason:
             logger.warning(
-                "%s stays in this worker and is crawled at once: %s", shown(request), classified.reason
+                "%s stays in this worker and is crawled at once: %s", shown(request), placed.reason
             )
         for key in DUE_KEYS:
             request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
-        parents = self._holds(request, classified.parent)
-        self.push_local(request, parents, classified.partition, classified.due)
-        self.admissions.remember(classified.fingerprint, 0)
+        self.keep(request, placed.partition, placed.due)
+        self._admissions.remember(placed.fingerprint, 0)
         return True
 
-    def _holds(self, request: Request, parent: Request | None) -> set[bytes]:
-        """Return the leases that must not end before *request*, which stays in this worker, is done."""
-        if self._settlement.from_start(request):
-            return set()
-        return self._work.possible_parents(request, parent)
-
-    def _put_dead(self, request: Request, classified: _Classified, payload: bytes) -> bool:
-        """Store a request that cannot be served as a dead letter, with the reason."""
-        # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But many
-        # pages may link to it, and one dead letter is enough.
-        fingerprint = classified.fingerprint and sha1(b"dead letter" + classified.fingerprint).digest()
-        reference = self.admissions.sent_as(fingerprint)
-        if reference is not None:
-            self._await_puts(request, (reference,))
-            self.count_duplicate(request)
-            return False
-        put = self._put_of(request, classified._replace(fingerprint=fingerprint), payload)
-        put.reason = classified.reason
-        self._count(stats.BURIED)
-        self.warn_dead(str(request), put.reason)
-        if not self._worker.put(put):
-            return False
-        self.admissions.remember(fingerprint, self._worker.reference(put))
-        return True
-
-    def _put(self, request: Request, classified: _Classified, payload: bytes) -> bool:
-        put = self._put_of(request, classified, payload)
+    def _put(self, request: Request, placed: _Placed, payload: bytes) -> bool:
+        """Put *request* into the outbox; as a dead letter, if it cannot be served."""
+        fingerprint, parent_id, reason = placed.fingerprint, placed.parent_id, placed.reason
+        if reason and fingerprint is not None:
+            # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But
+            # many pages may link to it, and one dead letter is enough.
+            fingerprint = sha1(b"dead letter" + fingerprint).digest()
+            reference = self._admissions.sent_as(fingerprint)
+            if reference is not None:
+                self._await_puts(request, (reference,))
+                self.count_duplicate(request)
+                return False
+        seed = placed.from_start and self._config.seed_once
+        admitted = self._admissions.of(
+            request, fingerprint, parent_id, payload, seed=seed, followed=placed.followed
+        )
+        start = self._config.start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
+        # Its identity is that without a visit: DQ_REVISIT may be set, or removed, in the middle of a run.
+        kept = payload if self._revisits is None else self._with_visit(request, placed, payload)
+        put = Put(
+            *admitted, int(index(request.priority)), start, kept, parent_id, request, placed.partition,
+            *placed.due, reason,
+        )  # fmt: skip
+        fed = self._work.feeding is not None
+        # In another shard nobody could acknowledge it: there it is done when its requests are stored.
+        if (fed or placed.followed) and self._worker.shards == 1:
+            put.message = self._work.messages.get(parent_id, b"")
         # The token of a page that is visited again is kept: put once more, there would be two for ever.
-        forgets = put.admission is Admission.ID and put.payload is payload
-        fed = forgets and self._work.was_fed(request)
-        if fed:
+        forgets = put.admission is Admission.ID and kept is payload and not reason
+        if reason:
+            self._count(stats.BURIED)
+            self.warn_dead(str(request), reason)
+        elif forgets and fed:
             self._fed_puts.append(put)
-        if self._adopted and put.admission is Admission.SEEN:
+        elif self._session.joined.adopted and put.admission is Admission.SEEN:
             put.known_as = scrapy_redis.fingerprint(request)
         if not self._worker.put(put):
             self.warn("", "%s is dropped: the run is over for this worker", shown(request))
             return False
-        self.admissions.remember(classified.fingerprint, self._worker.reference(put))
+        reference = self._worker.reference(put)
+        self._admissions.remember(fingerprint, reference)
         if forgets and not fed and self._revisits is not None:  # the run may never end
             self._worker.forget_with_parent(put)
-        if put.parent is None and not self._settlement.from_start(request):
-            self._await_puts(request, (self._worker.reference(put),))
-        self._count(stats.ENQUEUED, stats.SCRAPY_ENQUEUED)
+        if parent_id is None and not placed.from_start:
+            self._await_puts(request, (reference,))
+        if not reason:
+            self._count(stats.ENQUEUED, stats.SCRAPY_ENQUEUED)
         return True
 
-    def _put_of(self, request: Request, classified: _Classified, payload: bytes) -> Put:
-        parent_id, seed, followed = classified.parent_id, False, False
-        if classified.fingerprint is None:  # only then it is identified by where it comes from
-            seed = self._config.seed_once and self._settlement.from_start(request)
-            followed = self._settlement.followed(request)
-        admitted = self.admissions.of(
-            request, classified.fingerprint, parent_id, payload, seed=seed, followed=followed
-        )
-        start = self._config.start_queue if request.meta.get("is_start_request") else StartQueue.SHARED
-        # Its identity is that without a visit: DQ_REVISIT may be set, or removed, in the middle of a run.
-        payload = self._with_visit(request, classified, payload)
-        put = Put(
-            *admitted, int(index(request.priority)), start, payload, parent_id, request, classified.partition,
-            *classified.due,
-        )  # fmt: skip
-        message = self._work.message_of(parent_id)
-        # In another shard nobody could acknowledge it: there it is done when its requests are stored.
-        alone = message and self._worker.shards == 1
-        if alone and (self._settlement.followed(request) or self._work.was_fed(request)):
-            put.message = message
-        return put
-
-    def _warn_unencodable(self, request: Request, error: CannotEncode) -> None:
+    def _warn_unencodable(self, request: Request, error: CannotEncode, *, start: bool) -> None:
         self._count(stats.UNENCODABLE)
-        reason, start = prose_without_logins(str(error), request.url), self._settlement.from_start(request)
+        reason = prose_without_logins(str(error), request.url)
         ends = "it stays in this worker and is not shared"
         if start:
             ends = "each worker crawls this start request"

@@ -81,11 +81,6 @@ class LocalQueue:
         self._taken.discard(request)
         self._taken.add(to)
 
-    def put_back(self, request: Request, partition: bytes) -> None:
-        """Let `pop` return a request again that it has returned."""
-        self._taken.discard(request)
-        self._push(request, partition)
-
     def is_taken(self, request: Request) -> bool:
         """Return whether `pop` returned it, and it is not done; else it is from `engine.download()`."""
         return request in self._taken

@@ -1,30 +1,40 @@
-"""What a worker logs about the whole crawl: when it opens, at intervals, and at the end."""
+"""What a worker logs about the whole crawl and its Redis: when it opens, at intervals, and at the end."""
 
 from __future__ import annotations
 
 import logging
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.extensions.feedexport import FeedExporter
 from scrapy.statscollectors import StatsCollector
 
+from scrapy_dq.backend import cluster, health
 from scrapy_dq.environment import differing
+from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, Hold, Joined, Limits, Status
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Joined, Limits, Status
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.repeated import Repeated
 from scrapy_dq.scheduling.engine_hooks import Settlement
 from scrapy_dq.scheduling.feeds import kept_in_process
-from scrapy_dq.scheduling.of_each_worker import warnings_of_each_worker
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, count_of, named_run, printable
 
 logger = logging.getLogger(__name__)
+EVERY_S = 10.0
+"""Between two checks of Redis."""
 WITHOUT_EFFECT = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
+CLOSING_COUNTS = (
+    "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_PAGECOUNT_NO_ITEM",
+    "CLOSESPIDER_ERRORCOUNT",
+)  # fmt: skip
+"""Settings that each worker obeys for itself."""
 HOLDS = {
     Hold.NONE: "resumed",
     Hold.PAUSED: "paused; no requests are sent until `scrapy dq resume`",
@@ -98,6 +108,26 @@ def log_settings(crawler: Crawler, config: Config) -> None:
         )  # fmt: skip
     for level, remark in peers.remarks(settings, config.order):
         logger.log(level, "%s", remark)
+
+
+def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
+    """Yield a warning for each setting of the project that several workers multiply."""
+    settings = crawler.settings
+    delay_s = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
+    pace = [f"DOWNLOAD_DELAY = {delay_s:g}"] if delay_s else []
+    if settings.getbool("AUTOTHROTTLE_ENABLED") and not config.domain_concurrency:
+        pace.append("AUTOTHROTTLE_ENABLED = True")
+    if pace and not (config.partition_by == "none" or config.domain_delay_s or config.domain_limits):
+        yield (
+            f"{', '.join(pace)}: each worker keeps its own pace, and together they send a site more "
+            f"requests. DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY apply to all workers together"
+        )
+    counts = [f"{name} = {count}" for name in CLOSING_COUNTS if (count := settings.getint(name))]
+    if counts and not config.max_pages:
+        yield (
+            f"{', '.join(counts)}: each worker counts separately, and closes only itself. DQ_MAX_PAGES "
+            f"limits the pages of all workers together"
+        )
 
 
 def log_feeds(crawler: Crawler) -> None:
@@ -227,17 +257,11 @@ class Progress:
     """Logs at intervals the progress of all workers together."""
 
     def __init__(self, interval_s: float, worker: Worker, settlement: Settlement) -> None:
-        """*interval_s*: between two log lines (LOGSTATS_INTERVAL); 0: none are logged."""
-        self._interval_s = interval_s
+        """*interval_s*: between two log lines (LOGSTATS_INTERVAL)."""
         self._worker = worker
         self._settlement = settlement
         self._since, self._done = time.monotonic(), worker.census.done
-        self._logs = Repeated("No progress is logged", self._log, interval_s) if interval_s else None
-
-    def stop(self) -> None:
-        """Stop logging."""
-        if self._logs is not None:
-            self._logs.stop()
+        self.stop = Repeated("No progress is logged", self._log, interval_s).stop
 
     async def _log(self) -> None:
         census = self._worker.census
@@ -262,3 +286,41 @@ def counts_of(census: Census) -> str:
 
 def _delayed(census: Census) -> str:
     return f"{census.delayed} delayed, " if census.delayed else ""
+
+
+class HealthMonitor:
+    """Logs what has become unsuitable since the last check: the eviction policy, the persistence."""
+
+    def __init__(self, clients: Sequence[Any], target: str, *, embedded: bool) -> None:
+        """
+        Args:
+            clients: of `redis.asyncio`, for the keys of each shard: in a cluster, several nodes.
+            target: the address of Redis, for messages.
+        """
+        self._clients = clients
+        self._target = target
+        self._embedded = embedded
+        self._known: dict[str, set[str]] = {}
+        """By node, what was found there last."""
+        # The findings of the first check were logged when the crawl was opened.
+        self._checks = Repeated("Redis is not checked", self._check, EVERY_S, first_s=0.0)
+        self.stop = self._checks.stop
+
+    async def _check(self) -> None:
+        for node, client in {cluster.address_of(each): each for each in self._clients}.items():
+            # The worker reports an outage; or INFO is not allowed.
+            with suppress(FrontierUnavailable), as_unavailable():
+                self._compare(node, await client.info())
+
+    def _compare(self, node: str, info: dict[str, Any]) -> None:
+        found = [
+            each
+            for each in health.check_requirements(info, node or self._target, embedded=self._embedded)
+            if each.level != health.OK
+        ]
+        known = self._known.get(node)
+        for finding in found:
+            if known is not None and finding.text not in known:
+                level = logging.ERROR if finding.level == health.BAD else logging.WARNING
+                logger.log(level, "Changed during the crawl: %s", finding.text)
+        self._known[node] = {finding.text for finding in found}

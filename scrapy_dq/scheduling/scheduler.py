@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Sized
 
 from scrapy import Request, Spider, signals
@@ -40,8 +39,6 @@ from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import printable, prose_without_logins, without_login
 
 logger = logging.getLogger(__name__)
-MOST_SKIPS = 3
-"""So often a worker serves a request that the scheduler class of the project drops."""
 EXPANDING_S = 0.01
 """How long one call of `next_request` may spend on making requests from start payloads."""
 
@@ -52,8 +49,7 @@ class Scheduler(BaseScheduler):
     No method that the engine calls does network I/O; `open` and `close` return Deferreds.
 
     The `next_request` of a subclass may return a request's `copy()` or `replace()`. A request that it drops
-    goes back to the crawl, and fails when a worker has dropped it three times: override `enqueue_request`
-    to drop requests.
+    fails, as `scrapy dq failed` shows: override `enqueue_request` to drop requests.
     """
 
     @classmethod
@@ -74,6 +70,7 @@ class Scheduler(BaseScheduler):
 
     _session: Session
     _storing: Intake
+    admissions: Admissions
 
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None
@@ -84,8 +81,6 @@ class Scheduler(BaseScheduler):
         self.work = InProgress()
         self._outgoing = DownloadHooks(crawler, self._sent_out)
         self._handed_out = HandedOut(self._moved, self._skipped)
-        self._skips: Counter[bytes | Request] = Counter()
-        """How often a lease, or a local request, was skipped."""
 
     # Opening and closing.
 
@@ -99,12 +94,12 @@ class Scheduler(BaseScheduler):
         assert self._crawler.request_fingerprinter is not None
         # Before joining: a fingerprinter of the project may raise.
         fingerprint = quick_fingerprint(self._crawler.request_fingerprinter)
-        admissions = Admissions(fingerprint, session.shares_seen)
+        self.admissions = Admissions(fingerprint, session.shares_seen)
         self._fed = Payloads(spider, session.codec)
         await session.open(self)
         if isinstance(session.dupefilter, DupeFilter):
             session.dupefilter.dq_count = self._count
-        self._storing = Intake(self._crawler, session, admissions, self.work, self._count)
+        self._storing = Intake(self._crawler, session, self.admissions, self.work, self._count)
         self._declined = Declined(spider, session.config.crawl)
         self._held_up = HeldDownloads(session.settlement, self._wait)
         self._outgoing.install()
@@ -119,9 +114,8 @@ class Scheduler(BaseScheduler):
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
-        for entry_id in self.work.take_waiting():
-            # Their local children are lost with this process: the parents must run again.
-            self._session.worker.release(entry_id)
+        # Also what waits for local requests: these are lost with this process, and their parents run again.
+        self.release_unfinished()
         try:
             if hasattr(self, "_session"):
                 if self._opened:
@@ -253,7 +247,7 @@ class Scheduler(BaseScheduler):
     def _fingerprint_of(self, payload: bytes) -> bytes:
         """Return what `seen` stores of a request that cannot be decoded; empty: nothing that is known."""
         try:
-            return self._storing.admissions.fingerprint(self._session.codec.plain(payload)) or b""
+            return self.admissions.fingerprint(self._session.codec.plain(payload)) or b""
         except Exception:  # a fingerprinter of the project may need what is missing
             return b""
 
@@ -284,24 +278,13 @@ class Scheduler(BaseScheduler):
 
     def _skipped(self, request: Request) -> None:
         """Called by HandedOut: a class of the project has dropped *request*."""
-        lease, partition = self.work.lease_of(request), self._session.downloads.partition_of(request)
-        what = lease or request
+        reason = f"{self._engines}.next_request() has not passed it to the engine"
         self._storing.warn(
-            "",
-            "%s.next_request() has not passed %s to the engine, which it got from scrapy_dq. The request "
-            "goes back, and fails if this happens %d times. To drop requests, override enqueue_request()",
-            self._engines, shown(request), MOST_SKIPS,
-        )  # fmt: skip
-        self._skips[what] += 1
+            "", "%s fails: %s. To drop requests, override enqueue_request()", shown(request), reason
+        )
         self._session.downloads.ended(request, sent=False)
-        self._session.worker.never_sent(lease)
-        if self._skips[what] >= MOST_SKIPS:
-            reason = f"{self._engines}.next_request() has not passed it to the engine"
-            self.settled(request, Outcome.FAILED, reason)
-        elif lease:
-            self.settled(request, Outcome.INTERRUPTED, "")
-        else:
-            self.work.local.put_back(request, partition or b"")
+        self._session.worker.never_sent(self.work.lease_of(request))
+        self.settled(request, Outcome.FAILED, reason)
 
     def _sent_out(self, request: Request) -> None:
         self._session.downloads.sent(request)
@@ -315,11 +298,8 @@ class Scheduler(BaseScheduler):
 
     def downloaded(self, request: Request) -> None:
         """Called by Settlement: *request* has left the downloader."""
-        worker, lease, sent = (
-            self._session.worker,
-            self.work.lease_of(request),
-            self._outgoing.reached(request),
-        )
+        worker, lease = self._session.worker, self.work.lease_of(request)
+        sent = self._outgoing.reached(request)
         self._session.downloads.ended(request, sent=sent)
         # Its download handler may not have reported it.
         (worker.sent if sent else worker.never_sent)(lease)
@@ -328,8 +308,6 @@ class Scheduler(BaseScheduler):
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by Settlement: *request* has left the engine."""
         self._session.downloads.ended(request)
-        if self._skips and outcome is not Outcome.INTERRUPTED:
-            self._skips.pop(self.work.lease_of(request) or request, None)
         ending = DONE if outcome is Outcome.DONE else Ending(outcome, reason, request.url)
         if outcome is Outcome.FAILED and request in self.work.local:
             self._count(stats.FAILED)
@@ -355,13 +333,9 @@ class Scheduler(BaseScheduler):
     # Calls of the session.
 
     def release_unfinished(self) -> None:
-        """The grace period of a shutdown is over: release every lease that is not settled."""
+        """The grace period of a shutdown is over, or the worker leaves: release what is not settled."""
         for entry_id in self.work.take_unfinished():
             self._session.worker.release(entry_id)
-
-    def forget_sent(self) -> None:
-        """Some fingerprints that this worker has sent are not stored: let the frontier filter them again."""
-        self._storing.admissions.forget_sent()
 
     def put_dropped(self, put: Put) -> None:
         """*put* was a duplicate: the frontier has dropped it."""

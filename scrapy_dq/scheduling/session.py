@@ -7,7 +7,7 @@ import logging
 import shlex
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -29,7 +29,8 @@ from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
-from scrapy_dq.revisits.revisits import Revisits
+from scrapy_dq.revisits.revisits import Revisits, policy_of
+from scrapy_dq.scheduling import progress_log
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
 from scrapy_dq.scheduling.engine_hooks import Settlement, UnsupportedScrapy
@@ -37,19 +38,7 @@ from scrapy_dq.scheduling.feeds import open_none, warn_of_journals
 from scrapy_dq.scheduling.logins import LoneLogin
 from scrapy_dq.scheduling.notices import Notices
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
-from scrapy_dq.scheduling.progress_log import (
-    HOLDS,
-    Progress,
-    counts_of,
-    joins_other_run,
-    log_end,
-    log_feeds,
-    log_join,
-    log_nothing_new,
-    log_settings,
-)
 from scrapy_dq.scheduling.retry_after import RetryAfter
-from scrapy_dq.scheduling.side_tasks import HealthMonitor
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.signals import crawl_joined, crawl_opening, leases_ended
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
@@ -108,13 +97,13 @@ class Session(Listener):
         self._connection = Connection(config, data_dir(config.data_dir))
         self._grace: asyncio.TimerHandle | None = None
         self._closed = False
-        self._froze = False
-        self._beside: list[Progress | HealthMonitor] = []
+        self._ends = ExitStack()
+        """What ends when the worker leaves."""
         self._sharing: StatsSharing | None = None
         self._notices: Notices | None = None
         self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
-        self.revisits = Revisits.of(crawler, config, self.codec)
+        self.revisits = Revisits(crawler, policy_of(crawler, config), self.codec) if config.revisit else None
         self.paused = False
         """The crawl is paused: the engine gets no requests, not even local ones."""
 
@@ -128,7 +117,7 @@ class Session(Listener):
         try:
             need_asyncio()
             config = config_of(crawler)
-            log_settings(crawler, config)
+            progress_log.log_settings(crawler, config)
             return cls(crawler, config, dupefilter_of(crawler))
         except ConfigError as error:
             refuse(logger, crawler, "scrapy_dq cannot start", error)
@@ -167,7 +156,7 @@ class Session(Listener):
                 self._connection.need_one_slot(self.config.crawl, start_keys.keys)
             if self.config.flush_on_start:
                 deleted = await flush_crawl(self.config, self._connection)
-                logger.info("Crawl %r flushed: %s", self.config.crawl, counts_of(deleted))
+                logger.info("Crawl %r flushed: %s", self.config.crawl, progress_log.counts_of(deleted))
             await self._join(await frontiers_of(self.config, self._connection, start_keys))
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
             refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)
@@ -191,6 +180,7 @@ class Session(Listener):
         self.listening = IdleTimeout(
             self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold
         )
+        self._ends.callback(self.listening.stop)
         joined = self.joined = await self.worker.start(uuid.uuid4().hex)
         self.paused = joined.words.hold is Hold.PAUSED
         self.left_out = joined.status is Status.FINISHED
@@ -209,8 +199,8 @@ class Session(Listener):
             self._listen()
         if config.tune_gc:
             collector.freeze()
-            self._froze = True
-        log_join(self._crawler, config, self._connection.target, joined, crawl)
+            self._ends.callback(collector.release)
+        progress_log.log_join(self._crawler, config, self._connection.target, joined, crawl)
         self._start_side_tasks(frontiers)
 
     def _start_side_tasks(self, frontiers: list[Frontier]) -> None:
@@ -225,10 +215,10 @@ class Session(Listener):
         if config.notify_url:
             self._notices = Notices(config.notify_url, config.crawl, frontiers[HOME], worker)
         clients, every_s = [each.client for each in frontiers], crawler.settings.getfloat("LOGSTATS_INTERVAL")
-        self._beside = [
-            Progress(every_s, worker, self.settlement),
-            HealthMonitor(clients, self._connection.target, embedded=config.embedded),
-        ]
+        monitor = progress_log.HealthMonitor(clients, self._connection.target, embedded=config.embedded)
+        self._ends.callback(monitor.stop)
+        if every_s:
+            self._ends.callback(progress_log.Progress(every_s, worker, self.settlement).stop)
 
     def _entry_of(self, response: Response | None) -> bytes:
         request = self.settlement.request_of(response) if response is not None else None
@@ -251,7 +241,7 @@ class Session(Listener):
 
     def _feeds_are_open(self) -> None:
         warn_of_journals(self._crawler, self.config)
-        log_feeds(self._crawler)
+        progress_log.log_feeds(self._crawler)
 
     def _idle(self) -> None:
         if self.listening.on:
@@ -263,27 +253,19 @@ class Session(Listener):
 
     async def close(self, reason: str) -> None:
         """Leave the crawl and disconnect from Redis; safe at any stage of `open`."""
-        if self._froze:
-            collector.release()
-            self._froze = False
+        self._ends.close()
         self._closed = True
-        if self._grace is not None:
-            self._grace.cancel()
-        for each in self._beside:
-            each.stop()
-        if hasattr(self, "listening"):
-            self.listening.stop()
         try:
             if hasattr(self, "joined"):
                 await self._leave(reason)
                 starts = await self._interrupted() if reason == "start_incomplete" else []
                 hold = self.worker.on_hold
-                log_end(self.config.crawl, reason, self.worker.census, starts, on_hold=hold)
-                log_nothing_new(self.config, reason, self.worker, self._stats)
+                progress_log.log_end(self.config.crawl, reason, self.worker.census, starts, on_hold=hold)
+                progress_log.log_nothing_new(self.config, reason, self.worker, self._stats)
                 census, option = self.worker.census, f"--crawl {shlex.quote(self.config.crawl)}"
                 if reason != "frontier_lost":
                     self._warn_last(losses(census.failed, census.dead, option))
-                if reason == "finished" and joins_other_run(self.config, self.joined):
+                if reason == "finished" and progress_log.joins_other_run(self.config, self.joined):
                     run_name = self.joined.run_name
                     self._warn_last(not_begun(self.worker.run, run_name, self.config.run_name))
                 self.dupefilter.close(reason)
@@ -338,7 +320,7 @@ class Session(Listener):
         self._scheduler.put_dropped(put)
 
     def outbox_lost(self, parentless: bool, reason: str = "outbox_lost") -> None:
-        self._scheduler.forget_sent()
+        self._scheduler.admissions.forget_sent()
         # A dupefilter of the project has recorded the lost requests as seen, and cannot forget them.
         if parentless or not self.shares_seen:
             self.settlement.close_spider(reason)
@@ -348,10 +330,10 @@ class Session(Listener):
 
     def told(self, before: Words, words: Words) -> None:
         if words.forgets != before.forgets:
-            self._scheduler.forget_sent()
+            self._scheduler.admissions.forget_sent()
         if words.hold is not before.hold:
             self.paused = words.hold is Hold.PAUSED
-            logger.info("Crawl %r: %s", self.config.crawl, HOLDS[words.hold])
+            logger.info("Crawl %r: %s", self.config.crawl, progress_log.HOLDS[words.hold])
             self.settlement.wake()
         if words.stops > before.stops:
             logger.info("Crawl %r: all workers were asked to stop", self.config.crawl)
@@ -387,6 +369,7 @@ class Session(Listener):
         if self._grace is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
+            self._ends.callback(self._grace.cancel)
 
     def _end_grace(self) -> None:
         """Release what is not done, and have the engine wait for no download, which may take minutes more."""

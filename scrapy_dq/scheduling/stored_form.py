@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -29,12 +28,12 @@ class StoredForm:
     def __init__(self, crawler: Crawler) -> None:
         self._logins = Logins(crawler)
 
-    def of(self, request: Request, parent: Request | None, followed: Callable[[Request], bool]) -> Request:
+    def of(self, request: Request, parent: Request | None, followed: bool) -> Request:
         """Return *request* as it is stored; never modifies it.
 
         Args:
             parent: the request whose callback has yielded it, or that it is a retry or a redirect of.
-            followed: tells whether it is a retry or a redirect.
+            followed: it is a retry or a redirect.
         """
         meta, headers = request.meta, request.headers
         # Most requests have nothing of all this, and each test for itself takes its time.
@@ -43,7 +42,7 @@ class StoredForm:
             return request
         stored = as_stored(request)
         self._logins.leave_out(stored)
-        if not followed(request):
+        if not followed:
             leave_out_redirects(stored, parent)
         shorten_link_text(stored)
         shorten_referer(stored)

@@ -109,12 +109,8 @@ class TracedWorker(Worker):
         connect(self._answered, signals.response_downloaded)
 
     def put(self, put: Put) -> bool:
-        lease = None
-        if put.parent is not None:
-            lease = self._traced.get(put.parent)
-            if lease is None:
-                return super().put(put)
-        elif not self._tracing.begins():
+        lease = None if put.parent is None else self._traced.get(put.parent)
+        if lease is None and (put.parent is not None or not self._tracing.begins()):
             return super().put(put)
         span = self._span("put", "send", SpanKind.PRODUCER, lease, put.entry_id, put.partition)
         if _sampled(span):
@@ -149,11 +145,9 @@ class TracedWorker(Worker):
         self._not_answered(move.entry_id)
         _end(self._span(how, "settle", SpanKind.CLIENT, lease, move.entry_id))
         lease.set_attribute("dq.outcome", how)
-        if isinstance(move, (Fail, Bury)):
-            # No more of the reason: it quotes what the exception does, such as a body, a header, or a URL.
-            lease.set_status(StatusCode.ERROR)
-            lease.set_attribute("error.type", _kind_of(move.reason) if isinstance(move, Fail) else "_OTHER")
-        _end(lease)
+        error = "_OTHER" if isinstance(move, Bury) else ""
+        # No more of the reason: it quotes what the exception does, such as a body, a header, or a URL.
+        _end(lease, _kind_of(move.reason) if isinstance(move, Fail) else error)
 
     def _begin(self, lease: Lease, above: Span | None) -> None:
         span = self._span("lease", "process", SpanKind.CONSUMER, above, lease.entry_id, lease.partition)
@@ -211,21 +205,15 @@ class TracedWorker(Worker):
         self._downloads[entry_id] = self._start(name, lease, SpanKind.CLIENT, about)
 
     def _answered(self, response: Response, request: Request) -> None:
-        entry_id = self._tracing.lease_of(request)
-        span = self._downloads.pop(entry_id, None)
+        span = self._downloads.pop(self._tracing.lease_of(request), None)
         if span is not None:
             span.set_attribute("http.response.status_code", response.status)
-            if response.status >= 400:
-                span.set_status(StatusCode.ERROR)
-                span.set_attribute("error.type", str(response.status))
-            _end(span)
+            _end(span, str(response.status) if response.status >= 400 else "")
 
     def _not_answered(self, entry_id: bytes) -> None:
         span = self._downloads.pop(entry_id, None)
         if span is not None:
-            span.set_status(StatusCode.ERROR)
-            span.set_attribute("error.type", "_OTHER")
-            _end(span)
+            _end(span, "_OTHER")
 
 
 class _Once(logging.Filter):
@@ -278,7 +266,11 @@ def _sampled(span: Span) -> bool:
     return span.get_span_context().trace_flags.sampled
 
 
-def _end(span: Span) -> None:
+def _end(span: Span, error: str = "") -> None:
+    """End *span*; *error*: the kind of error that it ends with, "" if none."""
+    if error:
+        span.set_status(StatusCode.ERROR)
+        span.set_attribute("error.type", error)
     try:
         span.end()
     except Exception as error:  # as in `_start`

@@ -44,7 +44,8 @@ class IdleTimeout:
         if not self._worker.idle:
             return False
         if self._timer is None and math.isfinite(self._patience_s):
-            self._watch()
+            self._since, self._moved = time.monotonic(), self._movements()
+            self._look()
         return True
 
     def exchanged(self) -> bool:
@@ -61,13 +62,6 @@ class IdleTimeout:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _watch(self) -> None:
-        self._since, self._moved = time.monotonic(), self._movements()
-        self._look_after(self._patience_s)
-
-    def _look_after(self, pause_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
-
     def _note_movements(self) -> None:
         """Measure from now on, if there was something to do meanwhile, here or on another worker."""
         moved = self._movements()
@@ -75,19 +69,17 @@ class IdleTimeout:
             self._since, self._moved = time.monotonic(), moved
 
     def _look(self) -> None:
+        """Stop listening if there was nothing to do for long enough, else look again later."""
         self._timer = None
-        if not self.on:
-            return
-        if not self._worker.idle:
+        if not self.on or not self._worker.idle:
             return  # idle() starts the next measurement
-        silent = self._worker.outage or time.monotonic() - self._heard > SILENT_S
-        if silent or self._paused():
-            self._watch()  # there may have been something to do
-            return
+        now = time.monotonic()
+        if self._worker.outage or now - self._heard > SILENT_S or self._paused():
+            self._since = now  # there may have been something to do
         self._note_movements()
-        left_s = self._since + self._patience_s - time.monotonic()
+        left_s = self._since + self._patience_s - now
         if left_s > 0:
-            self._look_after(left_s)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
             return
         logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
                     time.monotonic() - self._since)  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import operator
 import threading
 from collections.abc import Callable
 from itertools import islice
@@ -51,27 +52,24 @@ class SharedStats(MemoryStatsCollector):
         with self._lock:
             amount = count if key in self._stats else start + count
             super().inc_value(key, count, start)
-            if self._is_shared(key, amount):
-                deltas = self._deltas
-                deltas["sum", key] = deltas.get(("sum", key), 0) + amount
+            self._share("sum", key, amount, operator.add)
 
     def max_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
         """As Scrapy's."""
         with self._lock:
             super().max_value(key, value)
-            if self._is_shared(key, value):
-                self._deltas["max", key] = max(self._deltas.get(("max", key), value), value)
+            self._share("max", key, value, max)
 
     def min_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
         """As Scrapy's."""
         with self._lock:
             super().min_value(key, value)
-            if self._is_shared(key, value):
-                self._deltas["min", key] = min(self._deltas.get(("min", key), value), value)
+            self._share("min", key, value, min)
 
-    def _is_shared(self, key: object, number: object) -> bool:
+    def _share(self, kind: str, key: str, number: Any, joined: Callable[[Any, Any], Any]) -> None:
+        """Add *number* to what the next tally says of a stat, if that is shared."""
         if not _shareable(key, number):
-            return False
+            return
         if key not in self._names:
             # One for each URL, say, would fill the memory of Redis, and be read by whoever reads the stats.
             if len(self._names) >= MOST_NAMES:
@@ -80,12 +78,12 @@ class SharedStats(MemoryStatsCollector):
                     logger.warning(
                         "%d stats have been counted: further ones (such as %.100r) are not shared with other "
                         "workers",
-                        MOST_NAMES,
-                        key,
-                    )
-                return False
+                        MOST_NAMES, key,
+                    )  # fmt: skip
+                return
             self._names.add(key)
-        return True
+        before = self._deltas.get((kind, key))
+        self._deltas[kind, key] = number if before is None else joined(before, number)
 
     def take_deltas(self, limit: int) -> list[tuple[str, str, int | float]]:
         """Return up to *limit* of what has changed, as (kind, stat, number), and forget it."""
@@ -133,7 +131,6 @@ class Tally:
             self._inc_value(name, count)
 
 
-logger = logging.getLogger(__name__)
 EVERY_S = 5.0
 """A worker that is killed loses what it has counted since; one trip to Redis in this time costs nothing."""
 MAX_DELTAS = 500

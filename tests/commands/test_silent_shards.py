@@ -32,7 +32,7 @@ from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
-from scrapy_dq.scheduling import side_tasks
+from scrapy_dq.scheduling import progress_log
 from scrapy_dq.settings import Config
 from scrapy_dq.web.commands import obey
 from scrapy_dq.web.looks import Looks
@@ -187,7 +187,7 @@ def test_a_node_that_evicts_is_refused_and_watched(
     cluster: Cluster, crawl: Spread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a policy of its own, which may be changed during the crawl."""
-    monkeypatch.setattr(side_tasks, "EVERY_S", 0.01)
+    monkeypatch.setattr(progress_log, "EVERY_S", 0.01)
     client = crawl.workers[SILENT].live.redis
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "DQ_SHARDS": SHARDS}, {})
 
@@ -196,7 +196,7 @@ def test_a_node_that_evicts_is_refused_and_watched(
         try:
             await connection.open()
             clients = [each.client for each in await frontiers_of(config, connection)]
-            monitor = side_tasks.HealthMonitor(clients, "target", embedded=False)
+            monitor = progress_log.HealthMonitor(clients, "target", embedded=False)
             await until(lambda: len(monitor._known) == SHARDS, "a look at each")
             client.config_set("maxmemory-policy", "allkeys-lru")
             await until(lambda: "Changed during the crawl" in caplog.text, "the change")
@@ -220,7 +220,7 @@ def test_a_node_that_evicts_is_refused_and_watched(
 
 def test_the_checks_end_if_redis_py_forgets_the_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Python 3.12 it forgets one that comes with an answer."""
-    monkeypatch.setattr(side_tasks.HealthMonitor, "_compare", Mock())
+    monkeypatch.setattr(progress_log.HealthMonitor, "_compare", Mock())
 
     async def look() -> None:
         asked = asyncio.Event()
@@ -232,7 +232,7 @@ def test_the_checks_end_if_redis_py_forgets_the_cancel(monkeypatch: pytest.Monke
             return {}
 
         client = SimpleNamespace(connection_pool=SimpleNamespace(), info=info)
-        monitor = side_tasks.HealthMonitor([client], "target", embedded=False)
+        monitor = progress_log.HealthMonitor([client], "target", embedded=False)
         await asked.wait()
         monitor.stop()
         await monitor._checks._task

@@ -112,13 +112,12 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
     crawler.stats = MemoryStatsCollector(crawler)
     crawler.request_fingerprinter = RequestFingerprinter()
     scheduler = Scheduler(crawler)
-    admissions = Admissions(lambda request: b"", True)
-    admissions.remember(b"fingerprint", 0)
-    scheduler._storing = Mock(admissions=admissions)
+    scheduler.admissions = Admissions(lambda request: b"", True)
+    scheduler.admissions.remember(b"fingerprint", 0)
     session = Session.__new__(Session)
     session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen
     session.outbox_lost(parentless)
-    assert admissions.sent_as(b"fingerprint") is None
+    assert scheduler.admissions.sent_as(b"fingerprint") is None
     assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 

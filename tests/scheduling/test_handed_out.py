@@ -1,4 +1,4 @@
-"""Scheduler classes of a project: a lease follows a copy of its request, and what they drop goes back."""
+"""Scheduler classes of a project: a lease follows a copy of its request, and what they drop fails."""
 
 from __future__ import annotations
 
@@ -75,17 +75,6 @@ class Wraps(BaseScheduler):
         request = self.inner.next_request()
         return request and request.copy()
 
-class DropsOnce(Scheduler):
-    def __init__(self, crawler):
-        super().__init__(crawler)
-        self.dropped = set()
-
-    def next_request(self):
-        request = super().next_request()
-        if request is None or request.url in self.dropped:
-            return request
-        self.dropped.add(request.url)
-
 class DropsOne(Scheduler):
     def next_request(self):
         request = super().next_request()
@@ -111,19 +100,8 @@ def test_a_lease_follows_its_request_into_a_copy(begin: Tree, look: Look, name: 
     assert look(project).census.failed == 0
 
 
-def test_a_request_that_a_scheduler_drops_is_handed_out_again(begin: Tree) -> None:
-    """One warning names the class."""
-    scheduler = "tree_project.spiders.spider.DropsOnce"
-    _, project = begin(SPIDER, {"SCHEDULER": scheduler})
-    worker = project.run_worker(timeout_s=20)
-    assert worker.close_reason == "finished"
-    assert project.count("done") == {f"n={n}": 1 for n in range(8)}
-    assert project.count("child").total() == 8
-    assert worker.text.count("DropsOnce.next_request() has not passed") == 1
-
-
-def test_a_request_that_a_scheduler_always_drops_fails(begin: Tree, look: Look) -> None:
-    """The crawl ends, and `retry` finds it."""
+def test_a_request_that_a_scheduler_drops_fails(begin: Tree, look: Look) -> None:
+    """The crawl ends, `retry` finds the request, and one warning names the class."""
     _, project = begin(SPIDER, {"SCHEDULER": "tree_project.spiders.spider.DropsOne"})
     worker = project.run_worker(timeout_s=20)
     assert worker.close_reason == "finished"

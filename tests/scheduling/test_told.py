@@ -45,7 +45,7 @@ def test_it_forgets_and_closes_on_request(
 ) -> None:
     """What was said before it joined is not for it; a counter that fell back asks for nothing."""
     session.told(before, words)
-    assert session._scheduler.forget_sent.call_count == forgets
+    assert session._scheduler.admissions.forget_sent.call_count == forgets
     assert session.settlement.close_spider.call_count == closes  # type: ignore[attr-defined]
     if closes:
         session.settlement.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]

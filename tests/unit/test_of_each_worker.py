@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_dq.scheduling.of_each_worker import CLOSING_COUNTS, warnings_of_each_worker
+from scrapy_dq.scheduling.progress_log import CLOSING_COUNTS, warnings_of_each_worker
 from scrapy_dq.settings import Config
 
 

@@ -22,7 +22,7 @@ from scrapy_dq.revisits.policy import (
     policy_in,
     policy_of_meta,
 )
-from scrapy_dq.revisits.revisits import Revisits
+from scrapy_dq.revisits.revisits import Revisits, policy_of
 from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, remove_conditions, validators_of
 from scrapy_dq.settings import Config, ConfigError
 
@@ -75,10 +75,8 @@ class Weekly(RevisitPolicy):
 )
 def test_a_policy_says_the_priority_and_the_field_as_well(value: Any, priority: int, field: str) -> None:
     """In words after a comma, or as attributes of the class."""
-    crawler: Any = SimpleNamespace(stats=SimpleNamespace(inc_value=lambda name: None))
-    revisits = Revisits.of(crawler, Config("crawl", revisit=value), Codec(Spider(name="spider")))
-    assert revisits is not None
-    assert (revisits._priority, revisits.field) == (priority, field)
+    policy = policy_of(cast("Any", SimpleNamespace()), Config("crawl", revisit=value))
+    assert (policy.priority, policy.field) == (priority, field)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_another_option_is_refused(option: str) -> None:
     """The error shows it, and how the options are written."""
     value, crawler = f"fixed:1d, priority=3, {option}", cast("Any", SimpleNamespace())
     with pytest.raises(ConfigError, match=rf"^DQ_REVISIT = '{option}': expected .*field=NAME.*priority=-100"):
-        Revisits.of(crawler, Config("crawl", revisit=value), Codec(Spider(name="spider")))
+        policy_of(crawler, Config("crawl", revisit=value))
 
 
 @pytest.mark.parametrize("value", [True, "meta", "banana", 0, 0.5, 1e12, float("nan"), [], {}, b"fixed:1d"])

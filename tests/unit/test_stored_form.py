@@ -26,7 +26,7 @@ def stored_form(monkeypatch: pytest.MonkeyPatch) -> StoredForm:
 def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = None, **more: Any) -> Any:
     """Return the meta that is stored; the request itself, which may be in progress, is unchanged."""
     request = Request(more.pop("url", URL + "link"), meta=dict(meta))
-    stored = form.of(request, parent, lambda _: more.get("followed", False))
+    stored = form.of(request, parent, more.get("followed", False))
     assert request.meta == meta
     return stored.meta
 
@@ -34,7 +34,7 @@ def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = Non
 def test_most_requests_are_stored_as_they_are(stored_form: StoredForm) -> None:
     """No copy is made of them."""
     request = Request(URL, meta={"depth": 1}, headers={"Referer": URL + "x" * 1000})
-    assert stored_form.of(request, None, lambda _: False) is request
+    assert stored_form.of(request, None, False) is request
 
 
 @pytest.mark.parametrize("copied", [OF_PARENT, {**OF_PARENT, "redirect_urls": [URL, URL + "1"]}])
@@ -64,7 +64,7 @@ def test_the_redirects_of_a_retry_stay(stored_form: StoredForm) -> None:
     crawler.stats = DummyStatsCollector(crawler)
     retry = get_retry_request(parent, spider=Spider.from_crawler(crawler, "any"), reason="empty page")
     assert retry is not None
-    assert stored_form.of(retry, parent, lambda _: False).meta == retry.meta
+    assert stored_form.of(retry, parent, False).meta == retry.meta
 
 
 def test_of_a_long_link_text_the_beginning_is_stored(stored_form: StoredForm) -> None:
@@ -96,5 +96,5 @@ def test_a_long_referer_is_stored_as_its_origin(
 ) -> None:
     """As browsers send it: else each of 20,000 links of a page would carry the 16 kB of its URL."""
     request = Request(URL, meta=meta, headers={"Referer": start + "x" * MAX_REFERER_BYTES})
-    assert stored_form.of(request, None, lambda _: False).headers.get("Referer") == stored
+    assert stored_form.of(request, None, False).headers.get("Referer") == stored
     assert len(request.headers["Referer"] or b"") > MAX_REFERER_BYTES
