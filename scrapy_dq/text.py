@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections.abc import Sequence
 from urllib.parse import unquote
 
@@ -84,10 +85,8 @@ def url_error(error: BaseException) -> str:
 
     What such an error quotes may be a part of a password: that up to an unescaped `/` is taken for a port.
     """
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None or last.tb_frame.f_globals.get("__name__") not in _URL_PARSERS:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or frames[-1].f_globals.get("__name__") not in _URL_PARSERS:
         return ""
     why = f" ({error})" if str(error) in _QUOTES_NOTHING else ""
     return f"its URL cannot be parsed{why}"

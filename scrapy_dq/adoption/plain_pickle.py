@@ -1,9 +1,11 @@
-"""Reads pickles that hold only plain data: a pickle gets none of the classes and functions that it names."""
+"""Reads pickles that hold only plain data: a pickle gets none of the classes and functions that it names.
+
+Scrapy writes protocol 4, and scrapy-redis the highest one. Older protocols have names for bytes and sets.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from io import BytesIO
 from typing import Any, NoReturn
 
@@ -37,32 +39,12 @@ class _Plain(pickle.Unpickler):
     """A pickle can import and call only what these methods return."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name in the pickle; raise NotPlain for all but a few."""
-        try:
-            return _REBUILT[f"{module.replace('__builtin__', 'builtins')}.{name}"]
-        except KeyError:
-            raise NotPlain(
-                f"it names {printable(f'{module}.{name}', 200)}, and names in a pickle are not used"
-            ) from None
+        """Return what stands for a name in the pickle; raise NotPlain for all but one."""
+        # Link texts of CrawlSpider: their class is a str that refers to its element.
+        if (module, name) == ("lxml.etree", "_ElementUnicodeResult"):
+            return str
+        raise NotPlain(f"it names {printable(f'{module}.{name}', 200)}, and names in a pickle are not used")
 
     def persistent_load(self, pid: Any) -> NoReturn:
         """Refuse: what an id stands for is not in the pickle."""
         raise NotPlain("it refers to an object outside of it")
-
-
-def _latin_bytes(text: str, encoding: str) -> bytes:
-    # Not codecs.encode itself, which imports the module of any encoding.
-    if encoding not in ("latin1", "latin-1"):
-        raise NotPlain("it encodes text")
-    return text.encode("latin-1")
-
-
-# How older protocols write bytes and sets; and link texts of CrawlSpider, whose class is a str that refers to
-# its element.
-_REBUILT: dict[str, Callable[..., Any]] = {
-    "builtins.set": set,
-    "builtins.frozenset": frozenset,
-    "builtins.bytes": bytes,
-    "_codecs.encode": _latin_bytes,
-    "lxml.etree._ElementUnicodeResult": str,
-}

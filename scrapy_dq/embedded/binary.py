@@ -98,14 +98,9 @@ def find_binary(directory: Path) -> str:
     stored = stored_version(directory)
     skipped = []
     for path in _candidates():
-        version, reason = _version_of(path, directory)
-        if version is not None:
-            if version.minor < MINIMUM:
-                reason = f"is {version}, older than 6.2"
-            elif stored is not None and not version.reads(stored):
-                reason = f"is {version} and cannot read what {stored} wrote"
-            else:
-                return path
+        reason = _unfit(path, directory, stored)
+        if not reason:
+            return path
         skipped.append(f"{path} {reason}")
     raise EmbeddedError(_no_binary(directory, stored, skipped))
 
@@ -127,28 +122,30 @@ def _candidates() -> Iterator[str]:
                     yield os.path.abspath(bundled)
 
 
-def _version_of(path: str, directory: Path) -> tuple[Version | None, str]:
-    """Ask the binary itself; return its version, or None and the reason."""
+def _unfit(path: str, directory: Path, stored: Version | None) -> str:
+    """Ask the binary itself; return why it cannot serve *directory*, or ""."""
     # The output goes to a file, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
     # In the directory: a container may have no folder for temporary files.
     with tempfile.TemporaryFile(dir=directory) as output:
         try:
             subprocess.run(
-                [path, "--version"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=VERSION_TIMEOUT_S,
-                check=False,
-            )
+                [path, "--version"], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                timeout=VERSION_TIMEOUT_S, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return None, f"does not answer --version within {VERSION_TIMEOUT_S:g} s"
+            return f"does not answer --version within {VERSION_TIMEOUT_S:g} s"
         except OSError as error:
-            return None, f"cannot be run ({error.strerror})"
+            return f"cannot be run ({error.strerror})"
         output.seek(0)
         answer = output.read(1000).decode(errors="replace").strip()
     version = Version.parse(answer)
-    return version, "" if version else f"answers --version with {answer[:100]!r}: not Redis or Valkey"
+    if version is None:
+        return f"answers --version with {answer[:100]!r}: not Redis or Valkey"
+    if version.minor < MINIMUM:
+        return f"is {version}, older than 6.2"
+    if stored is not None and not version.reads(stored):
+        return f"is {version} and cannot read what {stored} wrote"
+    return ""
 
 
 def _no_binary(directory: Path, stored: Version | None, skipped: list[str]) -> str:

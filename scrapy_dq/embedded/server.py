@@ -13,9 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import redis
 from redis.backoff import NoBackoff
@@ -59,7 +57,6 @@ class EmbeddedRedis:
         self._start_timeout_s = start_timeout_s
         self._socket = self._directory.path / SOCKET
         self._log_offset = 0
-        self._silence = ""
         self._mutex = threading.Lock()
         # redis-py logs each PING to a server that does not listen yet, at DEBUG: Scrapy's default level.
         logging.getLogger("redis.client").setLevel(logging.INFO)
@@ -68,19 +65,19 @@ class EmbeddedRedis:
         """Become a user, start the server if none lives, and return the path of its unix socket.
 
         Raises:
-            EmbeddedError: it is not available; this object is not a user then.
+            EmbeddedError: it is not available; this object is a user only if it was one before.
         """
         with self._mutex:
-            if self._directory.in_use:
-                return self._revive()
+            was_user = self._directory.in_use
             try:
                 return self._join_or_start()
             except BaseException:
-                self._give_up_use()
+                if not was_user:
+                    self._give_up_use()
                 raise
 
     def ensure(self) -> Path:
-        """Start the server again if it is gone; cheap if it is not. Only a user may call this.
+        """Start the server again if it is gone. Only a user may call this.
 
         Raises:
             EmbeddedError: it is not available; this object stays a user and may try again.
@@ -88,20 +85,12 @@ class EmbeddedRedis:
         with self._mutex:
             if not self._directory.in_use:
                 raise EmbeddedError(f"{self._directory.path}: call acquire() before ensure().")
-            return self._revive()
+            return self._join_or_start()
 
     def release(self) -> None:
         """Stop using the server; the last user stops it. Errors are logged, never raised."""
         with self._mutex:
             self._give_up_use()
-
-    def _revive(self) -> Path:
-        with suppress(OSError, RedisError):
-            self._socket = self._directory.socket()
-            if self._directory.use_is_current() and self._state() == "ready":
-                self._note(started=False)  # another user may have started it again
-                return self._socket
-        return self._join_or_start()
 
     def _join_or_start(self) -> Path:
         try:
@@ -184,22 +173,28 @@ class EmbeddedRedis:
         """Wait until it has loaded its AOF, as long as it reports that; False if it ended."""
         logged = False
         deadline = time.monotonic() + self._start_timeout_s
-        while (state := self._state()) != "ready":
-            if state == "loading":
+        while True:
+            try:
+                with self._client() as client:
+                    client.ping()
+                return True
+            except BusyLoadingError:  # a ConnectionError in redis-py, so it comes first
                 deadline = time.monotonic() + self._start_timeout_s
                 if not logged:
                     logger.info("Embedded Redis in %s: loading the stored crawls", self._directory.path)
                     logged = True
-            elif not self._directory.server_lives():
-                return False
-            elif time.monotonic() > deadline:
-                # It still runs, so it is not replaced: two servers would corrupt one AOF.
-                raise self._failure(
-                    f"lives, but gave no answer for {self._start_timeout_s:g} s ({self._silence}). "
-                    f"{self._directory.path / PID} names its pid"
-                )
+            except (ConnectionError, TimeoutError) as error:
+                if not self._directory.server_lives():
+                    return False
+                if time.monotonic() > deadline:
+                    # It still runs, so it is not replaced: two servers would corrupt one AOF.
+                    raise self._failure(
+                        f"lives, but gave no answer for {self._start_timeout_s:g} s ({error}). "
+                        f"{self._directory.path / PID} names its pid"
+                    ) from error
+            except ResponseError:
+                return True  # MISCONF, BUSY: it answers; the frontier handles such errors
             time.sleep(POLL_S)
-        return True
 
     def _note(self, started: bool) -> None:
         """Record the version that serves the directory; log which server is used from now on."""
@@ -222,33 +217,19 @@ class EmbeddedRedis:
         if not self._directory.server_lives():
             return
         who = f"{self.version or 'a server'}, pid {self.pid}, in {self._directory.path}"
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline, why = time.monotonic() + STOP_TIMEOUT_S, ""
         while self._directory.server_lives():
             if time.monotonic() > deadline:
-                logger.warning("Embedded Redis: %s, does not stop (%s); left running", who, self._silence)
+                logger.warning("Embedded Redis: %s, does not stop (%s); left running", who, why)
                 return
             try:
                 with self._client() as client:
                     # NOSAVE spares the RDB only: the AOF is written and fsynced. It also ends a stuck script.
                     client.shutdown(nosave=True)
             except RedisError as error:
-                self._silence = str(error)
+                why = str(error)
             time.sleep(POLL_S)  # and repeat: a server that is still starting does not listen yet
         logger.info("Embedded Redis: stopped %s", who)
-
-    def _state(self) -> Literal["ready", "loading"] | None:
-        """Send one PING; None if nothing answers."""
-        with self._client() as client:
-            try:
-                client.ping()
-            except BusyLoadingError:  # a ConnectionError in redis-py, so it comes first
-                return "loading"
-            except (ConnectionError, TimeoutError) as error:
-                self._silence = str(error)
-                return None
-            except ResponseError:
-                return "ready"  # MISCONF, BUSY: it answers; the frontier handles such errors
-        return "ready"
 
     def _client(self) -> redis.Redis:
         return redis.Redis(

@@ -272,8 +272,7 @@ class ItemWriter:
             self._fail(lost, "Redis was unavailable until the end of the crawl")
 
     def _refuse(self, key: str | bytes, parts: list[_Waiting], error: Exception) -> None:
-        shown = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-        why = f"Redis refuses items for the key {shown!r} ({describe(error)})"
+        why = f"Redis refuses items for the key {key!r} ({describe(error)})"
         advice = (
             f"They are lost to this crawl. The key has to be a {self.kind}, or not exist, and the user in "
             f"REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another key"

@@ -390,7 +390,7 @@ def test_an_interrupted_acquire_leaves_nothing(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(user, "_state", interrupt)
+    monkeypatch.setattr(user, "_await_ready", interrupt)
     with pytest.raises(KeyboardInterrupt):
         user.acquire()
     monkeypatch.undo()

@@ -84,6 +84,7 @@ def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"http://example.com/\n", "not an export of scrapy_dq"),
         (b'{"url": "http://example.com/"}\n', "not an export of scrapy_dq"),
+        (b"5\n", "not an export of scrapy_dq"),
         (b"\0" * 1000, "not an export of scrapy_dq"),
         (b"[" * 100_000, "not an export of scrapy_dq"),
     ],

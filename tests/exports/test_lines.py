@@ -97,12 +97,6 @@ def test_a_header_that_was_edited_is_refused(change: dict[str, Any]) -> None:
         header_of(json.loads(header_line(HEADER, "1")) | change)
 
 
-@pytest.mark.parametrize("line", [None, [], 5, {}, {"waiting": []}])
-def test_what_is_no_header_is_refused(line: Any) -> None:
-    with pytest.raises(BadLine, match="not an export of scrapy_dq"):
-        header_of(line)
-
-
 WAITS = [0, 1, "AAAAAAAAAAAAAAAA", "cGF5"]
 
 
