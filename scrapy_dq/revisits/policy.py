@@ -8,6 +8,9 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 from scrapy.http import Response
+from scrapy.utils.misc import load_object
+
+from scrapy_dq.settings import Config, ConfigError
 
 SHORTEST_S, LONGEST_S = 1.0, 315_360_000.0
 """The shortest interval, and the longest one, of ten years, as of a delay (`dq_delay`)."""
@@ -141,6 +144,37 @@ def policy_of_meta(value: Any) -> RevisitPolicy:
         return Fixed(checked(value))
     except BadRevisit as error:
         raise BadRevisit(f"{error}, False, or text such as 'fixed:1d'") from None
+
+
+def policy_of(crawler: Crawler, config: Config) -> RevisitPolicy:
+    """Return the policy that DQ_REVISIT names.
+
+    Raises:
+        ConfigError: it is no policy, or the class cannot be made.
+    """
+    value = config.revisit
+    name, comma, words = value.partition(",") if isinstance(value, str) else (value, "", "")
+    try:
+        options = options_in(words) if comma else {}
+        if isinstance(name, str) and (":" in name or "." not in name):
+            policy = policy_in(name.strip())
+        else:
+            policy = _made(crawler, name)
+    except BadRevisit as error:
+        raise ConfigError(f"DQ_REVISIT = {error}") from None
+    vars(policy).update(options)
+    return policy
+
+
+def _made(crawler: Crawler, named: Any) -> RevisitPolicy:
+    try:
+        made = load_object(named.strip() if isinstance(named, str) else named)
+        if isinstance(made, type) and issubclass(made, RevisitPolicy):
+            return made.from_crawler(crawler)
+    except Exception as error:  # a module may raise anything while it is imported, and so may the class
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"DQ_REVISIT = {named!r}: expected {EXPECTED} ({reason:.300})") from error
+    raise ConfigError(f"DQ_REVISIT = {named!r}: expected {EXPECTED}")
 
 
 def _duration(text: str) -> float:

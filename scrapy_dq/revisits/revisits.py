@@ -5,32 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from itemadapter import ItemAdapter
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.http import Response
-from scrapy.utils.misc import load_object
 
 from scrapy_dq.codec import CannotEncode, Codec
 from scrapy_dq.frontier.model import StartQueue
-from scrapy_dq.revisits.policy import (
-    EXPECTED,
-    BadRevisit,
-    Never,
-    RevisitPolicy,
-    checked,
-    options_in,
-    policy_in,
-    policy_of_meta,
-)
-from scrapy_dq.revisits.visit import Visit, digest_of, remove_conditions, validators_of
-from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.revisits.policy import BadRevisit, Never, RevisitPolicy, checked, policy_of_meta
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable, prose_without_logins
 
 logger = logging.getLogger(__name__)
+KEY = "dq_visit"
+"""Of the meta of a stored request; a spider never sees it."""
+MOST_VALIDATOR = 1000
+"""Characters of an ETag or a date that are kept; a longer one is not."""
+DIGEST_BYTES = 12
+_CONDITIONS = (("ETag", "If-None-Match"), ("Last-Modified", "If-Modified-Since"))
 META = "dq_revisit"
 """Of the meta of a request: its own policy; see `policy_of_meta`."""
 GONE = (404, 410)
@@ -38,6 +33,51 @@ GONE = (404, 410)
 FALLBACK_S = 86_400.0
 """The interval of a page whose policy fails at its first visit."""
 _NOT_MODIFIED = 304
+
+
+class Visit(NamedTuple):
+    """The last visit of a page."""
+
+    interval_s: float | None = None
+    """Until the next one; None: there was no visit yet."""
+    digest: str = ""
+    """Of its body, or of a field of its items; empty: unknown."""
+    validators: tuple[str, str] = ("", "")
+    """Its ETag and Last-Modified; empty: it had none."""
+    priority: int | None = None
+    """That of the request, if a retry has changed it; None: it has its own."""
+
+    @classmethod
+    def taken_from(cls, request: Request) -> Visit | None:
+        """Remove what is kept from a request that is served, and return it; None: nothing is.
+
+        A start payload may bring any value under this key: what cannot be a visit counts as none.
+        """
+        kept = request.meta.pop(KEY, None)
+        if kept is None:
+            return None
+        try:
+            interval_s, digest, validators, priority = kept
+            etag, modified = validators
+            if not all(map(_fits, (digest, etag, modified))) or not isinstance(priority, (int, type(None))):
+                return cls()
+            interval_s = None if interval_s is None else checked(interval_s)
+        except (BadRevisit, TypeError, ValueError):
+            return cls()
+        return cls(interval_s, digest, (etag, modified), priority)
+
+    def put_into(self, request: Request) -> None:
+        """Have *request* keep it."""
+        request.meta[KEY] = [self.interval_s, self.digest, list(self.validators), self.priority]
+
+    def add_conditions(self, request: Request) -> dict[str, bytes]:
+        """Make *request* conditional, so that the site need not send what has not changed; return how."""
+        added = {}
+        if request.method in ("GET", "HEAD"):
+            for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
+                if value and header not in request.headers:
+                    request.headers[header] = added[header] = value.encode("latin-1", "replace")
+        return added
 
 
 class Next(NamedTuple):
@@ -237,36 +277,32 @@ def check(request: Request) -> None:
             raise BadRevisit(f"meta[{META!r}] = {error}") from None
 
 
-def policy_of(crawler: Crawler, config: Config) -> RevisitPolicy:
-    """Return the policy that DQ_REVISIT names.
-
-    Raises:
-        ConfigError: it is no policy, or the class cannot be made.
-    """
-    value = config.revisit
-    name, comma, words = value.partition(",") if isinstance(value, str) else (value, "", "")
-    try:
-        options = options_in(words) if comma else {}
-        if isinstance(name, str) and (":" in name or "." not in name):
-            policy = policy_in(name.strip())
-        else:
-            policy = _made(crawler, name)
-    except BadRevisit as error:
-        raise ConfigError(f"DQ_REVISIT = {error}") from None
-    vars(policy).update(options)
-    return policy
-
-
-def _made(crawler: Crawler, named: Any) -> RevisitPolicy:
-    try:
-        made = load_object(named.strip() if isinstance(named, str) else named)
-        if isinstance(made, type) and issubclass(made, RevisitPolicy):
-            return made.from_crawler(crawler)
-    except Exception as error:  # a module may raise anything while it is imported, and so may the class
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"DQ_REVISIT = {named!r}: expected {EXPECTED} ({reason:.300})") from error
-    raise ConfigError(f"DQ_REVISIT = {named!r}: expected {EXPECTED}")
-
-
 def _unchanged(response: Response, **kwargs: Any) -> None:
     """Callback of an answer 304: the spider has seen this page as it is."""
+
+
+def remove_conditions(request: Request, added: dict[str, bytes]) -> None:
+    """Undo `Visit.add_conditions`, also in a request that has copied the headers of that one."""
+    for header, value in added.items():
+        if request.headers.get(header) == value:
+            del request.headers[header]
+
+
+def validators_of(response: Response) -> tuple[str, str]:
+    """Return what a conditional request needs of a response."""
+    found = [(response.headers.get(header) or b"").decode("latin-1") for header, _ in _CONDITIONS]
+    etag, modified = (text if _fits(text) else "" for text in found)
+    return etag, modified
+
+
+def _fits(text: object) -> bool:
+    """Tell whether it can be a header's value: a line break would begin another header."""
+    return isinstance(text, str) and len(text) <= MOST_VALIDATOR and text.isprintable()
+
+
+def digest_of(*parts: bytes) -> str:
+    """Return a digest of the parts in their order."""
+    hashed = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "big") + part)
+    return hashed.hexdigest()

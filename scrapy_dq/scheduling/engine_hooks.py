@@ -451,24 +451,20 @@ class AwaitedCancelled(RuntimeError):
     """What start(), a callback or an item pipeline has awaited was cancelled by something else."""
 
 
-def _as_failure(error: asyncio.CancelledError) -> BaseException:
-    """Return what Scrapy handles as a failure of start(), of a callback or of a pipeline.
+@contextmanager
+def _cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Raise what Scrapy handles as a failure of start(), of a callback or of a pipeline, if it is *running*.
 
     A CancelledError ends the task that processes the response instead, without a word: its request would
     stay in flight for ever, or count as done without its items. Only if that task itself is cancelled, as at
     the end of the process, it is passed on; before Python 3.11 a task does not tell.
     """
-    if getattr(asyncio.current_task(), "cancelling", int)():
-        return error
-    return AwaitedCancelled("what it awaited was cancelled")
-
-
-@contextmanager
-def _cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        raise (_as_failure(error) if running() else error) from error
+        if getattr(asyncio.current_task(), "cancelling", int)() or not running():
+            raise
+        raise AwaitedCancelled("what it awaited was cancelled") from error
 
 
 def _wrap_pipelines(manager: Any) -> None:

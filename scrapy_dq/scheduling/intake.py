@@ -20,14 +20,15 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.frontier.model import Admission, StartQueue
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.revisits.policy import BadRevisit
+from scrapy_dq.revisits.revisits import Visit
 from scrapy_dq.revisits.revisits import check as check_revisit
-from scrapy_dq.revisits.visit import Visit
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.due_times import AT_ONCE, DUE_KEYS, BadDue, Due, due_of
 from scrapy_dq.scheduling.in_progress import InProgress
 from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.scheduling.stored_form import StoredForm
+from scrapy_dq.start_urls.payloads import NoRequest
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.collector import Tally
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, without_numbers
@@ -223,13 +224,13 @@ class Intake:
         marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
         return not marked and _scheme_of(parent) != scheme
 
-    def store_fed(self, requests: Iterable[Request], entry_id: bytes, message: bytes) -> str:
+    def store_fed(self, requests: Iterable[Request], entry_id: bytes, message: bytes) -> None:
         """Pass the requests made from the start payload of a lease to the engine, which stores them.
 
         Args:
             message: see `Lease.message`.
-        Returns:
-            Why one of them was neither stored nor kept: the payload must become a dead letter; "" if none.
+        Raises:
+            NoRequest: one of them was neither stored nor kept: the payload must become a dead letter.
         """
         assert self._crawler.engine is not None
         self._fed_puts.clear()
@@ -246,7 +247,8 @@ class Intake:
             for put in self._fed_puts:
                 self._worker.note_fed(put)
         self._count(stats.FED)
-        return self._refused_fed
+        if self._refused_fed:
+            raise NoRequest(self._refused_fed)
 
     def settled(self, entry_id: bytes) -> None:
         """Note that a lease has ended: it leads to nothing more."""

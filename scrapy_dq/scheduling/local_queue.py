@@ -96,12 +96,10 @@ class LocalQueue:
     def done(self, request: Request) -> list[bytes]:
         """Remove *request*; return the leases that no local request holds any more."""
         self._taken.discard(request)
-        free = []
         parents = self._parents.pop(request)
         self._parentless -= not parents
-        for entry_id in parents:
-            self._holds[entry_id] -= 1
-            if not self._holds[entry_id]:
-                del self._holds[entry_id]
-                free.append(entry_id)
+        self._holds.subtract(parents)
+        free = [entry_id for entry_id in parents if not self._holds[entry_id]]
+        for entry_id in free:
+            del self._holds[entry_id]
         return free

@@ -19,7 +19,7 @@ from scrapy_dq.codec.shown import url_of
 from scrapy_dq.frontier.model import Admission, Lease
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.hostnames import bound_punycode
-from scrapy_dq.revisits.visit import KEY as VISIT
+from scrapy_dq.revisits.revisits import KEY as VISIT
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.declined import Declined
 from scrapy_dq.scheduling.download_hooks import DownloadHooks
@@ -253,22 +253,18 @@ class Scheduler(BaseScheduler):
 
     def _make_requests(self, lease: Lease) -> None:
         """Store the requests made from the start payload of *lease*, and end the lease."""
-        made_elsewhere = False
         try:
-            requests = self._fed.requests(lease.payload)
-            refused = self._storing.store_fed(requests, lease.entry_id, lease.message)
+            self._storing.store_fed(self._fed.requests(lease.payload), lease.entry_id, lease.message)
         except NoRequest as error:
-            refused, made_elsewhere = str(error), isinstance(error, NotMadeHere)
-        if not refused:
+            self._storing.settled(lease.entry_id)
+            if isinstance(error, NotMadeHere):
+                self._decline(lease, str(error))
+            else:
+                self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", str(error))
+                self._session.worker.bury(lease.entry_id, str(error))
+        else:
             self._declined.served()
             self._settle(self.work.end(lease.entry_id, DONE))
-            return
-        self._storing.settled(lease.entry_id)
-        if made_elsewhere:
-            self._decline(lease, refused)
-        else:
-            self._storing.warn_dead(f"A start payload ({_excerpt(lease.payload)})", refused)
-            self._session.worker.bury(lease.entry_id, refused)
 
     def _moved(self, request: Request, to: Request) -> None:
         """Called by HandedOut: a class of the project gives the engine a copy of *request*."""

@@ -29,7 +29,8 @@ from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.refusal import refuse
-from scrapy_dq.revisits.revisits import Revisits, policy_of
+from scrapy_dq.revisits.policy import policy_of
+from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.scheduling import progress_log
 from scrapy_dq.scheduling.downloads import Downloads
 from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of

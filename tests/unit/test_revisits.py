@@ -20,10 +20,18 @@ from scrapy_dq.revisits.policy import (
     RevisitPolicy,
     checked,
     policy_in,
+    policy_of,
     policy_of_meta,
 )
-from scrapy_dq.revisits.revisits import Revisits, policy_of
-from scrapy_dq.revisits.visit import KEY, MOST_VALIDATOR, Visit, digest_of, remove_conditions, validators_of
+from scrapy_dq.revisits.revisits import (
+    KEY,
+    MOST_VALIDATOR,
+    Revisits,
+    Visit,
+    digest_of,
+    remove_conditions,
+    validators_of,
+)
 from scrapy_dq.settings import Config, ConfigError
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
