@@ -41,8 +41,6 @@ class Options:
     trust_pickle: bool = False
     queue: str = ""
     """How a LIST, or an SQLite queue, is served: fifo or lifo; empty: as the settings say."""
-    queue_key: str = ""
-    dupefilter_key: str = ""
     delete_source: bool = False
 
 
@@ -69,11 +67,6 @@ class Report:
     def complete(self) -> bool:
         return not (self.changed or self.disturbed)
 
-    @property
-    def may_be_deleted(self) -> bool:
-        """Whether nothing is left for which the source would be needed."""
-        return self.complete and not (self.doubt or self.counts.has_dead)
-
 
 async def take_over(
     crawler: Crawler, options: Options, progress: Progress, say: Callable[[str], None]
@@ -98,7 +91,7 @@ async def take_over(
             source = JobDir(options.jobdir, crawler.settings, options.queue)
             loads: Callable[[bytes], Any] = partial(_unpacked, max_bytes=config.max_entry_bytes)
         else:
-            source = await _found(Source(client), connection.target, crawler, options)
+            source = await _found(Source(client), crawler, options.queue)
             loads = _loads(source.queue, codec, config, options)
         report = Report(connection.target, config, source)
         if report.nothing:
@@ -123,7 +116,8 @@ async def take_over(
         await adopter.adopt(config.order.newest_first())
         report.disturbed, report.doubt = producer.disturbed, producer.doubt
         report.changed = await source.mark() != before
-        if isinstance(source, Source) and options.delete_source and report.may_be_deleted:
+        if options.delete_source and report.complete and not (report.doubt or report.counts.has_dead):
+            assert isinstance(source, Source)  # the command refuses the option for a JOBDIR
             keys = [found.key for found in (source.queue, source.dupefilter) if found.size]
             say(f"Everything is stored. Deleting {' and '.join(map(repr, keys))}")
             await source.delete(keys)
@@ -174,18 +168,13 @@ def _unpacked(member: bytes, max_bytes: int) -> Any:
     return plain_pickle.loads(member, max_bytes) if member[:1] == b"\x80" else marshal.loads(member)
 
 
-async def _found(source: Source, target: str, crawler: Crawler, options: Options) -> Source:
+async def _found(source: Source, crawler: Crawler, chosen: str) -> Source:
     spider, settings = crawler.spider, crawler.settings
     assert spider is not None
-    await source.find(
-        options.queue_key or _key(settings, "SCHEDULER_QUEUE_KEY", spider),
-        options.dupefilter_key or _key(settings, "SCHEDULER_DUPEFILTER_KEY", spider),
-    )
-    for named, found in ((options.queue_key, source.queue), (options.dupefilter_key, source.dupefilter)):
-        if named and not found.size:
-            raise BadSource(f"there is no key {named!r} at {target}: nothing was changed")
+    names = ("SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY")
+    await source.find(*(_key(settings, name, spider) for name in names))
     if source.queue.size:
-        source.served = _served(source.queue, settings, options.queue)
+        source.served = _served(source.queue, settings, chosen)
     return source
 
 

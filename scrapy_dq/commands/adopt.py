@@ -21,7 +21,7 @@ from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.text import count_of
 
 MOST_REASONS = 5
-_OF_SCRAPY_REDIS = ("trust_pickle", "queue_key", "dupefilter_key", "delete_source")
+_OF_SCRAPY_REDIS = ("trust_pickle", "delete_source")
 
 
 class Adopt(Subcommand):
@@ -50,13 +50,6 @@ class Adopt(Subcommand):
             "--queue", choices=("fifo", "lifo"), default="",
             help="order of a queue that is a LIST, or in SQLite (default: that of SCHEDULER_QUEUE_CLASS, or "
             "of SCHEDULER_DISK_QUEUE)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--queue-key", default="", metavar="KEY", help="the queue (default: SCHEDULER_QUEUE_KEY)"
-        )
-        parser.add_argument(
-            "--dupefilter-key", default="", metavar="KEY",
-            help="the dupefilter (default: SCHEDULER_DUPEFILTER_KEY)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

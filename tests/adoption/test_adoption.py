@@ -267,8 +267,7 @@ def test_a_read_without_an_answer_is_repeated_for_a_while(
         assert case.look().phase == "absent"
 
 
-def test_keys_come_from_the_settings_or_the_options(case: Case) -> None:
-    """The options win."""
+def test_keys_come_from_the_settings(case: Case) -> None:
     case.push(pages(3))
     case.client.rename(case.queue_key, f"q-{case.name}")
     case.client.rename(case.dupefilter_key, f"d-{case.name}")
@@ -276,8 +275,6 @@ def test_keys_come_from_the_settings_or_the_options(case: Case) -> None:
     named = {"SCHEDULER_QUEUE_KEY": "q-%(spider)s", "SCHEDULER_DUPEFILTER_KEY": "d-%(spider)s"}
     report = case.adopt(named)
     assert (report.counts.adopted, report.counts.fingerprints) == (3, 3)
-    given = {"queue_key": f"q-{case.name}", "dupefilter_key": f"d-{case.name}"}
-    assert case.adopt({"SCHEDULER_QUEUE_KEY": "elsewhere"}, **given).counts.known == 3
     with pytest.raises(BadSource, match=r"SCHEDULER_QUEUE_KEY = '%\(spyder\)s'"):
         case.adopt({"SCHEDULER_QUEUE_KEY": "%(spyder)s"})
 
