@@ -81,8 +81,9 @@ def _pattern(pattern: Any, flags: int) -> re.Pattern[Any]:
     return re.compile(pattern, flags)
 
 
-def _address(cls: type) -> Shape:
-    return Shape(f"ipaddress:{cls.__name__}", cls, str, lambda state: cls(exactly(state, str)))
+def _address(name: str) -> Shape:
+    cls = getattr(ipaddress, name)
+    return Shape(f"ipaddress:{name}", cls, str, lambda state: cls(exactly(state, str)))
 
 
 _NONE = type(None)
@@ -101,15 +102,5 @@ SHAPES = (
     _shape(re.Pattern, lambda value: [value.pattern, value.flags], ((str, bytes), int), _pattern),
     Shape("types:SimpleNamespace", SimpleNamespace, lambda value: dict(vars(value)), _namespace),
     *[plain_shape(f"collections:{cls.__qualname__}", cls) for cls in (ChainMap, UserDict, UserList)],
-    *map(
-        _address,
-        (
-            ipaddress.IPv4Address,
-            ipaddress.IPv6Address,
-            ipaddress.IPv4Network,
-            ipaddress.IPv6Network,
-            ipaddress.IPv4Interface,
-            ipaddress.IPv6Interface,
-        ),
-    ),
+    *[_address(f"IPv{version}{kind}") for version in (4, 6) for kind in ("Address", "Network", "Interface")],
 )

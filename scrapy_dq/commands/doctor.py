@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ssl
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from scrapy.settings import Settings
 
 from scrapy_dq.backend import health
 from scrapy_dq.backend.cluster import address_of
-from scrapy_dq.backend.connection import Connection
-from scrapy_dq.backend.exposure import exposure
+from scrapy_dq.backend.connection import Connection, speaks_tls
 from scrapy_dq.backend.health import BAD, OK, WARN, Finding
+from scrapy_dq.backend.sentinel import pools_of
 from scrapy_dq.commands import common, exclusive
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
@@ -30,6 +31,7 @@ from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Audited, FrontierRefused, FrontierUnavailable, StartKeys
 from scrapy_dq.frontier.rights import ROLES, acl_of
 from scrapy_dq.frontier.worker.audit import audit, told
+from scrapy_dq.hostnames import is_loopback
 from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.snapshot import WAIT_S, watched
 from scrapy_dq.inspection.words import named, unanswered, uncounted, waiting
@@ -238,3 +240,25 @@ def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Fin
             where = f"{named([shard.number])}: " if len(shards) > 1 else ""
             return replace(finding, text=where + finding.text)
     return finding
+
+
+def exposure(client: Any) -> Iterator[Finding]:
+    """Yield warnings about the way to the Redis of a client of `new_client`; none if it is on this host."""
+    pools = pools_of(client)
+    if all(not host or is_loopback(host) for pool in pools for host in _hosts_of(pool)):
+        return
+    options = pools[0].connection_kwargs
+    if not speaks_tls(pools[0]):
+        yield Finding("TLS", WARN, "the way to Redis on another host is not encrypted. Use rediss://")
+    elif options.get("ssl_cert_reqs") in ("none", ssl.CERT_NONE):
+        yield Finding("TLS", WARN, "ssl_cert_reqs = none: whoever answers is Redis. Set ssl_ca_certs instead")
+    if not options.get("password") and options.get("credential_provider") is None:
+        text = "Redis on another host asks for none. Make a user (`scrapy dq doctor --acl crawler`)"
+        yield Finding("password", WARN, text)
+
+
+def _hosts_of(pool: Any) -> list[str]:
+    """Return the hosts that *pool* may connect to: of a Redis Cluster, all in its URL; "": a socket."""
+    if hasattr(pool, "route"):
+        return [host for host, _ in pool.route.nodes]
+    return [str(pool.connection_kwargs.get("host", ""))]

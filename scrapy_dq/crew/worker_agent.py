@@ -112,12 +112,9 @@ class WorkerAgent:
                 crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
                 logger.error("An item cannot be written to the journal of this worker: %s", error)
                 # Its request has failed then: a retry brings the item once more.
+                failure = Failure(error)  # type: ignore[no-untyped-call]
                 crawler.signals.send_catch_log(
-                    signals.item_error,
-                    item=item,
-                    response=response,
-                    spider=spider,
-                    failure=Failure(error),  # type: ignore[no-untyped-call]
+                    signals.item_error, item=item, response=response, spider=spider, failure=failure
                 )
 
         # Scrapy waits for it before the request is done.
@@ -132,17 +129,16 @@ class WorkerAgent:
     def _send(self) -> None:
         assert self._crawler.stats is not None
         count = self._crawler.stats.get_value
-        report = {
+        counts = {
             "pages": max(0, count("response_received_count", 0) - count("robotstxt/response_count", 0)),
             "items": count("item_scraped_count", 0),
-            "done": count(stats.ACKED, 0),
-            "failed": count(stats.FAILED, 0),
+            "done": count(stats.ACKED, 0),  # requests; Redis has confirmed it
+            "failed": count(stats.FAILED, 0),  # requests
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
-            "unwritten": count(stats.FEED_WRITES_FAILED, 0),
-            "unstored": self._unstored(),
-            "outage": _first_line(self._outage()),
-            "reason": self._reason,
+            "unwritten": count(stats.FEED_WRITES_FAILED, 0),  # items that no feed and no journal has
+            "unstored": self._unstored(),  # feeds
         }
+        report = {"counts": counts, "outage": _first_line(self._outage()), "reason": self._reason}
         pipes.send(self._handshake.reports, report | self._joined)
 
     def _unstored(self) -> int:

@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -24,31 +23,11 @@ TAIL_BYTES = 8192
 STANDARD_ERROR = 2
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What a worker has reported; they can be added."""
-
-    pages: int = 0
-    items: int = 0
-    errors: int = 0
-    done: int = 0
-    """Requests, confirmed by Redis."""
-    failed: int = 0
-    """Requests that failed for good."""
-    unwritten: int = 0
-    """Items that could not be written to a feed or journal."""
-    unstored: int = 0
-    """Feeds that could not be stored."""
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-
 class WorkerProcess(Child):
     """A `scrapy crawl`.
 
     Attributes:
-        counts: as of its last report.
+        counts: as of its last report; see `WorkerAgent._send`.
         run: None until it has joined.
         over: the run was finished before this worker joined.
         new: nothing was crawled in the run when this worker joined.
@@ -65,7 +44,7 @@ class WorkerProcess(Child):
         lifeline: int,
         items: tuple[str, Sequence[str]],
     ) -> None:
-        self.counts = Counts()
+        self.counts = Counter[str]()
         self.run: Run | None = None
         self.over = self.new = False
         self.joined_at = math.inf
@@ -92,7 +71,7 @@ class WorkerProcess(Child):
             if "epoch" not in report:
                 logged += report.items()
                 continue
-            self.counts = Counts(**{each.name: report[each.name] for each in fields(Counts)})
+            self.counts = Counter(report["counts"])
             if report["epoch"]:
                 self.run, self.over = Run(report["epoch"], report["run"]), report["over"]
                 self.new = report["new"]
@@ -141,12 +120,12 @@ class WorkerSlot:
         self.state = ""
         """How it ended."""
         self.restarts = 0
-        self._before = Counts()
+        self._before = Counter[str]()
         self._deaths = 0
         self._samples = deque([(time.monotonic(), 0)])
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> Counter[str]:
         """What all its processes have reported."""
         return self._before + self.process.counts if self.process else self._before
 
@@ -159,7 +138,7 @@ class WorkerSlot:
     def sample(self) -> None:
         """Record the number of pages at this time, for `rate`."""
         now = time.monotonic()
-        self._samples.append((now, self.counts.pages))
+        self._samples.append((now, self.counts["pages"]))
         while now - self._samples[0][0] > RATE_OVER_S:
             self._samples.popleft()
 

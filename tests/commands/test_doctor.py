@@ -13,7 +13,7 @@ import redis
 
 from scrapy_dq.backend import health
 from scrapy_dq.backend.connection import new_client
-from scrapy_dq.backend.exposure import exposure
+from scrapy_dq.commands.doctor import exposure
 from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.frontier.model import Figures
 from support.given import MakeProject, StartProxy, StartRedis

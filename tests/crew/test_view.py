@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,6 @@ from scrapy_dq.commands.output.crawl_view import Summary, _line, state_of
 from scrapy_dq.crew.feeds.exporting import Exported
 from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.monitor import Monitor, run_name_for
-from scrapy_dq.crew.worker_process import Counts
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold
 from scrapy_dq.frontier.records import Entry
@@ -32,7 +32,7 @@ def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
         return SimpleNamespace(outage="", run=Run("epoch", 0), pid=number)
 
     slots = [
-        SimpleNamespace(number=n, rate=0.5, counts=Counts(pages=1, items=4, errors=2, done=1), restarts=0,
+        SimpleNamespace(number=n, rate=0.5, counts=Counter(pages=1, items=4, errors=2, done=1), restarts=0,
                         state="finished", log="w.log", process=running(n) if n <= alive else None)
         for n in (1, 2)
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
     for slot in crew.slots:
-        slot.counts = Counts(errors=slot.number - 1)
+        slot.counts = Counter(errors=slot.number - 1)
     assert _line(crew).endswith(", 1 error")
 
 
@@ -98,7 +98,7 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
         ]),
     ):  # fmt: skip
         crew = crew_with(census)
-        crew.slots[0].counts += Counts(failed=census.failed)
+        crew.slots[0].counts += Counter(failed=census.failed)
         summary = Summary(crew, name, "redis", [], [], OPTIONS)
         summary.print()
         printed = capsys.readouterr().out.splitlines()
@@ -134,8 +134,8 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
             "2 feeds could not be stored, with all items in it: the logs say why",
         ]),
     ):  # fmt: skip
-        crew.slots[0].counts = Counts(pages=1, done=1, unwritten=unwritten)
-        crew.slots[1].counts = Counts(pages=1, done=1, unstored=unstored)
+        crew.slots[0].counts = Counter(pages=1, done=1, unwritten=unwritten)
+        crew.slots[1].counts = Counter(pages=1, done=1, unstored=unstored)
         stored = [Exported("/tmp/a.csv", 7, False), Exported("s3://bucket/a.csv", 7, True)]
         summary = Summary(crew, "books", "redis", stored, ["b.csv is not written: why"], OPTIONS)
         assert summary.lacks_items == bool(lines)

@@ -83,7 +83,7 @@ class CrawlView:
         head.add_row(name, green_bar(done, total), f"{done:,} of {total:,}")
         rows = [
             (str(slot.number), str(slot.process.pid) if slot.process else "", f"{slot.rate:,.1f}",
-             slot.counts.pages, slot.counts.items, slot.counts.errors, slot.restarts or "",
+             slot.counts["pages"], slot.counts["items"], slot.counts["errors"], slot.restarts or "",
              state_of(slot, crew))
             for slot in crew.slots
         ]  # fmt: skip
@@ -145,7 +145,7 @@ def _counts(crew: Supervisor) -> str:
 def _line(crew: Supervisor) -> str:
     done, total = _progress(crew)
     rate = sum(slot.rate for slot in crew.slots)
-    errors = sum(slot.counts.errors for slot in crew.slots)
+    errors = sum(slot.counts["errors"] for slot in crew.slots)
     alive = sum(slot.process is not None for slot in crew.slots)
     seen = crew.monitor.overview
     pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
@@ -171,8 +171,8 @@ class Summary:
         """The run name that the user asked for, if an earlier run was finished instead; else empty."""
         rows: list[dict[str, Any]] = [
             {
-                "worker": slot.number, "pages": slot.counts.pages, "items": slot.counts.items,
-                "failed": slot.counts.failed, "errors": slot.counts.errors,
+                "worker": slot.number, "pages": slot.counts["pages"], "items": slot.counts["items"],
+                "failed": slot.counts["failed"], "errors": slot.counts["errors"],
                 "restarts": slot.restarts, "end": slot.state, "log": slot.log and str(slot.log),
             }
             for slot in crew.slots
@@ -186,7 +186,7 @@ class Summary:
             "finished": crew.finished,
             "not_begun": self.not_begun or None,
             **totals,
-            "done": sum(slot.counts.done for slot in crew.slots),
+            "done": sum(slot.counts["done"] for slot in crew.slots),
             "failed": census and census.failed,
             "dead": census and census.dead,
             "seconds": round(crew.took_s, 1),
@@ -195,8 +195,8 @@ class Summary:
             "feeds": [
                 {"path": feed.name, "items": feed.items, "appended": feed.appended} for feed in stored
             ],
-            "feed_writes_failed": sum(slot.counts.unwritten for slot in crew.slots),
-            "feeds_not_stored": sum(slot.counts.unstored for slot in crew.slots),
+            "feed_writes_failed": sum(slot.counts["unwritten"] for slot in crew.slots),
+            "feeds_not_stored": sum(slot.counts["unstored"] for slot in crew.slots),
             "feeds_not_written": failures,
         }  # fmt: skip
 
