@@ -55,13 +55,12 @@ class Clear(Subcommand):
     flags = (("--force", "with --all: even while workers are alive; they close with reason frontier_lost"),)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument("--site", metavar="HOST", help="drop what waits of this site")
-        what.add_argument(
+        parser.add_argument("--site", metavar="HOST", help="drop what waits of this site")
+        parser.add_argument(
             "--seen", nargs="*", metavar="URL", help="forget these URLs, or the requests of --file"
         )
-        what.add_argument("--all", action="store_true", help="delete the crawl")
-        what.add_argument(
+        parser.add_argument("--all", action="store_true", help="delete the crawl")
+        parser.add_argument(
             "--finished-before", type=_age, metavar="AGE",
             help="delete crawls of this Redis whose last run has been finished for so long: 30d, 12h",
         )  # fmt: skip
@@ -69,6 +68,12 @@ class Clear(Subcommand):
         confirm.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
+        chosen = (options.site, options.seen, options.all or None, options.finished_before)
+        if sum(each is not None for each in chosen) != 1:
+            raise WrongUsage(
+                "choose one: --site HOST (what waits of a site), --seen [URL ...] (what was seen), --all (a "
+                "crawl), --finished-before AGE (old crawls)"
+            )
         if options.force and not options.all:
             raise WrongUsage("--force belongs to --all")
         if (options.file or options.strict) and options.seen is None:
