@@ -82,7 +82,7 @@ class Adopter:
     _dead: dict[str, int | None] = field(default_factory=dict)
 
     async def adopt(self, newest_first: bool) -> None:
-        """Adopt all as a member of the crawl, so that the run does not finish meanwhile; leave it open.
+        """Adopt everything as a member of the crawl, so that the run cannot finish; leave it open.
 
         Args:
             newest_first: the order of this crawl serves the newest of equal requests first.

@@ -1,6 +1,6 @@
 """`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for requests as dicts, tested before use.
 
-The dicts are those of `Request.to_dict()`, which scrapy-redis also stores. A dict that is read back must not
+`Request.to_dict()` makes the dicts; scrapy-redis stores the same ones. A dict that is read back must not
 run code. Its parts go through the checks of our own entries, and `scrapy.utils.request.request_from_dict`,
 which imports whatever module the dict names, is not used.
 """

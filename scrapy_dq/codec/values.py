@@ -27,7 +27,7 @@ MAX_DEPTH = 64
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
-# Extension codes of FORMAT 1; `_SIMPLE` has more. A code keeps its meaning for ever.
+# Extension codes of FORMAT 1; `_SIMPLE` has more. A code never changes its meaning.
 WIDE_INT, OBJECT = 1, 5
 _SEQUENCES: dict[type, int] = {tuple: 2, set: 3, frozenset: 4}
 _BUILDERS: dict[int, Callable[[list[Any]], Any]] = {code: kind for kind, code in _SEQUENCES.items()}

@@ -201,7 +201,7 @@ def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:
 
 
 def need_fingerprinter(crawler: Crawler, place: Place) -> None:
-    """Require that of the stored crawl: with another one, no fingerprint is found there.
+    """Require the fingerprinter of the stored crawl: another one would find no fingerprint there.
 
     Raises:
         CommandError: the stored crawl has another one.

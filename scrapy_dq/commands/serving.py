@@ -165,7 +165,7 @@ def _serve_metrics(
 
 
 def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
-    """Add the options for address and token; *readers*: who needs the token, and for what."""
+    """Add the options for address and token; *readers*: the users of the token, and its purpose."""
     parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
     parser.add_argument("--port", type=common.whole(0, 65_535), default=port, help=port_help)
     parser.add_argument(
@@ -242,7 +242,7 @@ def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]
         )
         listener = socket.create_server(address[:2], family=family)
     except OSError as error:
-        # Python appends the address to some; getaddrinfo has numbers of its own.
+        # Python appends the address to some errors; the numbers of getaddrinfo are not errno.
         reason = str(error.strerror or error).partition(" (while")[0]
         why = f"{host}:{options.port} cannot be listened on: {reason}"
         raise CommandError(f"{why}. --port names another port") from error

@@ -31,7 +31,7 @@ class Subcommand(ABC):
     arguments: ClassVar[str] = "[<spider>]"
     """For the usage line."""
     what: ClassVar[str] = ""
-    """What the words after the spider are, for `--help`; empty: it takes no other words."""
+    """The meaning of the words after the spider, for `--help`; empty: it takes no other words."""
     flags: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Its options without a value, each with its help."""
 
@@ -50,7 +50,7 @@ class Subcommand(ABC):
         return " ".join((self.__doc__ or "").partition("\n")[2].split())
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments and options, in addition to those of Scrapy and `--crawl`."""
+        """Add its arguments and options; `group.py` adds Scrapy's options and `--crawl`."""
         about = "the name of the spider"
         if self.what:
             parser.add_argument("words", nargs="*", metavar="<spider>", help=f"{about}; then {self.what}")

@@ -49,7 +49,7 @@ _PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
 
 
 class _Written(NamedTuple):
-    """What was written; *missing*: the crawl counts so many requests more."""
+    """The numbers of written entries and fingerprints; *missing*: the crawl counts so many more requests."""
 
     entries: int
     tokens: int
@@ -143,7 +143,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     with created(name) as file:
         async for part in dump(frontiers, header, parts.ENTRIES):
             urls = [title_of(shown(each.payload, place.config.max_entry_bytes)) for each in part.items]
-            # Printable: whoever feeds start payloads decides what these are.
+            # Printable: any feeder of start payloads can choose these URLs.
             lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
             file.write("".join(lines).encode("ascii", "backslashreplace"))
             count += len(urls)

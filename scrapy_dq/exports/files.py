@@ -129,7 +129,7 @@ class ExportFile:
             raise BadExport(f"{self.name!r} has changed meanwhile: import it again")
 
     def _whole(self) -> Iterator[bytes]:
-        """Yield all lines, and raise BadExport at the end if they are not those that were written."""
+        """Yield all lines, and raise BadExport at the end if their digest or number is wrong."""
         digest, number, last = sha256(), 0, b""
         try:
             with open(self.name, "rb") as raw, _compressed(raw, self.name, "rb") as file:

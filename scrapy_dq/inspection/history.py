@@ -223,7 +223,7 @@ def _merged(first: Event, *others: Event) -> Event:
 
 
 def is_known(event: Event, known: Iterable[Event]) -> bool:
-    """Tell whether *event* is one of those that are *known*, as more or fewer shards have noted it."""
+    """Tell whether *event* is *known*, even if more or fewer shards have noted it."""
     return any(
         _is_near(before, event)
         and {*before.shards} != {*event.shards}
@@ -244,7 +244,7 @@ def _is_near(one: Event, other: Event) -> bool:
 
 def paces(samples: Sequence[Sample]) -> Iterator[Pace]:
     """Yield for each of *samples* how fast the crawl was since the one before it."""
-    # Before the first one there is none: since itself, no time has passed.
+    # The first sample has no predecessor: it is compared with itself, and no time has passed.
     return map(_pace, [*samples[:1], *samples], samples)
 
 

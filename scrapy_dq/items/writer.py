@@ -75,7 +75,7 @@ class ItemWriter:
         """How often a large item was sent in vain while Redis answered otherwise."""
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
-        """What is being written; no page waits for those items that Redis had before."""
+        """The items that are being written; no page waits for an item that Redis had before."""
         self._log = ItemLog(self.horizon_s)
         self._tag = ""
         self._ending = False

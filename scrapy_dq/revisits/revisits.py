@@ -21,7 +21,7 @@ from scrapy_dq.text import printable, prose_without_logins
 
 logger = logging.getLogger(__name__)
 KEY = "dq_visit"
-"""Of the meta of a stored request; a spider never sees it."""
+"""A key in the meta of a stored request; a spider never sees it."""
 MOST_VALIDATOR = 1000
 """Characters of an ETag or a date that are kept; a longer one is not."""
 DIGEST_BYTES = 12
@@ -41,7 +41,7 @@ class Visit(NamedTuple):
     interval_s: float | None = None
     """Until the next one; None: there was no visit yet."""
     digest: str = ""
-    """Of its body, or of a field of its items; empty: unknown."""
+    """The digest of its body, or of a field of its items; empty: unknown."""
     validators: tuple[str, str] = ("", "")
     """Its ETag and Last-Modified; empty: it had none."""
     priority: int | None = None

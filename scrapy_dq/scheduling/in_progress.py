@@ -60,7 +60,7 @@ class InProgress:
         return self._leases.get(request, b"")
 
     def parent_of(self, parent: Request | None) -> bytes | None:
-        """Return the lease whose work has led to what is stored now; None: unknown, or there is none.
+        """Return the lease that has led to the request which is stored now; None: unknown, or no lease has.
 
         If a local request yielded it, that is the lease which waits for the local request: if it runs again,
         it yields both again.

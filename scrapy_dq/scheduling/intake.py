@@ -43,7 +43,7 @@ class _Placed(NamedTuple):
 
     fingerprint: bytes | None
     parent: Request | None
-    """The request whose callback has yielded it, or that it follows; None: unknown, or there is none."""
+    """Its callback has yielded the request, or the request follows it; None: unknown, or it has no parent."""
     parent_id: bytes | None
     """The lease of its parent, or of the start payload that it was made from."""
     followed: bool
@@ -331,7 +331,7 @@ class Intake:
             *placed.due, reason,
         )  # fmt: skip
         fed = self._work.feeding is not None
-        # In another shard nobody could acknowledge it: there it is done when its requests are stored.
+        # No worker could acknowledge it in another shard: there it is done when its requests are stored.
         if (fed or placed.followed) and self._worker.shards == 1:
             put.message = self._work.messages.get(parent_id, b"")
         # The token of a page that is visited again is kept: put once more, there would be two for ever.

@@ -1,4 +1,4 @@
-"""What a worker logs about the whole crawl and its Redis: when it opens, at intervals, and at the end."""
+"""Lines that a worker logs about the whole crawl and its Redis: at its start, at intervals, at its end."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class SharedStats(MemoryStatsCollector):
             self._share("min", key, value, min)
 
     def _share(self, kind: str, key: str, number: Any, joined: Callable[[Any, Any], Any]) -> None:
-        """Add *number* to what the next tally says of a stat, if that is shared."""
+        """Add *number* to the next tally of a stat, if the stat is shared."""
         if not _shareable(key, number):
             return
         if key not in self._names:

@@ -38,7 +38,7 @@ FILES = {
 KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "history", "days")
 LONGEST_CRAWL = 1_000
 STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (FrontierError, 409))
-"""Of the answers to an order that failed: the first class that its error has."""
+"""The HTTP status for an order that failed: the first class that matches its error."""
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Looks]:

@@ -79,8 +79,8 @@ def stored_state(
         ahead_ms: the longest that anybody leases before the time.
         strict: every partition stands where it belongs; else some may be in the rotation, or rest, that
             are found to be saturated when their turn comes.
-        forgotten: whether a user has cleared the page of a payload from what was seen. If a replay log then
-            stores the request again while a worker holds it, its next attempt waits twice.
+        forgotten: tells whether a user has cleared the page of a payload. If a replay log then stores the
+            request again while a worker holds it, its next attempt waits twice.
     Raises:
         AssertionError: the keys contradict each other, or one of them should not be there.
     """

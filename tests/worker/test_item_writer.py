@@ -256,7 +256,7 @@ async def test_after_the_grace_an_item_has_the_time_of_a_trip(
 
 
 async def test_a_large_item_that_redis_never_takes_fails_alone(proxy: RedisProxy, key: str) -> None:
-    """Redis answers meanwhile: later items are not held up."""
+    """Redis answers other commands: later items are not held up."""
     async with writing(proxy.url) as writer:
         proxy.set_loss(1.0, spare={"PING"})
         with pytest.raises(ItemNotStored, match="sent 5 times in vain"):

@@ -142,8 +142,8 @@ def read(path: Path) -> Iterator[Record]:
 def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> list[set[int]]:
     """Return, for each journal, where items begin that are not exported.
 
-    Of each entry, the items of one attempt are exported: of one that was acked, if one was. This keeps in
-    memory only the entries that have not ended.
+    A feed gets the items of one attempt per entry: an attempt that was acked, if there is one. Only entries
+    that have not ended stay in memory.
 
     Args:
         passed: called with the size of each record.

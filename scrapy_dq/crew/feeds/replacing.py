@@ -94,7 +94,7 @@ class ReplacingFileStorage(FileFeedStorage):
         sync_folder(self._target.parent)
 
     def _found(self) -> os.stat_result | None:
-        """Return the status of the feed; None: there is none, or something else than a file is there."""
+        """Return the status of the feed; None: no file is there."""
         return self._target.lstat() if self._target.is_file() else None
 
     def _parts_before(self) -> list[tuple[int, int]]:

@@ -62,7 +62,7 @@ def _items(reader: Reader, kind: str, header: Header) -> _Items:
 
 
 async def _alone(pages: Pages) -> _Items:
-    """Yield each token, or element, as an item of its own."""
+    """Yield each token, or element, as a separate item."""
     async for page in pages:
         yield [(each,) for each in page]
 

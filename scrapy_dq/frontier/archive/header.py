@@ -41,7 +41,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
 
     Args:
         frontiers: of all its shards, home first.
-        fields: of home's meta, to take along; never_sent is that of all shards.
+        fields: home's meta, for the header; never_sent is the sum over all shards.
     Raises:
         FrontierRefused: there is none, or it is half of something; or it was stored by another version.
     """
