@@ -127,7 +127,7 @@ async def take_over(
         if not options.jobdir:
             raise
         raise BadSource(
-            f"{options.jobdir!r} cannot be read ({error}). What was adopted until now stays"
+            f"{options.jobdir!r} cannot be read ({error}). Requests that were already adopted stay"
         ) from error
     finally:
         await connection.close()
@@ -157,9 +157,8 @@ async def _refuse_another(jobdir: JobDir, reader: Reader, spider: str) -> None:
         if not filtered.isdisjoint(seen):
             return
     raise BadSource(
-        f"{jobdir.dupefilter.key!r} has no fingerprint of the first requests that wait: it was written "
-        f"with another REQUEST_FINGERPRINTER_CLASS, or DUPEFILTER_CLASS. Set that of the crawl. Nothing "
-        f"was adopted"
+        f"{jobdir.dupefilter.key!r} has no fingerprint of the first requests that wait: the crawl had "
+        f"another REQUEST_FINGERPRINTER_CLASS, or DUPEFILTER_CLASS. Set the same one. Nothing was adopted"
     )
 
 

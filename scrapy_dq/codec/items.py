@@ -58,7 +58,7 @@ class Items:
             if kind == formats.REQUEST:
                 return self._attributes(lengthen(self._values.unpack(payload[1:])))
             if kind == formats.SERIALIZED:
-                raise Unknown("its format is that of a SCHEDULER_SERIALIZER, which only spiders read")
+                raise Unknown("a SCHEDULER_SERIALIZER has written it; only spiders read that format")
             if kind == formats.PAYLOAD:
                 return payload[1:]
             raise Unfit(f"its format is {kind}, which this version does not read")

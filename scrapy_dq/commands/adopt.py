@@ -105,10 +105,12 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
                 "This project names no Redis, so its embedded one was searched; scrapy-redis would have "
                 "used localhost:6379. -s REDIS_URL=redis://localhost:6379 searches there."
             )
+    elif missing := [each.key for each in (source.queue, source.dupefilter) if not each.size]:
+        yield f"{missing[0]} is empty, or does not exist. If it has another name, run this again with that."
     if report.changed:
         yield (
-            f"{source.queue.key} changed meanwhile: a worker of its crawl is running. Stop it, and run this "
-            f"again: some requests are missing."
+            f"{source.queue.key} has changed during the adoption: a worker of its crawl is running. Stop it, "
+            f"and run this again: some requests are missing."
         )
     if not source.closed:
         yield (
@@ -116,7 +118,7 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
             "what was adopted may be done."
         )
     if report.disturbed:
-        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
+        yield "Redis has lost its newest data, or was frozen. Run this again: requests may be missing."
     if report.doubt:
         yield f"{report.doubt}. Until this command is certain, it does not delete the source: run it again."
     if report.counts.has_dead:

@@ -274,8 +274,8 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
             raise
         if left:
             raise CommandError(
-                f"of what an earlier clear left of crawl {place.crawl!r}, some is left after {SWEEP_S:g} s: "
-                f"run this again"
+                f"an earlier clear has left a part of crawl {place.crawl!r}, and some is left after "
+                f"{SWEEP_S:g} s: run this again"
             ) from None
         return None
     except Exception as error:

@@ -171,8 +171,12 @@ def test_what_is_not_as_it_should_be_is_told(redis_url: str) -> None:
     report = Report("here", config_of(crawler), source)
     report.changed, report.disturbed = True, True
     told = " ".join(_advice(report, crawler, ""))
-    assert "books:requests changed meanwhile: a worker of its crawl is running. Stop it" in told
-    assert "Redis lost its newest data meanwhile" in told
+    assert "books:requests has changed during the adoption: a worker of its crawl is running. Stop it" in told
+    assert "Redis has lost its newest data" in told
+    assert "does not exist" not in told
+    source.queue = Found("boks:requests", "zset", 0)  # a wrong SCHEDULER_QUEUE_KEY
+    told = " ".join(_advice(report, crawler, ""))
+    assert "boks:requests is empty, or does not exist. If it has another name, run this again" in told
     case.client.close()
 
 

@@ -169,7 +169,7 @@ def test_fingerprints_of_any_size_are_read(left: Left) -> None:
 def test_a_folder_that_is_gone_meanwhile_is_one_line(left: Left, case: Case) -> None:
     left.fill([Request(url(n)) for n in range(2_000)])
     case.progress.while_under_way = lambda: shutil.rmtree(left.folder, ignore_errors=True)
-    with pytest.raises(BadSource, match=r"cannot be read .* What was adopted until now stays"):
+    with pytest.raises(BadSource, match=r"cannot be read .* Requests that were already adopted stay"):
         left.adopt()
 
 

@@ -95,6 +95,8 @@ class Exports(NamedTuple):
             self.say("The export is interrupted")
         finally:
             for each in processes:
+                each.terminate()
+            for each in processes:
                 each.close()
         failures = [
             f"{each.feed.name} is not written: {each.problem}. Its items stay in {folder.path}, as does "
@@ -139,9 +141,8 @@ class _Process(Child):
         return status is not None
 
     def close(self) -> None:
-        """End it, if it still runs."""
+        """Wait until it has ended; kill it if that takes too long."""
         self.problem = self.problem or "interrupted"
-        self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.wait(GRACE_S)
         self.kill()
