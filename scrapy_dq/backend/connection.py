@@ -248,7 +248,7 @@ class Connection:
         if self._embedded is None and not self._cluster and health.must_not_compress(version):
             with suppress(RedisError, OSError, TimeoutError):  # few users may read the configuration
                 found = await client.config_get("list-compress-depth")
-                finding = health.compression(int(found.get("list-compress-depth", 0)), version)
+                finding = health.compression(int(found.get("list-compress-depth") or 0), version)
                 if finding.level == health.BAD:
                     logger.log(self._level, "%s", finding.text)
 
