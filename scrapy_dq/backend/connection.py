@@ -248,9 +248,8 @@ class Connection:
         if self._embedded is None and not self._cluster and health.must_not_compress(version):
             with suppress(RedisError, OSError, TimeoutError):  # few users may read the configuration
                 found = await client.config_get("list-compress-depth")
-                finding = health.compression(int(found.get("list-compress-depth") or 0), version)
-                if finding.level == health.BAD:
-                    logger.log(self._level, "%s", finding.text)
+                if depth := int(found.get("list-compress-depth") or 0):
+                    logger.log(self._level, "%s", health.compression(depth, version).text)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
         """Return INFO, or None if it is not allowed; wait for a Redis that is still starting."""

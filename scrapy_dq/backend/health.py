@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scrapy_dq.embedded.binary import FIRST_TO_COMPRESS
+from scrapy_dq.embedded.binary import Version
 
 OLDEST = (6, 2)
 OK, WARN, BAD = "ok", "warn", "bad"
@@ -39,7 +39,7 @@ def check_requirements(info: Mapping[str, Any], target: str, *, embedded: bool =
     If one is bad, no worker starts.
     """
     version = str(info.get("redis_version", "0"))
-    if _minor(version) < OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
         yield Finding("version", BAD, f"Redis at {target} is version {version}; 6.2 or newer is needed")
     else:
         yield Finding("version", OK, version)
@@ -54,10 +54,6 @@ def check_requirements(info: Mapping[str, Any], target: str, *, embedded: bool =
             f"Redis at {target} has no AOF: if it stops, the crawl is rolled back to the last snapshot, or "
             f"lost. Run `redis-cli CONFIG SET appendonly yes` to keep all but the last second",
         )  # fmt: skip
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _eviction(policy: str, target: str) -> Finding:
@@ -168,17 +164,16 @@ def scripts(refused: str) -> Finding:
 
 def must_not_compress(version: str) -> bool:
     """Tell whether list-compress-depth has to be 0; *version*: of Redis, "" if it is not known."""
-    return bool(version) and _minor(version) < FIRST_TO_COMPRESS
+    known = Version.parse(f"redis {version}")
+    return known is not None and not known.compresses
 
 
 def compression(depth: int, version: str) -> Finding:
     """Judge Redis's list-compress-depth; *version*: see `must_not_compress`."""
     if must_not_compress(version):
-        older = f"Redis {version} may die when a compressed list grows (github.com/redis/redis/pull/9849)"
-        if not depth:
-            return Finding("compression", OK, f"none: {older}")
-        text = f"{older}. Set list-compress-depth to 0 in redis.conf and restart Redis, or upgrade it to 7"
-        return Finding("compression", BAD, text)
+        text = f"Redis {version} may die when a compressed list grows (github.com/redis/redis/pull/9849)"
+        how = "Set list-compress-depth to 0 and restart it, or upgrade it"
+        return Finding("compression", *((BAD, f"{text}. {how}") if depth else (OK, f"none: {text}")))
     if depth:
         return Finding("compression", OK, "of lists: most of what waits is stored compressed")
     text = "none. `redis-cli CONFIG SET list-compress-depth 1` stores long lists in a third of their memory"

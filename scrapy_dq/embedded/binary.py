@@ -22,8 +22,6 @@ from scrapy_dq.extras import pip_install
 VERSION_FILE = "redis.version"
 AOF_FOLDER = "appendonlydir"
 VERSION_TIMEOUT_S = 5.0
-FIRST_TO_COMPRESS = (7, 0)
-"""An older Redis with list-compress-depth may die when a list grows: https://github.com/redis/redis/pull/9849"""
 
 _VERSION = re.compile(r"\b(redis|valkey) (?:server v=)?((\d+)\.(\d+)\.\d+)", re.IGNORECASE)
 
@@ -56,6 +54,11 @@ class Version:
         """
         related = self.name == stored.name or (self.name == "valkey" and stored.minor < (7, 4))
         return related and self.minor >= stored.minor
+
+    @property
+    def compresses(self) -> bool:
+        """An older Redis may die when a compressed list grows: https://github.com/redis/redis/pull/9849"""
+        return self.minor >= (7, 0)
 
     def __str__(self) -> str:
         return f"{self.name.capitalize()} {self.number}"

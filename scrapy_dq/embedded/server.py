@@ -20,13 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, ResponseError, TimeoutError
 from redis.retry import Retry
 
-from scrapy_dq.embedded.binary import (
-    FIRST_TO_COMPRESS,
-    EmbeddedError,
-    Version,
-    find_binary,
-    record_version,
-)
+from scrapy_dq.embedded.binary import EmbeddedError, Version, find_binary, record_version
 from scrapy_dq.embedded.directory import LOG, PID, POLL_S, SOCKET, RedisDirectory
 
 logger = logging.getLogger(__name__)
@@ -147,13 +141,12 @@ class EmbeddedRedis:
         CRASH of this process, at any line: the next user finds a live server and joins it, or none.
         """
         binary, version = find_binary(self._directory.path)
-        options = OPTIONS + COMPRESSION * (version.minor >= FIRST_TO_COMPRESS)
         (self._directory.path / PID).unlink(missing_ok=True)  # another process may have that pid now
         log = self._directory.open_log()
         try:
             self._log_offset = os.fstat(log).st_size
             launcher = subprocess.Popen(
-                [binary, *options],
+                [binary, *OPTIONS, *COMPRESSION * version.compresses],
                 cwd=self._directory.path,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
