@@ -104,3 +104,13 @@ def free_port(host: str = "127.0.0.1") -> int:
                 continue
             return port
     raise OSError(f"no free port on {host} between {PORTS.start} and {PORTS.stop}")
+
+
+class Clock:
+    """A clock that stands where a test puts it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now

@@ -14,18 +14,9 @@ from scrapy_dq.scheduling import downloads, local_queue
 from scrapy_dq.scheduling.downloads import MARGIN_S, Downloads
 from scrapy_dq.scheduling.local_queue import LocalQueue
 from scrapy_dq.scheduling.partitions import OneSlot
+from support.waiting import Clock
 
 A, B, C = b"a.com", b"b.com", b"c.com"
-
-
-class Clock:
-    """A clock that stands where a test puts it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -18,16 +18,7 @@ from scrapy_dq.frontier.worker.pace import (
     OneByOne,
     Pace,
 )
-
-
-class Clock:
-    """A clock that stands where a test puts it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from support.waiting import Clock
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import redis
@@ -16,8 +18,9 @@ from worker.engine import Crawl, Engine, until
 SOON_S = 2.0
 
 
-async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, client: redis.Redis) -> None:
-    """What is at work is acked, all else waits in Redis; after `resume` the rest is done, each once."""
+@asynccontextmanager
+async def busy(crawl: Crawl) -> AsyncIterator[tuple[Engine, asyncio.Future[None]]]:
+    """Yield a worker with two entries at work, which do not end, and more in its buffer; and its run."""
     crawl.size = 12
     async with Engine(crawl, concurrency=2) as engine:
         engine.may_end.clear()
@@ -25,6 +28,12 @@ async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, cli
         running = asyncio.ensure_future(engine.run())
         await until(lambda: len(engine.held) == 2, "two at work")
         await until(lambda: engine.worker.census.in_flight >= 3, "something in the buffer")
+        yield engine, running
+
+
+async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, client: redis.Redis) -> None:
+    """What is at work is acked, all else waits in Redis; after `resume` the rest is done, each once."""
+    async with busy(crawl) as (engine, running):
         said = Stopwatch()
         steer(client, crawl.name, Word.PAUSE)
         await until(lambda: engine.words, "the word", SOON_S)
@@ -45,12 +54,7 @@ async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, cli
 
 async def test_draining_finishes_what_is_leased(crawl: Crawl, client: redis.Redis) -> None:
     """The buffer is worked off; then nothing is in flight and the rest waits."""
-    crawl.size = 12
-    async with Engine(crawl, concurrency=2) as engine:
-        engine.may_end.clear()
-        engine.seed(range(12))
-        running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.worker.census.in_flight >= 3, "something in the buffer")
+    async with busy(crawl) as (engine, running):
         leased = engine.worker.census.in_flight
         before = sum(crawl.done.values())
         steer(client, crawl.name, Word.DRAIN)
@@ -81,12 +85,7 @@ async def test_a_quiet_worker_hears_it_by_its_heartbeat(crawl: Crawl, client: re
 
 async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redis.Redis) -> None:
     """The buffer goes back, to be leased under the new delay: after it no more than one is sent."""
-    crawl.size = 12
-    async with Engine(crawl, concurrency=2) as engine:
-        engine.may_end.clear()
-        engine.seed(range(12))
-        running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.worker.census.in_flight >= 3, "something in the buffer")
+    async with busy(crawl) as (engine, running):
         limit(client, crawl.name, "", delay_s=30)
         await until(lambda: engine.words, "the word", SOON_S)
         await until(lambda: engine.worker.census.in_flight <= 3, "the buffer given back", SOON_S)
