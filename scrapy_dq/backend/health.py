@@ -167,8 +167,9 @@ def compression(depth: int, version: str) -> Finding:
     known = Version.parse(f"redis {version}")
     if known is not None and not known.compresses:
         text = f"{known} may die when a compressed list grows (github.com/redis/redis/pull/9849)"
-        how = "Set list-compress-depth to 0 and restart it, or upgrade it"
-        return Finding("compression", *((BAD, f"{text}. {how}") if depth else (OK, f"none: {text}")))
+        if not depth:
+            return Finding("compression", OK, f"none: {text}")
+        return Finding("compression", BAD, f"{text}. Set list-compress-depth to 0 and restart Redis")
     if depth:
         return Finding("compression", OK, "of lists: most of what waits is stored compressed")
     text = "none. `redis-cli CONFIG SET list-compress-depth 1` stores long lists in a third of their memory"

@@ -226,8 +226,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     findings.append(_examine_scripts(shards, start_keys))
     if findings[-1].level == OK:
         if (depth := backlog.compress_depth(client)) is not None:
-            version = str((info or {}).get("redis_version", ""))
-            findings.append(health.compression(depth, version))
+            findings.append(health.compression(depth, str((info or {}).get("redis_version", ""))))
         if start_keys and first.number == HOME:
             findings.append(health.start_keys(start_keys.keys, *backlog.unusable_keys(client, start_keys)))
     return findings
