@@ -74,9 +74,7 @@ def _batches(batches: list[range], kind: Any) -> int:
         print(json.dumps(totals.as_dict()), flush=True)
 
     with runner(kind) as run:
-        for batch in batches:
-            run.apart(batch, show)
-    return 0
+        return int(sum(run.apart(batch, show) for batch in batches) > 0)
 
 
 def _all(seeds: range, options: argparse.Namespace) -> int:

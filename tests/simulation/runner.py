@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import multiprocessing
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from simulation import crawler, queue_user, store, virtual
 from simulation.plan import Plan, drawn
 from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
+
+BROKEN = 3
+"""What a child exits with if a promise was broken."""
 
 
 @dataclass
@@ -79,19 +83,27 @@ class Runner:
                 totals.failures[seed] = failure
         return totals
 
-    def apart(self, seeds: range, then: Callable[[Totals], None]) -> None:
-        """Do the same in a child, which gives *then* what they came to; raise RuntimeError if it fails.
+    def apart(self, seeds: range, then: Callable[[Totals], None]) -> bool:
+        """Do the same in a child, which gives *then* the totals; return whether a promise was broken.
+
+        Raises:
+            RuntimeError: the child has failed.
 
         Killed processes are cycles: to collect them takes a tenth of the time, the end of a child none.
         """
-        fork = multiprocessing.get_context("fork")
-        child = fork.Process(target=lambda: then(self.totals(seeds)), daemon=True)
+
+        def run() -> None:
+            then(totals := self.totals(seeds))
+            sys.exit(BROKEN if totals.failures else 0)
+
+        child = multiprocessing.get_context("fork").Process(target=run, daemon=True)
         child.start()
         child.join()
-        if child.exitcode:
+        if child.exitcode not in (0, BROKEN):
             raise RuntimeError(
                 f"the child with seeds {seeds.start} to {seeds.stop} has ended: {child.exitcode}"
             )
+        return child.exitcode == BROKEN
 
 
 class _Unexpected(logging.Handler):
