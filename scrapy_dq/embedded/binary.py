@@ -95,9 +95,7 @@ def record_version(directory: Path, version: Version) -> None:
 
 
 def find_binary(directory: Path) -> tuple[str, Version]:
-    """Return the path of the first binary that can serve *directory*: on the PATH, or of a package.
-
-    And its version.
+    """Return path and version of the first binary that can serve *directory*: on the PATH, or of a package.
 
     Raises:
         EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.

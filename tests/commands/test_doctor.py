@@ -94,7 +94,7 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: StartRedis) -> N
 def test_the_compression_of_lists(
     dq_at: Dq, start_redis: StartRedis, kind: Kind, depth: int, level: str, text: str
 ) -> None:
-    """It says how to change it; Redis 6.2 may die of it."""
+    """Doctor says how to change it, and reports Redis 6.2 with it: that server may die."""
     if find_binary(kind) is None:
         pytest.skip(f"no {kind}")
     server = start_redis(kind, appendonly=True)

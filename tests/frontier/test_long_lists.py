@@ -20,7 +20,7 @@ PAYLOAD = b"the same in all " * 8
 
 @pytest.fixture(params=found_kinds())
 def live(crawl_name: str, request: pytest.FixtureRequest) -> Iterator[LiveFrontier]:
-    """Return a frontier that serves newest first, on a server of its own."""
+    """Return a frontier that serves newest first, on a server for this test alone."""
     with (
         RedisServer(request.param) as server,
         closing(LiveFrontier(server.url, crawl_name, Order.LIFO)) as live,
@@ -29,7 +29,7 @@ def live(crawl_name: str, request: pytest.FixtureRequest) -> Iterator[LiveFronti
 
 
 def test_a_long_list_is_served_and_grows_at_the_same_end(live: LiveFrontier, worker: HandWorker) -> None:
-    """As of any crawl with the default order, of one site."""
+    """A crawl of one site with the default order makes such a list."""
     for first in range(0, WAIT, MAX_MOVES):
         worker.exchange(*(put(n, payload=PAYLOAD) for n in range(first, first + MAX_MOVES)))
     expected = list(range(WAIT))

@@ -19,7 +19,7 @@ from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
 
 BROKEN = 3
-"""What a child exits with if a promise was broken."""
+"""The exit status of a child in which a promise was broken."""
 
 
 @dataclass

