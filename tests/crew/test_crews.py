@@ -377,8 +377,7 @@ def test_what_all_workers_are_told_applies_to_those_that_are_down(
     here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1}, spider=LATE % 3)
     crew = here.crew("-w", "3", "-o", "items.jsonl")
     wait_until(lambda: here.done() >= 4, "some pages are done", 20)
-    with connect_url(redis_server.url) as client:
-        client.ping()  # connected: the stop comes before the crew starts the worker again
+    with connect_url(redis_server.url) as client, crew.frozen():  # the crew sees the death after the stop
         os.kill(crew.pids[1], signal.SIGKILL)
         steer(client, here.project.name, Word.STOP)
     crew.wait_for("worker 2 died")

@@ -8,8 +8,8 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from support.project import Project
@@ -62,6 +62,15 @@ class CrewProcess:
     def interrupt(self) -> None:
         """Press Ctrl-C: only the parent gets the signal."""
         self._process.send_signal(signal.SIGINT)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the parent, not its workers, for the block: it learns of all that happens there at once."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End the parent at once (SIGKILL)."""
