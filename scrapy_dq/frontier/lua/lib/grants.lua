@@ -33,7 +33,7 @@ local function write_grants(fed)
   if not fed then state.waiting = state.waiting - #fields / 2 end
   grants.written = #grants.ids
   for list, count in pairs(grants.elements) do
-    if count > 0 then redis.call('LTRIM', list, count, -1) else redis.call('LTRIM', list, 0, count - 1) end
+    if count > 0 then redis.call('LTRIM', list, count, '-1') else redis.call('LTRIM', list, '0', count - 1) end
   end
   for _, member in ipairs(grants.members) do redis.call('ZREM', member[1], member[2]) end
   grants.elements, grants.members, granted_of = {}, {}, {}

@@ -26,38 +26,38 @@ end
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
 local serve -- the rest is hidden: a script may have 200 locals
 do
-  -- Returns up to *count* elements that are served next, behind the first *skipped*, in the order of the list.
-  local function read_list(list, newest, skipped, count)
+  -- Returns *count* elements, the next that are served behind *skipped*, in the order of the list.
+  local function read_list(list, newest, skipped, count, length)
     if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
     -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
-    local length = redis.REDIS_VERSION_NUM and 0 or redis.call('LLEN', list)
-    if length <= 10000 then return redis.call('LRANGE', list, -skipped - count, -skipped - 1) end
-    local elements = {}
-    for i = math.min(count, length - skipped), 1, -1 do
-      elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i)
+    if length <= 10000 or redis.REDIS_VERSION_NUM then
+      return redis.call('LRANGE', list, -skipped - count, -skipped - 1)
     end
+    local elements = {}
+    for i = count, 1, -1 do elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i) end
     return elements
   end
   -- Returns how many were granted, and whether there are more; nothing if there is no list.
   local function serve_list(partition, rank, count)
     local list, newest = list_of(rank, partition), order_newest_first(rank)
-    count = math.min(count, CHUNK)
-    local elements = read_list(list, newest, math.abs(grants.elements[list] or 0), count + 1)
-    if not elements[1] then
+    local length, skipped = redis.call('LLEN', list), math.abs(grants.elements[list] or 0)
+    local size = math.min(count, CHUNK, length - skipped)
+    if size <= 0 then
       damaged('backlog') -- the list was deleted or evicted
       return remove_best_band(partition)
     end
-    local head = rank_bytes(rank) .. '\0' .. partition .. '\0'
-    local size, most, taken = #elements, math.min(#elements, count), 0
-    while taken < most and grants.bytes < grants.max_bytes do
+    local elements = read_list(list, newest, skipped, size, length)
+    local head, taken = rank_bytes(rank) .. '\0' .. partition .. '\0', 0
+    while taken < size and grants.bytes < grants.max_bytes do
       taken = taken + 1
       local element = elements[newest and size + 1 - taken or taken]
       add_grant(string.sub(element, 9, 20), head .. element)
     end
     grants.elements[list] = (grants.elements[list] or 0) + (newest and -taken or taken)
     write_many()
-    if size == taken then remove_best_band(partition) end
-    return taken, size > taken
+    local more = length > skipped + taken
+    if not more then remove_best_band(partition) end
+    return taken, more
   end
   -- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
   serve = function(partition, count)
