@@ -58,6 +58,10 @@ class Driver:
     async def open(self, spider: Spider) -> None:
         """Open the scheduler, and wait until it is."""
         await _finished(self._scheduler.open(spider))
+        if self._ours:
+            # The engine asks `Idle`, which looks like a scheduler class of the project. With such a class,
+            # ours keeps each request until the engine takes it, and here it never does.
+            self._scheduler._handed_out.watches = False
 
     async def close(self) -> None:
         """Close the scheduler, as of a crawl that goes on another time."""
