@@ -67,11 +67,7 @@ IDLE = spider_of(
     + """
     more = True
 
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.on_idle, signals.spider_idle)
-        return spider
+    RECEIVERS = {"on_idle": signals.spider_idle}
 
     def on_idle(self, spider):
         self.record("idle", "-")

@@ -56,11 +56,7 @@ def test_a_crawl_after_a_finished_one_is_a_new_run(plant: Plant) -> None:
 
 
 STARTING = spider_of("""
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.idle, signals.spider_idle)
-        return spider
+    RECEIVERS = {"idle": signals.spider_idle}
 
     def idle(self):
         self.record("idle", "asks for more")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from hashlib import sha1
@@ -661,55 +662,51 @@ def test_the_frontier_does_what_the_protocol_says_for_long(redis_server: RedisSe
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=SOAK)
 
 
-@pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_dead_letters_that_come_back_are_served_as_the_reference_says(redis_server: RedisServer) -> None:
+PUT = ("seen", 0, 0, False, 0, "")
+
+
+@pytest.fixture
+def machine(redis_server: RedisServer, _no_time_passes_by_itself: None) -> Iterator[FrontierMachine]:
+    """Yield a machine whose rules a test calls in an order that Hypothesis has found."""
+    made = FrontierMachine(redis_server.url)
+    yield made
+    made.teardown()
+
+
+def test_dead_letters_that_come_back_are_served_as_the_reference_says(machine: FrontierMachine) -> None:
     """A retry counts as something new: what is put after it has a later place. (Hypothesis has found it.)"""
-    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
     unlimited = Limits(0.0, 0, {})
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
-    try:
-        machine.begin(order=order, seen=seen, limits=unlimited, partitions=1, named=False,
-                      moves=[("seen", 0, 0, False, 0, "never"), *[put] * 5])  # fmt: skip
-        machine.retry(dead=1, failed=0)
-        machine.discover(who=0, moves=[("seen", 1, 0, False, 0, "never"), *[put] * 11], want=2, seeding=0,
-                         terms=(0, 1000, {}, [], None))  # fmt: skip
-        machine.retry(dead=1, failed=0)
-        machine.the_state_is_the_same()
-    finally:
-        machine.teardown()
+    machine.begin(order=order, seen=seen, limits=unlimited, partitions=1, named=False,
+                  moves=[("seen", 0, 0, False, 0, "never"), *[PUT] * 5])  # fmt: skip
+    machine.retry(dead=1, failed=0)
+    machine.discover(who=0, moves=[("seen", 1, 0, False, 0, "never"), *[PUT] * 11], want=2, seeding=0,
+                     terms=(0, 1000, {}, [], None))  # fmt: skip
+    machine.retry(dead=1, failed=0)
+    machine.the_state_is_the_same()
 
 
-@pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_what_budgets_have_spent_is_kept_beside_what_a_retry_needs(redis_server: RedisServer) -> None:
+def test_what_budgets_have_spent_is_kept_beside_what_a_retry_needs(machine: FrontierMachine) -> None:
     """The last worker has left, and one was fenced: it may return. (Hypothesis has found it.)"""
-    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
-    try:
-        machine.begin(order=Order.FIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}, 6, False), partitions=1,
-                      named=False, moves=[put] * 6)  # fmt: skip
-        for _ in range(3):
-            machine.settle(seeding=0, want=20, lost=False)
-        machine.fence(gone=False, who=0)
-        machine.finish()
-        spent = machine.reference.spent
-        for _ in range(5):
-            machine.leave(keep_seen=False, who=0)
-        assert machine.reference.spent == spent != {}
-        machine.the_state_is_the_same()
-    finally:
-        machine.teardown()
+    machine.begin(order=Order.FIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}, 6, False), partitions=1,
+                  named=False, moves=[PUT] * 6)  # fmt: skip
+    for _ in range(3):
+        machine.settle(seeding=0, want=20, lost=False)
+    machine.fence(gone=False, who=0)
+    machine.finish()
+    spent = machine.reference.spent
+    for _ in range(5):
+        machine.leave(keep_seen=False, who=0)
+    assert machine.reference.spent == spent != {}
+    machine.the_state_is_the_same()
 
 
-@pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_a_retry_of_a_finished_run_ends_its_hold(redis_server: RedisServer) -> None:
+def test_a_retry_of_a_finished_run_ends_its_hold(machine: FrontierMachine) -> None:
     """Someone pauses a run that is finished, and retries a dead letter of it. (Hypothesis has found it.)"""
-    machine, put = FrontierMachine(redis_server.url), ("seen", 0, 0, False, 0, "")
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
-    try:
-        machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
-                      moves=[("seen", 0, 0, False, 0, "never"), *[put] * 5])  # fmt: skip
-        machine.finish()
-        machine.steer(word=Word.PAUSE)
-        machine.retry(dead=1, failed=0)
-        machine.the_overview_is_the_same()
-    finally:
-        machine.teardown()
+    machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
+                  moves=[("seen", 0, 0, False, 0, "never"), *[PUT] * 5])  # fmt: skip
+    machine.finish()
+    machine.steer(word=Word.PAUSE)
+    machine.retry(dead=1, failed=0)
+    machine.the_overview_is_the_same()

@@ -122,17 +122,12 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
 
 
 TOO_LATE = spider_of("""
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.scheduler = lambda: crawler.engine._slot.scheduler
-        crawler.signals.connect(spider.closed_now, signals.spider_closed)
-        return spider
+    RECEIVERS = {"closed_now": signals.spider_closed}
 
     def closed_now(self):
         for meta in ({}, {"dq_local": True}):
             late = scrapy.Request(self.start_urls[0] + "/late", meta=meta)
-            self.record("accepted", str(self.scheduler().enqueue_request(late)))
+            self.record("accepted", str(self.crawler.engine._slot.scheduler.enqueue_request(late)))
 """)
 
 

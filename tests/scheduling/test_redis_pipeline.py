@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
 from support.given import Errors, Look, MakeProject, StartProxy, StartSite, Tree
-from support.project import PLAIN
+from support.project import PLAIN, Project
+from support.proxy import RedisProxy
+from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
@@ -85,22 +88,28 @@ from scrapy_dq.settings import Config
 OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_spider.ItemRecord": 500}
 
 
+@pytest.fixture
+def cut_off(redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.Redis) -> Callable[..., Any]:
+    """Return a function that starts a crawl, and cuts its pipeline off when some items are stored."""
+
+    def begin(pages: int, some: int, **more: Any) -> tuple[TreeSite, Project, str, Worker, RedisProxy]:
+        proxy, own = start_proxy(redis_url), {"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8}
+        site, project = tree(settings=own | more, spider=OWN_REDIS, pages=pages, latency_s=0.02)
+        key = project.name + ":items"
+        worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
+        wait_until(lambda: client.llen(key) >= some, "some items are stored", 20)
+        proxy.black_hole()
+        wait_until(lambda: "Items wait" in worker.text, "the pipeline knows that Redis is away", 10)
+        return site, project, key, worker, proxy
+
+    return begin
+
+
 def test_what_a_killed_worker_had_not_stored_is_scraped_again(
-    redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.Redis, look: Look
+    cut_off: Callable[..., Any], client: redis.Redis
 ) -> None:
     """The requests of items that wait are not acknowledged; kill -9 in that moment loses none of them."""
-    proxy = start_proxy(redis_url)
-    site, project = tree(
-        settings={"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8},
-        spider=OWN_REDIS,
-        pages=80,
-        latency_s=0.02,
-    )
-    key = project.name + ":items"
-    worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
-    wait_until(lambda: client.llen(key) >= 20, "some items are stored", 20)
-    proxy.black_hole()
-    wait_until(lambda: "Items wait" in worker.text, "the pipeline knows that Redis is away", 10)
+    site, project, key, worker, proxy = cut_off(80, 20)
     wait_until(
         lambda: len(project.count()) > len(project.count("item")), "callbacks ran whose items wait", 10
     )
@@ -113,26 +122,10 @@ def test_what_a_killed_worker_had_not_stored_is_scraped_again(
 
 
 def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
-    redis_url: str,
-    tree: Tree,
-    start_proxy: StartProxy,
-    client: redis.Redis,
-    look: Look,
-    errors: Errors,
+    cut_off: Callable[..., Any], client: redis.Redis, look: Look, errors: Errors
 ) -> None:
     """SIGTERM: after the grace one ERROR line, and Scrapy's for each item; the next crawl has them all."""
-    proxy = start_proxy(redis_url)
-    site, project = tree(
-        settings={"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8, "DQ_SHUTDOWN_GRACE": 1},
-        spider=OWN_REDIS,
-        pages=60,
-        latency_s=0.02,
-    )
-    key = project.name + ":items"
-    worker = project.start_worker(settings={"ITEMS_URL": proxy.url})
-    wait_until(lambda: client.llen(key) >= 10, "some items are stored", 20)
-    proxy.black_hole()
-    wait_until(lambda: "Items wait" in worker.text, "the pipeline knows that Redis is away", 10)
+    site, project, key, worker, proxy = cut_off(60, 10, DQ_SHUTDOWN_GRACE=1)
     worker.terminate()
     assert worker.wait(20) == 0
     assert worker.close_reason == "shutdown"

@@ -100,11 +100,7 @@ def test_one_spider_one_by_one_is_two_runs(tree: Tree, start_script: StartScript
 IDLE = spider_of("""
     idles = 0
 
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.idle, signals.spider_idle)
-        return spider
+    RECEIVERS = {"idle": signals.spider_idle}
 
     def idle(self):
         self.idles += 1

@@ -182,11 +182,7 @@ def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) 
 
 
 SLOW_PIPELINE = spider_of("""
-    @classmethod
-    def from_crawler(cls, crawler, *args, **kwargs):
-        spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.scraped, signals.item_scraped)
-        return spider
+    RECEIVERS = {"scraped": signals.item_scraped}
 
     async def scraped(self, item):
         await asyncio.sleep(0.3)

@@ -59,13 +59,17 @@ class TreeSpider(scrapy.Spider):
     """
 
     record: Record
+    RECEIVERS: dict[str, Any] = {}  # noqa: RUF012 - a test's own spider replaces it
+    """By the name of a method, the signal that it receives."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> TreeSpider:
-        """Take the start URLs and the record from the settings."""
+        """Take the start URLs and the record from the settings; connect the receivers."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.start_urls = crawler.settings.getlist("START_URLS")
         spider.record = Record(crawler)
+        for name, signal in cls.RECEIVERS.items():
+            crawler.signals.connect(getattr(spider, name), signal)
         return spider
 
     async def start(self) -> AsyncIterator[Any]:
