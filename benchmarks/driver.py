@@ -60,8 +60,10 @@ class Driver:
         await _finished(self._scheduler.open(spider))
         if self._ours:
             # The engine asks `Idle`, which looks like a scheduler class of the project. With such a class,
-            # ours keeps each request until the engine takes it, and here it never does.
-            self._scheduler._handed_out.watches = False
+            # ours keeps each request until the engine takes it, and here it never does. Nor does a download
+            # handler get a request: as in a crawl, each counts as sent.
+            self._scheduler._ends.handed_out.watches = False
+            self._scheduler._ends.outgoing._reached = None
 
     async def close(self) -> None:
         """Close the scheduler, as of a crawl that goes on another time."""
@@ -100,7 +102,7 @@ class Driver:
     def _settled(self) -> Callable[[Request], None]:
         if not self._ours:
             return lambda request: None
-        downloaded = self._scheduler.downloaded
+        downloaded = self._scheduler._ends.downloaded
         at_work = self._crawler.engine._slot.inprogress  # type: ignore[union-attr]
 
         def settle(request: Request) -> None:
@@ -114,12 +116,12 @@ class Driver:
     async def all_told(self) -> None:
         """Wait until Redis has what this process has put and settled."""
         if self._ours:
-            outbox = self._scheduler._session.worker.home.protocol.outbox
+            outbox = self._scheduler._session.worker.parts[0].protocol.outbox
             await self._until(lambda: not len(outbox))
 
     async def buffered(self, count: int) -> None:
         """Wait until so many leases are in the buffer."""
-        await self._until(lambda: self._scheduler._session.worker.home.leases.buffered >= count)
+        await self._until(lambda: self._scheduler._session.worker.parts[0].leases.buffered >= count)
 
     async def _until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_S

@@ -13,9 +13,9 @@ from uuid import uuid4
 from redis.asyncio import Connection
 
 from scrapy_dq.frontier import Frontier
+from scrapy_dq.frontier.answers import Receipt
 from scrapy_dq.frontier.calls import Exchange
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_MOVES, Order, Receipt, Seeding, Seen, Status
+from scrapy_dq.frontier.model import MAX_MOVES, Identity, Order, Seeding, Seen, Status
 from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import IDENTITY

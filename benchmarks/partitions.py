@@ -23,9 +23,9 @@ from redis.backoff import NoBackoff
 from benchmarks.redis_here import measured_on, start_redis
 from benchmarks.tables import markdown, ratios, spread, tell, write_json
 from scrapy_dq.frontier import Frontier, wire
+from scrapy_dq.frontier.answers import Receipt
 from scrapy_dq.frontier.calls import Exchange
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Limits, Order, Receipt, Seeding
+from scrapy_dq.frontier.model import Admission, Identity, Limits, Order, Seeding
 from scrapy_dq.frontier.moves import Ack, Move, Put
 from support.redis_server import RedisServer
 

@@ -21,14 +21,14 @@ from redis.backoff import NoBackoff
 
 from scrapy_dq.codec.formats import REQUEST
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Lease, Order, Receipt
+from scrapy_dq.frontier.answers import Receipt
+from scrapy_dq.frontier.model import Admission, Identity, Lease, Order
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat
 from scrapy_dq.frontier.worker.listener import Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
-from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
+from scrapy_dq.sharding.make import worker_of
 
 CRAWL = "scale"
 LINKS = 13
@@ -101,7 +101,7 @@ class Crawler(Listener):
         ]
         for frontier in frontiers:
             self._time(frontier)
-        self.worker = Worker(
+        self.worker = worker_of(
             frontiers, Identity("f", "s", "{}", partition_by="slot", shards=shards), WorkerOptions(), self,
             connect=lambda shard: redis.asyncio.Redis.from_url(urls[shard % len(urls)]),
             capacity=lambda: max(AT_ONCE, 2 * burst),
@@ -155,7 +155,7 @@ class Crawler(Listener):
         payload = bytes((REQUEST,)) + fingerprint * (PAYLOAD_BYTES // 20)
         put = Put(next(self._ids), Admission.SEEN, fingerprint, 0, 0, payload, parent, partition=partition)
         self.worker.put(put)
-        self._sent[fingerprint] = self.worker.reference(put)
+        self._sent[fingerprint] = put.reference
         if len(self._sent) > LOCAL_SEEN:
             self._sent.popitem(last=False)
 

@@ -24,8 +24,7 @@ from benchmarks.sample import frame, puts, token
 from benchmarks.tables import markdown, ratios, spread
 from scrapy_dq.codec import Codec
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Order
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Identity, Order
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.reclaim import DRAIN_LIMIT, Reclaimer

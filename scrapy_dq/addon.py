@@ -58,7 +58,7 @@ class Addon:
 
     def _look_at_scheduler(self) -> None:
         # Not earlier: a module that the project names may need the reactor, which is installed after this.
-        from scrapy_dq.scheduling.engine_hooks import is_one_off
+        from scrapy_dq.environment import is_one_off
         from scrapy_dq.scheduling.scheduler import Scheduler
 
         named = self._crawler.settings["SCHEDULER"]

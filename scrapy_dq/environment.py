@@ -18,7 +18,7 @@ from scrapy.crawler import Crawler
 from scrapy.utils.conf import closest_scrapy_cfg, get_config
 from scrapy.utils.project import DATADIR_CFG_SECTION, inside_project
 
-from scrapy_dq import collector
+from scrapy_dq import gc_tuning
 from scrapy_dq.settings import ConfigError
 
 SCRAPYD_ARGUMENT = "_job"
@@ -71,7 +71,7 @@ def spider_args(crawler: Crawler) -> dict[str, str]:
     those of its command line (`-a NAME=VALUE`).
     """
     made_with = _made_with(crawler)
-    if made_with is None and collector.thaw():  # another crawl of this process has joined before
+    if made_with is None and gc_tuning.thaw():  # another crawl of this process has joined before
         made_with = _made_with(crawler)
     if made_with is not None:
         pairs = [(name, _text(value)) for name, value in made_with.items()]
@@ -158,3 +158,11 @@ def _digest(text: str) -> str:
         return text
     # The command line may hold bytes that are not UTF-8; Python has surrogates for them.
     return blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
+
+
+def is_one_off(crawler: Crawler) -> bool:
+    """Return whether this is `scrapy shell`, `fetch`, `view`, `parse` or `check`, not a crawl."""
+    if not crawler.crawling:  # the shell opens its engine without Crawler.crawl()
+        return True
+    start = getattr(type(crawler.spider), "start", None)
+    return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")

@@ -15,8 +15,9 @@ from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
 from scrapy_dq.environment import names_of, spider_args, told_apart
 from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_all
-from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Census, Flushed, StartKeys
+from scrapy_dq.frontier.answers import Flushed
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import MAX_LEASES, Census, Identity, StartKeys
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import start_keys_of
@@ -127,6 +128,14 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         # One that is fed is started again to be fed on.
         restart_window_s=0.0 if listens or own else RESTART_WINDOW_S,
     )
+
+
+def identity_without_spider(config: Config, *, order_given: bool) -> Identity:
+    """Return the identity for a program: it accepts stored values; a worker with a spider sets the rest."""
+    return Identity(
+        "", "", "", keep_seen=None, partition_by="", limits=None, shards=config.shards,
+        order_given=order_given, seen_given=False,
+    )  # fmt: skip
 
 
 def _serializer(config: Config) -> Serializer | None:

@@ -6,7 +6,11 @@ import difflib
 import re
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from scrapy import Request
 
 CREW_SHOWS = "dq_crew_shows"
 """The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
@@ -78,6 +82,11 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
                 if ":" in form:
                     text = text.replace(form, "...")
     return _IN_QUERY.sub(r"\1...", _LOGIN_IN_PROSE.sub(r"\g<1>...@", text))
+
+
+def shown(request: Request, limit: int = 500) -> str:
+    """Return a request for a log line, without a login."""
+    return printable(prose_without_logins(str(request), request.url, limit=limit), limit)
 
 
 def url_error(error: BaseException) -> str:

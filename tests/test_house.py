@@ -48,10 +48,11 @@ LAYERS = (
     "start_urls",
     "environment backend",
     "codec settings",
+    "sharding",
     "frontier.archive",
     "frontier.admin",
     "frontier.worker",
-    "frontier embedded collector extras filesystem hostnames refusal repeated scrapy_redis signals text",
+    "frontier embedded extras filesystem gc_tuning hostnames refusal repeated scrapy_redis signals text",
 )
 
 
@@ -139,6 +140,43 @@ def test_imports_point_downward(path: Path) -> None:
         return  # what programs import from the frontier, of all its parts
     ours = {name for name in imported_modules(path) if name.startswith("scrapy_dq.")}
     assert not {name for name in ours if layer_of(name) < layer_of(module)}
+
+
+WITHOUT_SHARDS = ("frontier/worker/", "scheduling/", "queue/")
+
+
+def words_of(path: Path) -> Iterator[str]:
+    """Yield the names, and the texts other than docstrings, in the code of *path*."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None) if isinstance(node, documented) else None
+        for each in body or ():
+            # A text that stands alone: the docstring of this, or of the name before it.
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                each.value.value = ""
+    for node in ast.walk(tree):
+        for name in ("id", "attr", "name", "arg", "value", "module"):
+            if isinstance(word := getattr(node, name, None), str):
+                yield word
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if name_of(path).startswith(WITHOUT_SHARDS)], ids=name_of
+)
+def test_shards_are_behind_a_seam(path: Path) -> None:
+    """Almost all crawls have one shard: their worker is read, and changed, without a word about several.
+
+    `sharding.make` chooses; what is several shards' own is in `sharding/`.
+    """
+    assert not [word for word in words_of(path) if re.search("shard(?!ing.make)", word, re.IGNORECASE)]
+
+
+def test_a_worker_of_one_shard_loads_nothing_for_several() -> None:
+    code = "import sys, scrapy_dq.queue.member, scrapy_dq.scheduling.scheduler; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("scrapy_dq.sharding")}
+    assert loaded == {"scrapy_dq.sharding", "scrapy_dq.sharding.make"}
 
 
 @pytest.mark.parametrize("path", LUA, ids=name_of)

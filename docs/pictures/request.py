@@ -1,4 +1,4 @@
-"""Draw docs/pictures/request.svg, the way of a request; docs/generate.py calls it."""
+"""Draw docs/pictures/request.svg, the path of a request; docs/generate.py calls it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Step(NamedTuple):
 STEPS = {
     "yield": Step("scrapy", 70, "a callback yields a request"),
     "classify": Step(
-        "worker", 70, "1  classify, encode, place",
-        ("scheduling/scheduler.py  enqueue_request()", "scheduling/intake.py",
-         "scheduling/admission.py, fingerprints.py",
-         "scheduling/partitions.py, due_times.py", "codec/requests.py"),
+        "worker", 70, "1  store: is it new, from where, where to",
+        ("scheduling/scheduler.py  enqueue_request()", "scheduling/storing.py",
+         "scheduling/admission.py, origins.py",
+         "scheduling/partitions.py, due_times.py", "scheduling/stored_form.py, codec/requests.py"),
     ),
     "local": Step("scrapy", 150, "not storable: stays local", ("scheduling/local_queue.py",), "worker"),
     "outbox": Step(
@@ -40,7 +40,7 @@ STEPS = {
     ),
     "compose": Step(
         "worker", 345, "3  make one exchange at a time",
-        ("frontier/worker/worker.py, protocol.py", "frontier/worker/dialogue.py, frontier/wire.py"),
+        ("frontier/worker/dialogue.py", "frontier/worker/protocol.py, frontier/wire.py"),
     ),
     "script": Step(
         "redis", 315, "4  apply it in one script",
@@ -49,12 +49,14 @@ STEPS = {
     ),
     "buffer": Step("worker", 465, "5  keep the leases in the buffer", ("frontier/worker/leases.py",)),
     "take": Step(
-        "worker", 560, "6  hand out the next request",
-        ("scheduling/scheduler.py  next_request()", "codec/requests.py, scheduling/in_progress.py"),
+        "worker", 560, "6  serve the next request",
+        ("scheduling/serving.py, in_progress.py", "codec/requests.py"),
     ),
     "download": Step("scrapy", 560, "the downloader sends it", ("scheduling/download_hooks.py",)),
     "callback": Step("scrapy", 655, "callback and pipelines", ("items/pipeline.py",)),
-    "settle": Step("worker", 655, "7  settle the lease: ack, fail, release", ("scheduling/engine_hooks.py",)),
+    "settle": Step(
+        "worker", 655, "7  end the lease: ack, fail, release", ("scheduling/engine_hooks.py, ends.py",)
+    ),
 }  # fmt: skip
 # From box to box, by the sides where an arrow leaves and arrives; and what it carries.
 ARROWS = (
@@ -78,7 +80,7 @@ def picture() -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 {height}" width="940" height="{height}" '
         'font-family="sans-serif" font-size="13" role="img">',
-        "<title>The way of a request through scrapy_dq</title>",
+        "<title>The path of a request through scrapy_dq</title>",
         f'<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
         f'orient="auto"><path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker></defs>',
         f'<rect width="940" height="{height}" fill="{PAPER}"/>',

@@ -16,9 +16,9 @@ from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import Source
 from scrapy_dq.frontier.admin.liveness import need_nobody
-from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.moves import Put
+from scrapy_dq.pushing.producer import Producer
 
 
 class Progress(Protocol):

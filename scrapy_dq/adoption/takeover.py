@@ -19,7 +19,7 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import Codec
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, config_of, frontiers_of, identity_of, options_of
-from scrapy_dq.frontier.admin.producer import Producer
+from scrapy_dq.pushing.producer import Producer
 from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.settings import Config, peers
 from scrapy_dq.text import reason_of

@@ -1,20 +1,122 @@
-"""Plain blocking clients, for programs that consume items or write start URLs."""
+"""Redis clients without retries and with safe logins: for crawls, for a URL, and plain ones for programs."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
 from scrapy.utils.misc import load_object
 
-from scrapy_dq.backend.connection import client_arguments, new_client
+from scrapy_dq.backend import cluster, sentinel
+from scrapy_dq.frontier.blocking import blocking, reply_of
 from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.settings.peers import UNUSED_PARAMS
+from scrapy_dq.settings.redis_address import check_url, names_cluster, names_sentinel, with_tls, wrong_url
 
 SOCKET_TIMEOUT_S = 30.0
 """Default time-out of one reply: longer than programs usually let BLPOP wait."""
+_NAMES = "url, or REDIS_URL"
+_NOT_ENCODED = "the user or the password of the credential provider cannot be encoded"
+_ARGUMENTS = ", with args beginning with"
+"""In the error of a server that does not know a command: what follows repeats it."""
+
+
+def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
+    """Return the URL of the configured Redis, or "", and all arguments of its client except for retries."""
+    options = {name: value for name, value in config.redis_params.items() if name not in UNUSED_PARAMS}
+    # Precedence as in scrapy-redis: a URL, then a socket, then REDIS_HOST.
+    own_url = options.pop("url", "")
+    url = config.redis_url or own_url
+    if not url.startswith("unix:"):
+        options.setdefault("socket_keepalive", True)
+    if url:
+        # An argument of connections alone: a pool that is made of a URL has its scheme instead.
+        return with_tls(url) if options.pop("ssl", False) else url, options
+    if config.redis_host and not options.get("unix_socket_path"):
+        options |= {"host": config.redis_host, "port": config.redis_port}
+    if config.redis_db:
+        options["db"] = config.redis_db
+    return "", options
+
+
+def _make_safe(pool: Any) -> None:
+    """Make TLS connections verify the host name, and errors while logging in show no password."""
+    options = pool.connection_kwargs
+    pool.connection_class = sentinel.own_connections(pool.connection_class)
+    # redis-py before 6 does not verify it.
+    if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
+        options.setdefault("ssl_check_hostname", True)
+    if options.get("redis_connect_func") is None:
+        on_the_loop = sentinel.is_on_the_loop(pool.connection_class)
+        options["redis_connect_func"] = _log_in if on_the_loop else blocking(_log_in)
+
+
+def speaks_tls(pool: Any) -> bool:
+    """Tell whether the connections of *pool* are encrypted."""
+    return issubclass(pool.connection_class, (redis.SSLConnection, redis.asyncio.SSLConnection))
+
+
+async def _log_in(connection: Any) -> None:
+    """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
+    try:
+        await reply_of(connection.on_connect())
+    except RedisError as error:
+        # A server that does not know AUTH or HELLO repeats its arguments.
+        text = str(error).partition(_ARGUMENTS)[0]
+        error.args = (text.replace(str(connection.password or _ARGUMENTS), "..."),)
+        raise
+    except (UnicodeError, LookupError):
+        raise AuthenticationError(_NOT_ENCODED) from None
+    except (AttributeError, TypeError) as error:
+        raise AuthenticationError(f"an argument in REDIS_PARAMS cannot be used: {error}") from None
+
+
+def new_client(
+    cls: Any, url: str | None, options: Mapping[str, Any], *, route: cluster.Route | None = None
+) -> Any:
+    """Return a client of *cls*, by *url* if there is one.
+
+    Args:
+        route: of other clients of the same crawl in a Redis Cluster.
+    Raises:
+        ConfigError: the URL cannot be used; nothing of it is shown.
+    """
+    if url:
+        check_url(_NAMES, url)
+        make = cls.from_url
+        if names_sentinel(url):
+            make = partial(sentinel.sentinel_client, cls)
+        elif names_cluster(url):
+            make = partial(cluster.cluster_client, cls, route=route)
+        try:
+            client = make(url, **options)
+        except ValueError:
+            raise wrong_url(_NAMES) from None
+    else:
+        client = cls(**options)
+    if isinstance(client, (redis.Redis, redis.asyncio.Redis)):
+        for pool in sentinel.pools_of(client):
+            _make_safe(pool)
+            cluster.follow(pool)
+    return client
+
+
+def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
+    """Return a blocking client for *url* that decodes nothing and never retries.
+
+    Raises:
+        ConfigError: the URL cannot be used; nothing of it is shown.
+    """
+    options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+    client: redis.Redis = new_client(redis.Redis, url, options | {"retry": sentinel.no_retry(redis.Redis)})
+    return client
 
 
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:

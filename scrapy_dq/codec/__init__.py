@@ -1,8 +1,10 @@
 """Requests to bytes and back, with a format number and without running code; also the items of a Queue."""
 
+from scrapy_dq.codec.building import copied
 from scrapy_dq.codec.classes import BadType
 from scrapy_dq.codec.items import ForOthers, Items
-from scrapy_dq.codec.requests import FORMAT, CannotDecode, CannotEncode, CannotServe, Codec, copied
+from scrapy_dq.codec.refusing import CannotDecode, CannotEncode, CannotServe
+from scrapy_dq.codec.requests import FORMAT, Codec
 from scrapy_dq.codec.serializer import BadSerializer, Serializer
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_dq.codec import formats
 from scrapy_dq.codec.attributes import CLASS, NAMES
 from scrapy_dq.codec.classes import Classes
-from scrapy_dq.codec.requests import CannotDecode, CannotEncode, refusing
+from scrapy_dq.codec.refusing import CannotDecode, CannotEncode, refusing
 from scrapy_dq.codec.short import lengthen
 from scrapy_dq.codec.unfit import Unfit, Unknown
 from scrapy_dq.codec.values import Values

@@ -8,10 +8,7 @@ spider, Request classes already imported, and the classes that `classes.py` allo
 
 from __future__ import annotations
 
-import copy
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import getattr_static
@@ -19,52 +16,23 @@ from operator import attrgetter
 from typing import Any
 
 from scrapy import Request, Spider
-from scrapy.http import Headers
 
-from scrapy_dq.codec import attributes, formats
+from scrapy_dq.codec import attributes, building, formats
 from scrapy_dq.codec.attributes import CLASS, DEFAULTS, KEYS
 from scrapy_dq.codec.callbacks import Callbacks
 from scrapy_dq.codec.classes import Classes
+from scrapy_dq.codec.refusing import CannotDecode, CannotEncode, CannotServe, reason_of, refusing
 from scrapy_dq.codec.serializer import Serializer, arguments_of, dict_of
 from scrapy_dq.codec.shapes import attributes_of, slots_of
 from scrapy_dq.codec.short import lengthen, shorten
 from scrapy_dq.codec.unfit import NotHere, Unfit, exactly
 from scrapy_dq.codec.values import Values
-from scrapy_dq.text import printable, url_error
 
 FORMAT = formats.REQUEST
 """The first byte of a stored request. A different layout, or a new meaning of a key, needs a new format."""
 
 _MARK = bytes((FORMAT,))
 _CALLBACKS = ("callback", "errback")
-_TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
-"""Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
-
-
-def copied(request: Request) -> Request:
-    """Return a copy of *request* whose headers and `meta` the caller may modify.
-
-    Not `request.copy()` for a subclass: its constructor may change what it is given, and loses what its
-    `attributes` do not list.
-    """
-    if type(request) is Request:
-        return request.copy()
-    made = copy.copy(request)
-    made._meta = dict(request.meta)  # Scrapy has no public way
-    made.headers = Headers(request.headers, encoding=request.headers.encoding)
-    return made
-
-
-class CannotEncode(Exception):
-    """The request cannot be stored; the message says why."""
-
-
-class CannotDecode(Exception):
-    """The entry is not a request that may run here; the message is the reason of its dead letter."""
-
-
-class CannotServe(CannotDecode):
-    """This worker lacks what the entry needs: its code or settings differ from the storing worker's."""
 
 
 @dataclass(slots=True)
@@ -160,6 +128,8 @@ class Codec:
             CannotServe: other workers may be able to.
         """
         try:
+            if payload[:1] == _MARK and len(payload) <= self._max_bytes:  # as nearly all are
+                return self._request(lengthen(self._values.unpack(payload[1:])))
             payload = formats.untraced(payload)
             kind = payload[0] if payload else None
             formats.check_size(payload, self._max_bytes)
@@ -216,7 +186,7 @@ class Codec:
             entry = lengthen(self._values.unpack(payload[1:]))
             names = ("url", "method", "headers", "body", "dont_filter")
             stored = {name: self._read[name](entry[KEYS[name]]) for name in names if KEYS[name] in entry}
-            return _plain(stored)
+            return building.plain(stored)
 
     def check_size(self, payload: bytes) -> None:
         """Raise CannotDecode if *payload* is larger than DQ_MAX_ENTRY_BYTES."""
@@ -305,7 +275,7 @@ class Codec:
     def _request(self, entry: Any) -> Request:
         class_name = entry.pop(CLASS, None)
         cls = Request if class_name is None else self._request_class(class_name)
-        plan = self._plan(cls)
+        plan = self._plans.get(cls) or self._plan(cls)
         kwargs: dict[str, Any] = {}
         name = ""
         try:
@@ -324,10 +294,10 @@ class Codec:
         if meta and meta.get("is_start_request"):
             meta["dq_seeded"] = True
         if cls is Request:
-            return _plain(kwargs)
+            return building.plain(kwargs)
         # Everything is passed to a subclass, as request_from_dict() does: its own defaults may differ.
         defaults = {name: DEFAULTS[name] for name in cls.attributes if name in DEFAULTS}
-        return _unchanged(cls, {**defaults, **kwargs})
+        return building.of_class(cls, {**defaults, **kwargs})
 
     def _plan(self, cls: type[Request]) -> _Plan:
         plan = self._plans.get(cls)
@@ -362,24 +332,8 @@ class Codec:
 
 _ADDED = {"dumps_kwargs": attributes.json_data}
 """Checks of attributes that subclasses of Request add."""
-_CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
-"""A constructor gets an empty container, not None, as from `Request.copy()`."""
 _OWN = {*dict(slots_of(Request)), *attributes_of(Request("data:,"))}
 """What every request has, in slots or in its __dict__, depending on the version of Scrapy."""
-
-
-@contextmanager
-def refusing(
-    not_here: type[Exception] = CannotDecode, other: type[Exception] = CannotDecode,
-    lacking: type[NotHere] = NotHere,
-) -> Iterator[None]:  # fmt: skip
-    """Raise *not_here* for *lacking*, which another process may not lack; *other* for any other exception."""
-    try:
-        yield
-    except lacking as error:
-        raise not_here(reason_of(error)) from error
-    except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
-        raise other(reason_of(error)) from error
 
 
 def _is_made(request: Request, name: str) -> bool:
@@ -409,70 +363,3 @@ def _alike(a: Any, b: Any, depth: int = 16) -> bool:
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: second(first(value))
-
-
-def _plain(kwargs: dict[str, Any]) -> Request:
-    headers = kwargs.pop("headers", None)
-    meta = kwargs.setdefault("meta", {})
-    if _TAKES_VERBATIM_URL and "verbatim_url" not in meta:
-        meta["verbatim_url"] = True
-        request = Request(**kwargs)
-        del request.meta["verbatim_url"]
-    else:
-        request = Request(**kwargs)
-    if headers:
-        # Not request.headers.update(): it would go through each name and value once more.
-        dict.update(request.headers, headers)
-    return _exact(request, kwargs)
-
-
-def _unchanged(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    """Return a request of a subclass, with the attributes in *kwargs* as they are.
-
-    Its constructor may modify its arguments, merge some into others, and add to numbers: it gets copies.
-    """
-    kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
-    try:
-        request = cls(**{name: _copied(value) for name, value in kwargs.items()})
-    except Exception as error:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        raise NotHere(f"{name} cannot be constructed: {reason_of(error)}") from error
-    for name in ("callback", "errback", "priority", "dont_filter", "cookies", "flags"):
-        if name in kwargs:
-            setattr(request, name, kwargs[name])
-    for name in ("meta", "cb_kwargs"):
-        if name in kwargs:
-            values = getattr(request, name)
-            values.clear()
-            values.update(kwargs[name])
-    if "headers" in kwargs:
-        request.headers.clear()
-        dict.update(request.headers, kwargs["headers"])
-    return _exact(request, kwargs)
-
-
-def _copied(value: Any) -> Any:
-    # Not copy.deepcopy: it would run methods of the instances in an entry.
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if type(value) is list else value
-
-
-def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
-    """Undo what a constructor changed: safe_url_string() alters even some safe URLs."""
-    url = kwargs["url"]
-    if request.url != url:
-        if "://" not in url and "://" in request.url:
-            # w3lib before 2.5 turns http:x, which Request would refuse, into http:///x.
-            raise Unfit(f"url: Missing scheme in request url: {url!a:.50}")
-        request._url = url  # without verbatim_url, Scrapy has no public way
-    if "method" in kwargs and request.method != kwargs["method"]:
-        request.method = kwargs["method"]
-    return request
-
-
-def reason_of(error: Exception) -> str:
-    """Return why a value or an entry is refused, for logs."""
-    if isinstance(error, (CannotEncode, Unfit)):
-        return printable(str(error))
-    return printable(url_error(error) or traceback.format_exception_only(type(error), error)[-1])

@@ -49,14 +49,15 @@ def lengthen(unpacked: Any) -> dict[Any, Any]:
     """
     entry: dict[Any, Any] = exactly(unpacked, dict)
     if DEPTH in entry:
-        _add(entry, META, "depth", exactly(entry.pop(DEPTH), int))
+        depth = entry.pop(DEPTH)
+        _add(entry, META, "depth", depth if type(depth) is int else exactly(depth, int))
     if REFERER in entry:
         short = entry.pop(REFERER)
         shared, rest = short if type(short) is list and len(short) == 2 else (short, b"")
-        if exactly(shared, int) < 0:
-            raise Unfit("a Referer has a negative length")
-        url = exactly(entry.get(URL, ""), str).encode("utf-8", "surrogatepass")
-        _add(entry, HEADERS, _REFERER, [url[:shared] + exactly(rest, bytes)])
+        url = exactly(entry.get(URL, ""), str)
+        if not (type(shared) is int and type(rest) is bytes and shared >= 0):
+            raise Unfit("a Referer is not a length, or a length and bytes")
+        _add(entry, HEADERS, _REFERER, [url.encode("utf-8", "surrogatepass")[:shared] + rest])
     return entry
 
 
@@ -66,7 +67,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
-    mapping = entry.setdefault(key, {})
+    if key not in entry:
+        entry[key] = {name: value}
+        return
+    mapping = entry[key]
     if type(mapping) is not dict or name in mapping:
         raise Unfit(f"{name!r} is written twice")
     mapping[name] = value

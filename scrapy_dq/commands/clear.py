@@ -23,10 +23,11 @@ from scrapy_dq.frontier.admin.drop import drop, waiting_in
 from scrapy_dq.frontier.admin.flush import flush, flush_all, purge
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
+from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused, fits_a_partition
+from scrapy_dq.frontier.model import Census, FrontierRefused, fits_a_partition
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.crawls import finished_before
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened, project_config

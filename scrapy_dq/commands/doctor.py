@@ -16,8 +16,9 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapy_dq.backend import health
+from scrapy_dq.backend.clients import speaks_tls
 from scrapy_dq.backend.cluster import address_of
-from scrapy_dq.backend.connection import Connection, speaks_tls
+from scrapy_dq.backend.connection import Connection
 from scrapy_dq.backend.health import BAD, OK, WARN, Finding
 from scrapy_dq.backend.sentinel import pools_of
 from scrapy_dq.commands import common, exclusive
@@ -26,11 +27,12 @@ from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin import backlog
 from scrapy_dq.frontier.admin.overview import peek
+from scrapy_dq.frontier.answers import Audited
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.frontier.model import Audited, FrontierRefused, FrontierUnavailable, StartKeys
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, StartKeys
 from scrapy_dq.frontier.rights import ROLES, acl_of
-from scrapy_dq.frontier.worker.audit import audit, told
+from scrapy_dq.frontier.worker.audit import audit, findings_of
 from scrapy_dq.hostnames import is_loopback
 from scrapy_dq.inspection.place import Place, opened
 from scrapy_dq.inspection.snapshot import WAIT_S, watched
@@ -147,7 +149,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
         return found
 
     found = exclusive.with_frontiers(place, look)
-    text, level = told(found), OK
+    text, level = findings_of(found), OK
     if silent:
         text, level = f"{text}; {named(silent)} could not be examined", BAD
     for line in uncounted((), apart):

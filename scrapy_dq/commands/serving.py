@@ -25,7 +25,7 @@ from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.place import Place, opened, project_settings
 from scrapy_dq.inspection.snapshot import EVERY_S
 from scrapy_dq.web.access import TOKEN_VARIABLE, Access, given_token, is_loopback, new_token
-from scrapy_dq.web.looks import Looks
+from scrapy_dq.web.reads import Reads
 
 if TYPE_CHECKING:
     from scrapy_dq.inspection.metrics import Metrics
@@ -85,7 +85,7 @@ class Web(Subcommand):
 
 
 async def _serve_page(
-    server: Any, looks: Looks, listener: socket.socket, address: str, options: argparse.Namespace
+    server: Any, looks: Reads, listener: socket.socket, address: str, options: argparse.Namespace
 ) -> None:
     try:
         target = await looks.open()

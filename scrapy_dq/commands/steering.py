@@ -13,7 +13,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
-from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S, Word, limit, steer
+from scrapy_dq.frontier.admin.control import MAX_BLOCK_S, MAX_CONCURRENCY, MAX_DELAY_S, Command, limit, steer
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.snapshot import maybe_alive
@@ -45,7 +45,7 @@ class Steering(Subcommand):
             if self.name in ("pause", "drain") and before.phase == "finished":
                 raise CommandError("the run is finished: there is nothing to pause or drain")
             if before.phase != "finished" or before.members:
-                steer(place.client, place.crawl, Word(self.name), own_name())
+                steer(place.client, place.crawl, Command(self.name), own_name())
             wait_s = getattr(options, "wait", None)
             until = time.monotonic() + (wait_s or 0.0)
             found = place.overview()

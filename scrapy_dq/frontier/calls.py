@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from scrapy_dq.frontier.model import MAX_LEASES, Parentless, Seeding
+from scrapy_dq.frontier.moves import Move
 from scrapy_dq.frontier.wire import NO_TERMS
 
 
@@ -42,6 +43,20 @@ class Exchange(NamedTuple):
     """From `pack_terms`."""
     registered: int = 0
     """The answer to join or rejoin has it; 0: any. A late copy fits no later registration of the id."""
+
+
+class Composed(NamedTuple):
+    """An exchange, and what is needed to read its answer."""
+
+    call: Exchange
+    prefix: list[Move]
+    """The moves that are packed in `call.moves`."""
+    notes: int
+    """Number of notes in `call.terms`."""
+    forgotten: int
+    """Number of ids to forget in `call.terms`."""
+    at: float
+    """When it was composed; a repeat has the same time."""
 
 
 class Rejoin(NamedTuple):

@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from copy import copy
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import msgpack
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys, wire
-from scrapy_dq.frontier.calls import Exchange, Rejoin
-from scrapy_dq.frontier.errors import as_unavailable, denies, describe, unavailable
-from scrapy_dq.frontier.model import (
-    ENTRY_ID_BYTES,
-    MAX_EXCHANGE_BYTES,
+from scrapy_dq.frontier.answers import (
     Audited,
-    BegunAnew,
-    Census,
     Figures,
     Flushed,
-    FrontierError,
-    FrontierRefused,
-    FrontierUnavailable,
     Joined,
-    Limits,
     Member,
     Notices,
-    Order,
     Receipt,
     Rejoined,
-    RunOver,
+    Standing,
+)
+from scrapy_dq.frontier.caller import Caller
+from scrapy_dq.frontier.calls import Exchange, Rejoin
+from scrapy_dq.frontier.errors import as_unavailable, unavailable
+from scrapy_dq.frontier.model import (
+    MAX_EXCHANGE_BYTES,
+    BegunAnew,
+    Census,
+    FrontierError,
+    FrontierUnavailable,
+    Identity,
+    Order,
     Seen,
     StartKeys,
-    Status,
 )
 from scrapy_dq.frontier.scan import Found
-from scrapy_dq.frontier.scripts import Function, Script
 from scrapy_dq.frontier.wire import ms
 
 SWEEP_STEP = 1_000
@@ -51,60 +48,11 @@ FLUSH_SWEEP_S = 10.0
 """How long a flush deletes: enough for some 50 million fingerprints."""
 
 
-class Standing(NamedTuple):
-    """What a frontier has stored of its run."""
-
-    epoch: str
-    """Empty: nothing is stored."""
-    run: int
-    open: bool
-
-
-class Home(NamedTuple):
-    """Where the home shard of a crawl stands, for the others to follow."""
-
-    epoch: str
-    run: int
-    shards_exist: bool
-    """All other shards exist: one that is absent, or of another epoch, was lost."""
-    standing: Callable[[], Awaitable[Standing]]
-    """Asks home where it stands by now."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What must agree between all workers of a crawl."""
-
-    fingerprinter: str
-    spider: str
-    spider_args: str
-    run_name: str = ""
-    keep_seen: bool | None = False
-    """None: keep the value that a spider's worker has stored."""
-    partition_by: str = "none"
-    seen_ttl_s: float = 0.0
-    """Age at which a new run ignores fingerprints, if the kind of seen has times; 0: they never expire."""
-    limits: Limits | None = field(default_factory=Limits)
-    """None: unchanged."""
-    starts: str = ""
-    """The name of this worker's start(), made from its arguments: workers with the same name yield the same
-    requests, unless the name begins with a star; empty: no start() (lib/starts.lua)."""
-    restart_window_s: float = 0.0
-    """For this many seconds after the end of a run of several hosts, this worker counts as one of its
-    workers, restarted."""
-    shards: int = 1
-    order_given: bool = True
-    seen_given: bool = True
-    """False, like an empty name above: accept the stored value; if none is stored, the first worker that has
-    one sets it."""
-
-
-class Frontier:
+class Frontier(Caller):
     """All stored state of one crawl, behind one `redis.asyncio` client.
 
-    The client must not retry by itself: a script could then run twice. Every call either returns, or
-    raises FrontierUnavailable (no usable reply: repeat it unchanged) or FrontierRefused (Redis cannot be
-    used, or its data is invalid; nothing was changed).
+    Every call either returns, or raises FrontierUnavailable (no usable reply: repeat it unchanged) or
+    FrontierRefused (Redis cannot be used, or its data is invalid; nothing was changed).
     """
 
     keep_failed = 10_000
@@ -122,95 +70,42 @@ class Frontier:
         wait_s: float = 1.0,
         shard: int = 0,
     ) -> None:
-        self.crawl = crawl
+        super().__init__(client, keys.Shard(crawl, shard), start_keys)
         self._wait_replicas, self._wait_s = wait_replicas, wait_s
-        self.start_keys = start_keys
         self.order = order
         self._seen = seen
-        self.client = client
-        self.name = keys.Shard(crawl, shard)
-        self._keys = keys.fixed(self.name)
-        self._start_keys = start_keys.keys if start_keys else ()
-        self._start_kind = start_keys.kind if start_keys else ""
-        self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
-        """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
-        otherwise the worker would wait for ever."""
-        self._scripts: dict[str, Script] = {"exchange": Function("exchange")}
-        self._denied = False
-        """Redis has refused a command: all commands are probed before the next script."""
 
-    async def join(
-        self,
-        worker_id: str,
-        identity: dict[str, Any],
-        new_epoch: str,
-        crawl: Identity,
-        of: Home | None = None,
-    ) -> Joined:
+    async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         """Register a new worker; create the frontier, or start its next run, if no run is open.
 
         Args:
             new_epoch: a fresh uuid, used only if the frontier is absent.
-            of: of home, for another shard, which follows it; None: this is home.
-        Raises:
-            RunOver: the run of *of* has ended meanwhile.
-            FrontierRefused: among others, if *of* says that this shard existed, and it is gone; or if it is
-                in a later run than home.
+        """
+        return wire.parse_joined(await self.call_join(worker_id, identity, new_epoch, crawl))
+
+    async def call_join(
+        self,
+        worker_id: str,
+        identity: dict[str, Any],
+        epoch: str,
+        crawl: Identity,
+        run: int = -1,
+        exists: bool = False,
+        replaces: bytes = b"",
+    ) -> list[Any]:
+        """Return the answer to `join`, at home or in a shard that follows home.
+
+        Args:
+            run: the run of home; -1: this is home.
+            exists: home knows that this shard exists.
+            replaces: the epoch that the shard may leave for *epoch*, the epoch of home.
         Source: transitions/join.lua
         """
-        replaces = b""
-        while True:
-            reply = await self._call(
-                "join", worker_id, json.dumps(identity), of.epoch if of else new_epoch,
-                ms(crawl.restart_window_s), of.run if of else -1, int(of.shards_exist) if of else 0,
-                replaces, self._start_kind, *self._said_of(crawl),
-            )  # fmt: skip
-            if of is None or reply[0] not in (b"OTHER", b"LATER"):
-                break
-            now = await of.standing()
-            if now.epoch != of.epoch:
-                raise FrontierRefused(
-                    f"crawl {self.crawl!r} was lost while this worker joined it (FLUSHALL? an empty replica "
-                    f"promoted?): start it again"
-                )
-            if now.run > of.run or not now.open:
-                raise RunOver(
-                    f"run {of.run} of crawl {self.crawl!r} has ended while this worker joined it: start again"
-                )
-            if reply[0] == b"LATER":
-                raise FrontierRefused(
-                    f"shard {self.name.number} of crawl {self.crawl!r} is in run {int(reply[1])}, and home "
-                    f"in run {now.run}: the Redis of home was rolled back. `scrapy dq clear --all` deletes "
-                    f"the crawl, so that it starts again"
-                )
-            replaces = reply[1]
-        if reply[0] == b"LOST":
-            raise FrontierRefused(
-                f"shard {self.name.number} of crawl {self.crawl!r} is gone (FLUSHALL? an empty replica "
-                f"promoted?), and with it what waited there. `scrapy dq clear --all` deletes the rest, so "
-                f"that the crawl starts again"
-            )
-        (
-            status, epoch, run, resumed, counts, spider_args, limits_before, adopted, words, ended_ms,
-            crawled, forgotten, registered, shards_exist, run_name,
-        ) = reply  # fmt: skip
-        return Joined(
-            Status(status.decode()),
-            wire.parse_epoch(epoch),
-            int(run),
-            bool(resumed),
-            Census(*counts),
-            spider_args.decode("utf-8", "replace"),
-            wire.unpack_limits(limits_before) if limits_before else None,
-            bool(adopted),
-            wire.parse_words(words),
-            None if ended_ms < 0 else ended_ms / 1000,
-            bool(crawled),
-            int(forgotten),
-            int(registered),
-            bool(shards_exist),
-            run_name.decode("utf-8", "replace"),
-        )
+        reply: list[Any] = await self._call(
+            "join", worker_id, json.dumps(identity), epoch, ms(crawl.restart_window_s), run, int(exists),
+            replaces, self._start_kind, *wire.pack_identity(crawl, self.order, self._seen),
+        )  # fmt: skip
+        return reply
 
     async def standing(self) -> Standing:
         """Return what is stored of the run."""
@@ -225,17 +120,6 @@ class Frontier:
         """
         await self._call("shards", epoch, run)
 
-    def _said_of(self, crawl: Identity) -> tuple[Any, ...]:
-        """Source: lib/described.lua"""
-        return (
-            keys.schema_of(crawl.shards),
-            self.order.value if crawl.order_given else "",
-            self._seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider,
-            crawl.partition_by, crawl.spider_args, crawl.run_name, _said(crawl.keep_seen),
-            ms(crawl.seen_ttl_s), wire.pack_limits(crawl.limits) if crawl.limits else b"", crawl.starts,
-            crawl.shards,
-        )  # fmt: skip
-
     async def rejoin(self, call: Rejoin, identity: dict[str, Any], crawl: Identity) -> Rejoined:
         """Register a live worker again; it keeps those of its leases that are still in flight.
 
@@ -244,19 +128,9 @@ class Frontier:
         reply = await self._call(
             "rejoin", call.new_id, json.dumps(identity), call.old_id, call.epoch, call.run,
             b"".join(call.held), int(call.parentless), int(call.seeding), call.registered,
-            *self._said_of(crawl),
+            *wire.pack_identity(crawl, self.order, self._seen),
         )  # fmt: skip
-        status = Status(reply[0].decode())
-        if status is Status.LOST:
-            return Rejoined(status)
-        if status is Status.FINISHED:
-            return Rejoined(status, last_seq=_exchange_number(reply[1]))
-        _, stored_run, owned, last_seq, words, registered = reply
-        ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
-        return Rejoined(
-            status, int(stored_run), frozenset(ids), _exchange_number(last_seq), wire.parse_words(words),
-            int(registered),
-        )  # fmt: skip
+        return wire.parse_rejoined(reply)
 
     async def exchange(self, call: Exchange) -> Receipt:
         """Apply the moves of *call* in order and take up to as many leases as it wants, in one atomic step.
@@ -366,7 +240,7 @@ class Frontier:
         Source: transitions/leave.lua
         """
         reply = await self._call(
-            "leave", worker_id, epoch, run, _said(keep_seen), version, int(kept), int(began), why
+            "leave", worker_id, epoch, run, wire.kept_as(keep_seen), version, int(kept), int(began), why
         )
         if reply[0] != b"OK":
             return 0, False
@@ -470,7 +344,8 @@ class Frontier:
         """Return what has happened in the run that nobody was told of, each kind once; None: no crawl.
 
         Args:
-            dead, outage_s: see `Worker.elsewhere`.
+            dead: the number of dead letters in the other shards.
+            outage_s: how long the longest outage of these has lasted.
         Raises:
             FrontierUnavailable: what it would have returned may be lost.
         Source: transitions/notices.lua
@@ -492,29 +367,14 @@ class Frontier:
         """Return the registered workers. Source: transitions/overview.lua"""
         return wire.parse_members((await self._call("overview", ""))[4])
 
-    def on(self, client: Any) -> Frontier:
-        """Return a copy of this frontier behind another client."""
-        alone = copy(self)
-        alone.client = client
-        alone._denied = False  # a heartbeat needs fewer rights than an exchange
-        return alone
-
-    @asynccontextmanager
-    async def on_one_connection(self) -> AsyncIterator[tuple[Frontier, Any]]:
-        """Yield a copy of this frontier with its own connection, and the client of that connection."""
-        with as_unavailable():
-            client = await self.client.client().initialize()
-        try:
-            yield self.on(client), client
-        finally:
-            await client.aclose()
-
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
         """As `beat`, without the words."""
         return (await self.beat(worker_id, epoch))[0]
 
     async def beat(self, worker_id: str, epoch: str, looks: bool = True) -> tuple[dict[str, int], int]:
-        """Increment this worker's heartbeat; return those of all workers (empty if LOST), and `Words.count`.
+        """Increment this worker's heartbeat; return the heartbeats of all workers and `Commands.count`.
+
+        No heartbeats are returned if the frontier is LOST.
 
         Args:
             looks: False: return no heartbeats, which costs Redis the less the more workers there are.
@@ -540,39 +400,3 @@ class Frontier:
         return wire.parse_beats(
             await self._call("report", worker_id, epoch, int(looks), *figures, ms(ended_s), ms(waited_s), why)
         )
-
-    def _script(self, transition: str) -> Script:
-        if transition not in self._scripts:
-            self._scripts[transition] = Script(transition)
-        return self._scripts[transition]
-
-    async def _call(self, transition: str, *args: Any) -> Any:
-        args = tuple(
-            each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in args
-        )
-        try:
-            keys_of = self._keys_of.get(transition, self._keys)
-            if self._denied:
-                wire.refuse(await self._script("probe").call(self.client, self._keys, self._start_kind))
-                self._denied = False
-            reply = await self._script(transition).call(self.client, keys_of, *args)
-        except (RedisError, OSError, TimeoutError) as error:
-            if denies(error):
-                self._denied = True
-                if isinstance(error, AuthenticationError):
-                    login = "Check the user and password in REDIS_URL or REDIS_PARAMS"
-                    raise FrontierRefused(f"Redis denies access: {describe(error)}. {login}") from error
-                raise FrontierRefused(wire.denied(describe(error), self._start_keys)) from error
-            if "WRONGTYPE" in str(error):
-                raise FrontierRefused(wire.wrong_type_in(self.crawl)) from error
-            raise unavailable(error) from error
-        wire.refuse(reply)
-        return reply
-
-
-def _exchange_number(stored: int) -> int | None:
-    return None if stored < 0 else int(stored)
-
-
-def _said(keep_seen: bool | None) -> int | str:
-    return "" if keep_seen is None else int(keep_seen)

@@ -79,6 +79,15 @@ class Shard(NamedTuple):
     crawl: str
     number: int
 
+    @property
+    def is_home(self) -> bool:
+        return self.number == HOME
+
+    @property
+    def label(self) -> str:
+        """The first words of log lines about this shard; empty for home."""
+        return "" if self.is_home else f"Shard {self.number} of crawl {self.crawl!r}: "
+
 
 def schema_of(shards: int) -> str:
     """Return the stored version: workers that know no shards would take part at home alone."""

@@ -5,7 +5,7 @@ wire.py makes of them what lua/moves/endings.lua reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -49,6 +49,8 @@ class Put:
     is certain (`worker/child_tokens.py`). Only with Admission.ID."""
     number: int = field(default=0, compare=False)
     """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
+    reference: int = field(default=0, compare=False)
+    """For `Worker.depends`: where the put is, and its number there. 0: in one frontier, or not put yet."""
     fresh: bool = field(default=True, compare=False)
     """Certainly not stored yet: if it was already seen, it is a duplicate. If False, the put itself may have
     been stored before."""
@@ -159,12 +161,25 @@ Return = Release | Decline
 """A move that gives a lease back: its work is not done."""
 Move = Put | Return | Defer | Ending
 
+
+def may_be_known(moves: Iterable[Move]) -> None:
+    """Mark puts as possibly applied before, so that none of them is counted as a duplicate."""
+    for move in moves:
+        if isinstance(move, Put):
+            move.fresh = False
+
+
+def is_parentless(move: Move) -> bool:
+    """Tell whether *move* is a put that only this worker can repeat."""
+    return isinstance(move, Put) and move.parent is None
+
+
 _KINDS: tuple[type[Move], ...] = (Put, Ack, Release, Bury, Fail, Defer, Again, Decline)
-_NAMES = {kind: [f.name for f in fields(kind) if f.name != "source"] for kind in _KINDS}
+_NAMES = {kind: [f.name for f in fields(kind) if f.name not in ("source", "reference")] for kind in _KINDS}
 
 
 def fields_of(move: Move) -> tuple[Any, ...]:
-    """Return the number of the kind of *move*, and all its fields but `source`, as msgpack values."""
+    """Return the number of the kind of *move*, and all its fields but these two, as msgpack values."""
     # Those of most moves of a crawl are spelled out: reading the fields by name is slower.
     if isinstance(move, Put):
         return (

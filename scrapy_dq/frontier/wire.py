@@ -11,23 +11,25 @@ from typing import Any
 import msgpack
 
 from scrapy_dq.frontier import keys, records
+from scrapy_dq.frontier.answers import Joined, Member, Receipt, Rejoined
 from scrapy_dq.frontier.messages import apart, joined
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     Block,
     Census,
+    Commands,
     FrontierRefused,
     Hold,
+    Identity,
     Lease,
     Limits,
-    Member,
     Note,
-    Receipt,
+    Order,
     Seen,
     Sent,
     Status,
     Terms,
-    Words,
+    clamped,
 )
 from scrapy_dq.frontier.moves import Again, Move, Put, fields_of
 from scrapy_dq.frontier.rights import acl_of
@@ -53,18 +55,15 @@ def _packed(move: Move, now: float) -> tuple[Any, ...]:
             return fields
         kind, entry_id, next_id, payload, priority, start, due_at, never_sent = fields
         return kind, entry_id, next_id, payload, priority, start, max(0, ms(due_at - now)), never_sent
-    # Unpack all fields: collecting some in a list would add half of the time of the whole function.
-    (
-        kind, entry_id, admission, token, priority, start, payload, _parent, partition,
-        due_at, not_before_s, reason, known_as, most, message, _once, _number, _fresh,
-    ) = fields_of(move)  # fmt: skip
-    payload = joined(message, payload)
-    put = (kind, entry_id, admission, token, priority, start, payload, partition)
-    if not (due_at or not_before_s or reason or known_as or most):
+    put = (
+        0, move.entry_id, int(move.admission), move.token, clamped(move.priority), int(move.start),
+        joined(move.message, move.payload), move.partition,
+    )  # fmt: skip
+    if not (move.due_at or move.not_before_s or move.reason or move.known_as or move.most):
         return put
-    wait_ms = ms(due_at - now) if due_at else 0
-    rare = (max(0, wait_ms), ms(not_before_s), reason or False, known_as or False)
-    return (*put, *rare, most) if most else (*put, *rare)
+    wait_ms = ms(move.due_at - now) if move.due_at else 0
+    rare = (max(0, wait_ms), ms(move.not_before_s), move.reason or False, move.known_as or False)
+    return (*put, *rare, move.most) if move.most else (*put, *rare)
 
 
 def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
@@ -127,6 +126,21 @@ def unpack_limits(packed: bytes) -> Limits:
     )
 
 
+def pack_identity(crawl: Identity, order: Order, seen: Seen) -> tuple[Any, ...]:
+    """Return the arguments that describe a crawl. Source: lua/lib/described.lua"""
+    return (
+        keys.schema_of(crawl.shards), order.value if crawl.order_given else "",
+        seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider, crawl.partition_by,
+        crawl.spider_args, crawl.run_name, kept_as(crawl.keep_seen), ms(crawl.seen_ttl_s),
+        pack_limits(crawl.limits) if crawl.limits else b"", crawl.starts, crawl.shards,
+    )  # fmt: skip
+
+
+def kept_as(keep_seen: bool | None) -> int | str:
+    """Return the argument for whether the fingerprints of a run are kept; None: as stored."""
+    return "" if keep_seen is None else int(keep_seen)
+
+
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
     """Return *deltas* (kind, stat, number) as lua/transitions/tally.lua reads them."""
     # As text: a Lua number has 53 bits, a Redis counter 64.
@@ -151,12 +165,56 @@ def whole_ms(seconds: float) -> int:
 NO_TERMS = pack_terms(Terms())
 
 
+def parse_joined(reply: list[Any]) -> Joined:
+    """Parse the answer to join."""
+    (
+        status, epoch, run, resumed, counts, spider_args, limits_before, adopted, commands, ended_ms, crawled,
+        forgotten, registered, shards_exist, run_name,
+    ) = reply  # fmt: skip
+    return Joined(
+        Status(status.decode()),
+        parse_epoch(epoch),
+        int(run),
+        bool(resumed),
+        Census(*counts),
+        spider_args.decode("utf-8", "replace"),
+        unpack_limits(limits_before) if limits_before else None,
+        bool(adopted),
+        parse_commands(commands),
+        None if ended_ms < 0 else ended_ms / 1000,
+        bool(crawled),
+        int(forgotten),
+        int(registered),
+        bool(shards_exist),
+        run_name.decode("utf-8", "replace"),
+    )
+
+
+def parse_rejoined(reply: list[Any]) -> Rejoined:
+    """Parse the answer to rejoin."""
+    status = Status(reply[0].decode())
+    if status is Status.LOST:
+        return Rejoined(status)
+    if status is Status.FINISHED:
+        return Rejoined(status, last_seq=_exchange_number(reply[1]))
+    _, stored_run, owned, last_seq, commands, registered = reply
+    ids = (owned[i : i + ENTRY_ID_BYTES] for i in range(0, len(owned), ENTRY_ID_BYTES))
+    return Rejoined(
+        status, int(stored_run), frozenset(ids), _exchange_number(last_seq), parse_commands(commands),
+        int(registered),
+    )  # fmt: skip
+
+
+def _exchange_number(stored: int) -> int | None:
+    return None if stored < 0 else int(stored)
+
+
 def parse_receipt(reply: list[Any], now: float) -> Receipt:
     """Read lua/transitions/exchange.lua's answer, received at *now*; times are converted to that clock."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
-    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, words, damage, ids = reply
+    _, applied, positions, counts, records, waits, next_due_ms, blocked, wrong, commands, damage, ids = reply
     declined = {ids[at : at + ENTRY_ID_BYTES] for at in range(0, len(ids), ENTRY_ID_BYTES)}
     dropped = positions.split(b",") if positions else []
     return Receipt(
@@ -173,7 +231,7 @@ def parse_receipt(reply: list[Any], now: float) -> Receipt:
         tuple(blocked),
         wrong_type(*(part.decode("utf-8", "replace") for part in wrong)) if wrong else "",
         tuple(int(i[1:]) for i in dropped if i[:1] == b"~"),
-        parse_words(words),
+        parse_commands(commands),
         damage.decode(),
     )
 
@@ -186,13 +244,13 @@ def _lease(record: bytes, send_at: float | None, declined: Collection[bytes]) ->
     )
 
 
-def parse_words(packed: bytes) -> Words:
-    """Read the result of lua/lib/words.lua."""
+def parse_commands(packed: bytes) -> Commands:
+    """Read the result of lua/lib/commands.lua."""
     if not packed:
-        return Words()
+        return Commands()
     *counts, hold = packed.decode().split(" ", 4)
-    count, stops, forgets, limitings = map(int, counts)
-    return Words(count, stops, forgets, limitings, Hold(hold))
+    count, stops, forgets, limit_changes = map(int, counts)
+    return Commands(count, stops, forgets, limit_changes, Hold(hold))
 
 
 def parse_members(flat: list[Any]) -> list[Member]:
@@ -222,7 +280,7 @@ def number_of(text: bytes | None) -> int:
 
 
 def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
-    """Read lua/transitions/beat.lua's answer: the heartbeats of all workers, and `Words.count`."""
+    """Read lua/transitions/beat.lua's answer: the heartbeats of all workers, and `Commands.count`."""
     if reply[0] != b"OK":
         return {}, 0
     flat = reply[1]

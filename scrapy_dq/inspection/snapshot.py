@@ -11,7 +11,7 @@ from typing import Any
 from scrapy_dq.backend.health import refusals
 from scrapy_dq.frontier.admin.backlog import Sizes, awaited_turn, info_of, sizes
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.model import Member
+from scrapy_dq.frontier.answers import Member
 from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
 from scrapy_dq.inspection.place import Place

@@ -16,11 +16,10 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotEncode
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of, frontiers_of, identity_of, options_of
-from scrapy_dq.frontier.admin.producer import Producer
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission
+from scrapy_dq.frontier.model import Admission, Identity
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.pushing.lines import BadLine, Line, Written
+from scrapy_dq.pushing.producer import Producer
 from scrapy_dq.scheduling.admission import entry_ids
 from scrapy_dq.scheduling.due_times import BadDue, as_stored, due_of
 from scrapy_dq.scheduling.dupefilter import shares_seen

@@ -28,8 +28,8 @@ class Callers:
 
     worker: Worker
 
-    def __init__(self, items: Items, maxsize: int, shards: int, rollback_horizon_s: float) -> None:
-        self.puts = Puts(maxsize, shards)
+    def __init__(self, items: Items, maxsize: int, rollback_horizon_s: float) -> None:
+        self.puts = Puts(maxsize)
         self._items = items
         self._rollback_horizon_s = rollback_horizon_s
         self._incomplete_until = 0.0
@@ -38,8 +38,9 @@ class Callers:
         self._looks: list[Look] = []
         self._joins: list[Join] = []
         self._shut = self._shut_now = False
-        self._needed = [0] * shards
-        """By shard: an exchange is due at once until one with this number, or a later one, is composed."""
+        self._needed: list[int] = []
+        """By part of the worker: its exchanges are due at once until one with this number, or a later one, is
+        composed."""
         self._applied = 0
         self._granted = 0
 
@@ -48,24 +49,25 @@ class Callers:
         """How many calls wait for an item."""
         return len(self._gets)
 
-    def new_worker(self) -> None:
-        """Begin to count for a new worker, which replaces the current one."""
-        self._needed = [0] * len(self._needed)
+    def new_worker(self, parts: int) -> None:
+        """Begin to count for a new worker with so many parts, which replaces the current one."""
+        self._needed = [0] * parts
         self._applied = 0
+        self.puts.make_lanes(parts)
 
-    def pace(self, shard: int) -> OnDemand:
-        """Return the pace of the new worker in a shard."""
+    def pace(self, part: int) -> OnDemand:
+        """Return the pace of a part of the new worker."""
         return OnDemand(
-            lambda: self._is_urgent(shard),
-            lambda: bool(self._gets or self._joins) or self.puts.any_wait_for(shard),
+            lambda: self._is_urgent(part),
+            lambda: bool(self._gets or self._joins) or self.puts.any_wait_for(part),
         )
 
     def add(self, call: Call) -> None:
         """Add a call; it is answered as soon as possible."""
         call.after = self.worker.composed
-        shards = None
+        parts = None
         if isinstance(call, Putting):
-            shards = self.puts.add(call, self.worker)
+            parts = self.puts.add(call, self.worker)
             self.puts.hand_over(self.worker)
         elif isinstance(call, Get):
             call.patient = call.patient and not self._shut
@@ -77,7 +79,7 @@ class Callers:
             self._joins.append(call)
         if self._shut_now:
             self._answer_shut()
-        self.hurry(shards)
+        self.hurry(parts)
         self.fail_expired()
 
     def expire(self, call: Call) -> None:
@@ -151,11 +153,11 @@ class Callers:
         self.puts.look_for_room(worker)
         self._answer_looks()
         self.fail_expired()
-        if shards := self.puts.hand_over(worker):
-            self.hurry(shards)
+        if parts := self.puts.hand_over(worker):
+            self.hurry(parts)
 
     def no_answer(self) -> None:
-        """Note that an exchange has failed: some calls do not wait for that shard any longer."""
+        """Note that an exchange has failed: some calls do not wait for that part any longer."""
         self.puts.look_for_room(self.worker)
         self.fail_expired()
 
@@ -165,7 +167,7 @@ class Callers:
         self.puts.fail_expired(worker, self._shut)
         outage = f"{worker.outage}. It is not known whether anything waits there" if worker.outage else ""
         for call in self._impatient:
-            # An item may wait in a shard that gives an answer; how many wait, only all can say.
+            # An item may wait where an answer comes from; how many wait, only all can say.
             if outage and (isinstance(call, Look) or call.after < worker.answered):
                 call.fail(FrontierUnavailable(outage))
             elif isinstance(call, Get) and call.after < worker.answered:
@@ -187,18 +189,18 @@ class Callers:
         self.puts.hand_over(self.worker)
         self.hurry()
 
-    def hurry(self, shards: Iterable[int] | None = None) -> None:
-        """Make an exchange with each of these shards due at once; None: with all."""
-        for shard in range(len(self._needed)) if shards is None else shards:
-            self._needed[shard] = self.worker.composed + 1
-            self.worker.ask(shard)
+    def hurry(self, parts: Iterable[int] | None = None) -> None:
+        """Make an exchange of each of these parts due at once; None: of all."""
+        for number in range(len(self._needed)) if parts is None else parts:
+            self._needed[number] = self.worker.composed + 1
+            self.worker.parts[number].ask()
 
-    def _is_urgent(self, shard: int) -> bool:
-        protocol = self.worker.dialogues[shard].protocol
-        if protocol.composed < self._needed[shard]:
+    def _is_urgent(self, number: int) -> bool:
+        part = self.worker.parts[number]
+        if part.composed < self._needed[number]:
             return True
         # It may not be applied: this process was declared dead, and has registered again.
-        return protocol.applied < self._needed[shard] and bool(self._impatient)
+        return part.applied < self._needed[number] and bool(self._impatient)
 
     @property
     def _impatient(self) -> list[Call]:

@@ -7,18 +7,18 @@ import logging
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import Items
 from scrapy_dq.environment import data_dir
-from scrapy_dq.factory import options_of
+from scrapy_dq.factory import frontiers_of, identity_without_spider, options_of
 from scrapy_dq.frontier.admin.overview import order_of
-from scrapy_dq.frontier.frontier import Frontier, Identity
 from scrapy_dq.frontier.model import FrontierError, FrontierLost, FrontierUnavailable, Order, Status
 from scrapy_dq.frontier.moves import Move, Put
-from scrapy_dq.frontier.worker.dialogue import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.membership import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
@@ -26,6 +26,7 @@ from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown
 from scrapy_dq.queue.lifetime import LoopThread
 from scrapy_dq.queue.puts import PERHAPS_STORED
 from scrapy_dq.settings import Config
+from scrapy_dq.sharding.make import worker_of
 
 logger = logging.getLogger(__name__)
 FORGOTTEN = (
@@ -57,7 +58,7 @@ class Member(Listener):
         self._forgotten = False
         """A rollback of Redis has lost items: the next `flush` must report this."""
         self._flushes: set[asyncio.Task[None]] = set()
-        self._callers = Callers(items, maxsize, config.shards, config.rollback_horizon_s)
+        self._callers = Callers(items, maxsize, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir(config.data_dir))
         self._closing = asyncio.Event()
         self._broken = ""
@@ -138,16 +139,8 @@ class Member(Listener):
 
     async def _open(self) -> None:
         client = await self._connection.open()
-        crawl = self._config.crawl
         order = self._order or await self._stored_order(client) or Order.FIFO
-        config = self._config
-        self._frontiers = [
-            Frontier(
-                await self._connection.client_of(shard), crawl, order,
-                wait_replicas=config.wait_replicas, wait_s=config.redis_timeout_s / 2, shard=shard,
-            )
-            for shard in range(config.shards)
-        ]  # fmt: skip
+        self._frontiers = await frontiers_of(replace(self._config, order=order), self._connection)
         await self._join()
 
     async def _stored_order(self, client: Any) -> Order | None:
@@ -162,14 +155,10 @@ class Member(Listener):
 
     async def _join(self) -> None:
         config = self._config
-        # No spider: it uses what is stored, and leaves the rest to the first worker that has a spider.
-        identity = Identity(
-            "", "", "", keep_seen=None, partition_by="", limits=None,
-            shards=len(self._frontiers), order_given=self._order is not None, seen_given=False,
-        )  # fmt: skip
+        identity = identity_without_spider(config, order_given=self._order is not None)
         while True:
-            self._callers.new_worker()
-            self.worker = self._callers.worker = Worker(
+            self._callers.new_worker(len(self._frontiers))
+            self.worker = self._callers.worker = worker_of(
                 self._frontiers, identity, options_of(config), self,
                 connect=self._connection.another, capacity=lambda: self._callers.capacity,
                 pace=self._callers.pace,
@@ -177,7 +166,7 @@ class Member(Listener):
             joined = await self.worker.start(uuid.uuid4().hex)
             if joined.status is not Status.FINISHED:
                 break
-            # With several shards, the run may end while this process joins them: the next one begins.
+            # The run may end while this process joins several frontiers: the next one begins.
             await self._stop_worker(0)
         self.worker.seeded()
         # Otherwise the run would finish as soon as nothing is left to do; the next put would begin another.
@@ -265,8 +254,8 @@ class Member(Listener):
     async def _stop_worker(self, within_s: float, *, durable: bool = False) -> None:
         """Stop the worker, unless it has been stopped.
 
-        RACE: while this process leaves, a shard says that the run is over, and so it is to start over. Each
-        would make exchanges with the other shards.
+        RACE: while this process leaves, one frontier says that the run is over, and so it is to start over.
+        Each would make exchanges with the others.
         """
         async with self._stopping:
             worker = self.worker

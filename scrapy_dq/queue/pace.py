@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from math import ceil
 
 from scrapy_dq.frontier.model import MAX_LEASES
 from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_S, Pace
@@ -16,6 +15,8 @@ class OnDemand(Pace):
     A call that waits makes an exchange due at once; puts of several threads share it. Settlements are delayed
     to be sent together. While something may come from elsewhere, the pauses grow.
     """
+
+    counts_all = False  # the callers that wait
 
     def __init__(self, urgent: Callable[[], bool], waits: Callable[[], bool]) -> None:
         """
@@ -36,10 +37,6 @@ class OnDemand(Pace):
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         super().granted(wanted, leases)
         self._vain = 0 if leases else self._vain + 1
-
-    def share(self, capacity: int, taken: int, running: int, part: float) -> int:
-        """Return for how many of *capacity* callers to look in one shard."""
-        return max(1, ceil(capacity * part))
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return how many more leases are needed; *capacity*: how many callers wait."""

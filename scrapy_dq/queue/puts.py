@@ -19,7 +19,7 @@ PERHAPS_STORED = (
 
 
 class Lane:
-    """The puts for one shard, in order, each with its call."""
+    """The puts for one part of the worker, in order, each with its call."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Putting, Put]] = deque()
@@ -47,58 +47,62 @@ class Lane:
 
 
 class Puts:
-    """The puts, in a lane for each shard: one that gives no answer holds up only what is for it.
+    """The puts, in a lane for each part of the worker: one without an answer holds up only what is for it.
 
-    Nothing goes into the worker's outbox while an exchange with its shard is under way. So a put that has
-    waited too long can be withdrawn as long as it was not sent; and never more is sent to a shard and
+    Nothing goes into the worker's outbox while an exchange of that part is under way. So a put that has
+    waited too long can be withdrawn as long as it was not sent; and never more is sent by a part and
     unconfirmed than one exchange carries.
     """
 
-    def __init__(self, maxsize: int, shards: int) -> None:
+    def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
-        self._lanes = [Lane() for _ in range(shards)]
+        self._lanes: list[Lane] = []
         self._refused: set[bytes] = set()
         self._full = False
         """The queue was full at the last exchange: puts wait for room in their order."""
+
+    def make_lanes(self, parts: int) -> None:
+        """Make a lane for each part of a worker, unless an earlier worker had them."""
+        self._lanes = self._lanes or [Lane() for _ in range(parts)]
 
     def __bool__(self) -> bool:
         """Whether any put waits, for an exchange or for room."""
         return any(lane.waiting for lane in self._lanes)
 
-    def any_wait_for(self, shard: int) -> bool:
-        """Tell whether any put waits for a shard, or for room, which may appear in any."""
-        return bool(self) if self._maxsize else bool(self._lanes[shard].waiting)
+    def any_wait_for(self, part: int) -> bool:
+        """Tell whether any put waits for a part, or for room, which may appear in any."""
+        return bool(self) if self._maxsize else bool(self._lanes[part].waiting)
 
     def add(self, call: Putting, worker: Worker) -> Iterable[int]:
-        """Let the puts of a call wait; return which shards to ask."""
+        """Let the puts of a call wait; return which parts are to ask."""
         if not self:
             self._full = False  # the last census may be outdated: trying shows whether there is room
-        shards = set()
+        parts = set()
         for put in call.puts:
-            shards.add(shard := worker.shard_of(put.partition, put.token))
-            self._lanes[shard].waiting.append((call, put))
-        return range(len(self._lanes)) if self._maxsize else shards
+            parts.add(part := worker.part_of(put))
+            self._lanes[part].waiting.append((call, put))
+        return range(len(self._lanes)) if self._maxsize else parts
 
     def hand_over(self, worker: Worker) -> list[int]:
-        """Put into the outboxes what one exchange with each shard carries; return the shards that got any."""
+        """Put into the outboxes what one exchange of each part carries; return the parts that got any."""
         if self._full:
             return []
         return [
-            shard
-            for shard, lane in enumerate(self._lanes)
+            part
+            for part, lane in enumerate(self._lanes)
             if lane.waiting
-            and worker.accepts_at_once(shard)
-            and lane.hand_over(worker, *self._limits(worker, shard))
+            and worker.parts[part].accepts_at_once
+            and lane.hand_over(worker, *self._limits(worker, part))
         ]
 
-    def _limits(self, worker: Worker, shard: int) -> tuple[int, int]:
-        """Return how many puts of a shard may be sent and unconfirmed, and how many items may wait there."""
+    def _limits(self, worker: Worker, part: int) -> tuple[int, int]:
+        """Return how many puts of a part may be sent and unconfirmed, and how many items may wait there."""
         if not self._maxsize:
             return MAX_MOVES, 0
-        here, sent = _items(worker.dialogues[shard].protocol.census), len(self._lanes[shard].sent)
+        here, sent = _items(worker.parts[part].census), len(self._lanes[part].sent)
         elsewhere = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
         room = self._maxsize - elsewhere
-        # The others would be refused. Of one shard alone the census may be outdated: trying shows it.
+        # Redis would refuse the others. With one part, the census may be outdated: one try shows it.
         free = max(room - here, int(len(self._lanes) == 1))
         return min(MAX_MOVES, sent + free), room
 
@@ -117,10 +121,10 @@ class Puts:
 
     def confirm(self, worker: Worker) -> None:
         """Answer the calls whose puts the worker has stored; after an exchange."""
-        for shard, lane in enumerate(self._lanes):
+        for part, lane in zip(worker.parts, self._lanes, strict=True):
             refused = []
             # A rejoin sends puts of the log again, before these.
-            while lane.sent and worker.confirmed(shard, lane.sent[0][1]):
+            while lane.sent and part.confirmed(lane.sent[0][1]):
                 call, put = lane.sent.popleft()
                 if put.entry_id in self._refused:
                     refused.append((call, put))
@@ -133,15 +137,16 @@ class Puts:
     def look_for_room(self, worker: Worker) -> None:
         """Use the counts of the last exchanges; what was sent where no answer comes from may be there."""
         if self._maxsize:
-            sent = sum(len(lane.sent) for n, lane in enumerate(self._lanes) if worker.outage_of(n))
+            lanes = zip(worker.parts, self._lanes, strict=True)
+            sent = sum(len(lane.sent) for part, lane in lanes if part.puts_outage)
             self._full = self._maxsize <= _items(worker.census) + sent
 
     def fail_expired(self, worker: Worker, shut: bool) -> None:
         """Fail the calls that do not wait any longer, or whose puts must not be stored any more."""
-        for shard, lane in enumerate(self._lanes):
+        for part, lane in zip(worker.parts, self._lanes, strict=True):
             if not (lane.waiting or lane.sent):
                 continue
-            outage = worker.outage_of(shard)
+            outage = part.puts_outage
             for call, _ in lane.waiting:
                 if shut:
                     call.fail(ShutDown())

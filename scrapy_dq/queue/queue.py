@@ -18,6 +18,7 @@ from typing import Any
 from scrapy_dq.codec import BadType, CannotEncode, Items
 from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, FrontierUnavailable, Order
 from scrapy_dq.inspection.place import opened
+from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.calls import Call, Flush, Get, Join, Look, ShutDown, putting
 from scrapy_dq.queue.member import Member
@@ -344,5 +345,5 @@ def _census_of(config: Config) -> Census:
     with opened(config) as place:
         overview = place.peek(most_members=0)
     if overview.unreachable:
-        raise FrontierUnavailable(f"no answer from {len(overview.unreachable)} of the crawl's shards")
+        raise FrontierUnavailable("; ".join(unanswered(overview.unreachable)))
     return overview.census

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from operator import index
 from typing import Any, NamedTuple
 
 from itemadapter import ItemAdapter
@@ -13,8 +15,9 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
-from scrapy_dq.codec import CannotEncode, Codec
+from scrapy_dq.codec import CannotEncode, Codec, copied
 from scrapy_dq.frontier.model import StartQueue
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.revisits.policy import BadRevisit, Never, RevisitPolicy, checked, policy_of_meta
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable, prose_without_logins
@@ -108,11 +111,19 @@ class _Page:
 class Revisits:
     """Of one crawler. Nothing here blocks or raises."""
 
-    def __init__(self, crawler: Crawler, policy: RevisitPolicy, codec: Codec) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        policy: RevisitPolicy,
+        codec: Codec,
+        stored_form: Callable[[Request, Request | None, bool], Request],
+    ) -> None:
+        """*stored_form*: `StoredForm.of`."""
         assert crawler.stats is not None
         self._count: Callable[[str], None] = crawler.stats.inc_value
         self._policy = policy
         self._codec = codec
+        self._stored_form = stored_form
         self._priority = policy.priority
         self.field = policy.field
         self._pages: dict[bytes, _Page] = {}
@@ -123,7 +134,7 @@ class Revisits:
         """Note that *request* is served under a lease; it may become a conditional one."""
         last = Visit.taken_from(request)
         if last is None and request.dont_filter:
-            return  # a part of another page: see `first_visit_of`
+            return  # a part of another page: see `add_first_visit`
         last = last or Visit()
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
@@ -167,33 +178,62 @@ class Revisits:
                     printable(f"{type(error).__name__}: {error}"),
                 )
 
-    def first_visit_of(self, request: Request, *, begins: bool, redirected: bytes | None) -> Visit | None:
-        """Return what is stored with a request that is not filtered, but is one of a page visited again.
+    def add_first_visit(
+        self, put: Put, request: Request, parent: Request | None, *, continues: bool, begins: bool
+    ) -> bool:
+        """Add a visit to *put* if its request is not filtered, but is one of a page visited again.
 
         Else it is a part of the page that yields it, at each of its visits: were it visited by itself, too,
-        there would be one more entry after each.
+        there would be one more entry after each. The identity of *put* is that without a visit: DQ_REVISIT
+        may be set, or removed, in the middle of a run.
 
         Args:
+            parent: of *request*; None: unknown, or it has none.
+            continues: *request* is a redirect of its parent.
             begins: `start()` has yielded it, or it was fed.
-            redirected: the lease of the request that was redirected to it; None: none was.
         """
         never = isinstance(self._policy, Never) and META not in request.meta
-        return Visit() if not never and (begins or redirected in self._pages) else None
+        redirected = continues and put.parent in self._pages
+        if not request.dont_filter or never or not (begins or redirected):
+            return False
+        try:
+            put.payload = self._encode(request, parent, continues, Visit())
+        except CannotEncode:  # too large by the visit: the page is visited once
+            return False
+        return True
 
-    def visit_of_retry(self, request: Request, parent: Request | None, entry_id: bytes) -> Visit | None:
-        """Return what to store with a retry of a page in progress; None: *request* is no such retry."""
-        page = self._pages.get(entry_id)
+    def serve_again(
+        self, request: Request, parent: Request | None, entry_id: bytes | None, due_at: float
+    ) -> bool:
+        """Run the entry of a page in progress again for its retry; False: *request* is not a retry of it.
+
+        With a second entry and an ack of the first, a roll-back that takes the ack would leave two entries.
+
+        Args:
+            entry_id: the lease of *parent*, which *request* follows; None: it has no lease.
+            due_at: as of `Put`.
+        Raises:
+            CannotEncode: it has to stay in this worker.
+        """
+        page = self._pages.get(entry_id or b"")
         if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
-            return None
+            return False
         page.retried = True
+        if request.meta.get("dq_local"):
+            return False
         priority = parent.priority if page.last.priority is None else page.last.priority
-        return page.last._replace(priority=priority)
-
-    def retry(self, entry_id: bytes, payload: bytes, priority: int, wait_s: float) -> None:
-        """Have the same entry of a page served again, instead of one more."""
-        page = self._pages[entry_id]
+        payload = self._encode(request, parent, True, page.last._replace(priority=priority))
         shift = 0 if page.last.interval_s is None else self._priority
-        page.retry = Next(payload, priority + shift, StartQueue.SHARED, wait_s)
+        wait_s = max(0.0, due_at - time.monotonic()) if due_at else 0.0
+        page.retry = Next(payload, int(index(request.priority)) + shift, StartQueue.SHARED, wait_s)
+        return True
+
+    def _encode(self, request: Request, parent: Request | None, continues: bool, visit: Visit) -> bytes:
+        stored = self._stored_form(request, parent, continues)
+        if stored is request:
+            stored = copied(request)
+        visit.put_into(stored)
+        return self._codec.encode(stored)
 
     def ended(self, entry_id: bytes, *, failed: bool, released: bool = False) -> Next | None:
         """Forget a lease whose work is over; return the next visit of its page, if there is to be one.

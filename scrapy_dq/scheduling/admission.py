@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 
 from scrapy import Request
+from scrapy.dupefilters import BaseDupeFilter
 
 from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
 SEED_BYTES = 16
+LATEST = -1
+"""Instead of a reference: any put of this worker."""
 LOCAL_SEEN = 100_000
 """Some 160 bytes each, so at most 16 MB. More saves little: an older duplicate is dropped in Redis."""
 
@@ -19,10 +22,12 @@ LOCAL_SEEN = 100_000
 class Admissions:
     """Gives each request of this worker its entry id and token, and remembers the fingerprints sent."""
 
-    def __init__(self, fingerprint: Callable[[Request], bytes], shares_seen: bool) -> None:
-        """*shares_seen*: the frontier filters, not a DUPEFILTER_CLASS of the project."""
+    def __init__(
+        self, fingerprint: Callable[[Request], bytes], own_filter: BaseDupeFilter | None = None
+    ) -> None:
+        """*own_filter*: a DUPEFILTER_CLASS of the project, which filters; None: the frontier does."""
         self._fingerprint = fingerprint
-        self._shares_seen = shares_seen
+        self._own_filter = own_filter
         self._sent: OrderedDict[bytes | None, int] = OrderedDict()
         """With the reference of each put (`Worker.reference`)."""
         self._seeds: Counter[int] = Counter()
@@ -31,7 +36,20 @@ class Admissions:
 
     def fingerprint(self, request: Request) -> bytes | None:
         """Return the fingerprint that `seen` stores; None for a request that the frontier does not filter."""
-        return self._fingerprint(request) if self._shares_seen and not request.dont_filter else None
+        if request.dont_filter or self._own_filter is not None:
+            return None
+        return self._fingerprint(request)
+
+    def look_up(self, request: Request) -> tuple[bytes | None, int | None]:
+        """Return the fingerprint of *request*, and the reference of the put by which this worker sent it.
+
+        The reference is None if it was not sent; LATEST if only the filter of the project knows the request.
+        """
+        own = self._own_filter
+        if own is not None:
+            return None, LATEST if not request.dont_filter and own.request_seen(request) else None
+        fingerprint = self.fingerprint(request)
+        return fingerprint, self._sent.get(fingerprint)
 
     def sent_as(self, fingerprint: bytes | None) -> int | None:
         """Return the reference of the put by which this worker sent *fingerprint* recently; None: it has not.
@@ -57,14 +75,14 @@ class Admissions:
 
     def of(
         self, request: Request, fingerprint: bytes | None, parent_id: bytes | None, payload: bytes, *,
-        seed: bool, followed: bool,
+        seed: bool, continues: bool,
     ) -> tuple[bytes, Admission, bytes]:  # fmt: skip
         """Return the entry id of a request that is to be crawled, and the token that decides if it is new.
 
         Args:
             fingerprint: as `fingerprint` returned it.
             seed: it is admitted once per run: one of start(), with DQ_SEED_ONCE.
-            followed: it is a redirect or a retry of its parent.
+            continues: it is a redirect or a retry of its parent.
         """
         if fingerprint is not None:
             return next(self._ids), Admission.SEEN, fingerprint
@@ -73,7 +91,7 @@ class Admissions:
         if parent_id is None:
             entry_id = next(self._ids)
         else:
-            entry_id = self._child_id(request, parent_id, payload, followed)
+            entry_id = self._child_id(request, parent_id, payload, continues)
         return entry_id, Admission.ID, entry_id
 
     def _seed_token(self, payload: bytes) -> bytes:
@@ -87,7 +105,7 @@ class Admissions:
         self._seeds[key] += 1
         return token + self._seeds[key].to_bytes(4, "big")
 
-    def _child_id(self, request: Request, parent_id: bytes, payload: bytes, followed: bool) -> bytes:
+    def _child_id(self, request: Request, parent_id: bytes, payload: bytes, continues: bool) -> bytes:
         """Return an id that this child gets again if its parent runs again; the second put is then dropped.
 
         The whole payload identifies a child, because a callback may yield its requests in another order. The
@@ -95,7 +113,7 @@ class Admissions:
         anew each time. A redirect or retry is its parent's only child, and its meta has the latency of this
         one download: its fingerprint identifies it.
         """
-        child = self._fingerprint(request) if followed else payload
+        child = self._fingerprint(request) if continues else payload
         name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
         siblings = self._children.setdefault(parent_id, Counter())
         siblings[name] += 1

@@ -55,6 +55,10 @@ class DownloadHooks:
             self._crawler.signals.connect(self._answer_began, signals.headers_received)
         self._watched.add(request)
 
+    def is_watched(self, request: Request) -> bool:
+        """Return whether `watch` was called for *request*."""
+        return self._watches and request in self._watched
+
     def move(self, request: Request, to: Request) -> None:
         """Note that the engine gets *to*, a copy, instead of *request*."""
         if request in self._watched:

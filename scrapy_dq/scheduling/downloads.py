@@ -13,7 +13,7 @@ from weakref import WeakSet
 from scrapy import Request
 
 from scrapy_dq.frontier.model import Limits
-from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 
 MARGIN_S = 0.25
@@ -63,7 +63,7 @@ class Downloads:
 
     def limit(self, partition: bytes) -> int:
         """Return how many leases of *partition* may be downloading here at once."""
-        if partition not in self._local.values():
+        if not self._local or partition not in self._local.values():
             return self._slots.limit(partition)
         if partition in self._unsent:
             return 0
@@ -229,12 +229,12 @@ class HeldDownloads:
     wait for, such as a login, could not be sent.
     """
 
-    def __init__(self, settlement: Settlement, held_up: Callable[[Request], bool]) -> None:
+    def __init__(self, hooks: EngineHooks, held_up: Callable[[Request], bool]) -> None:
         """
         Args:
             held_up: returns False for a request that it does not take now.
         """
-        self._settlement = settlement
+        self._hooks = hooks
         self._held_up = held_up
         self._looked_at = 0.0
         self._waiting: WeakSet[Request] = WeakSet()
@@ -246,11 +246,11 @@ class HeldDownloads:
         if now - self._looked_at < HELD_UP_AFTER_S:
             return
         self._looked_at = now
-        waiting = self._settlement.held_up().difference(self._reported)
+        waiting = self._hooks.held_up().difference(self._reported)
         for_long = (request for request in waiting if request in self._waiting)
         held_up = next(filter(self._held_up, for_long), None)
         if held_up is not None:
             self._reported.add(held_up)
         self._waiting = WeakSet(waiting)
         if waiting:
-            asyncio.get_running_loop().call_later(HELD_UP_AFTER_S, self._settlement.wake)
+            asyncio.get_running_loop().call_later(HELD_UP_AFTER_S, self._hooks.wake)

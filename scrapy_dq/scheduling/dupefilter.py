@@ -14,6 +14,8 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_dq.settings import peers
 from scrapy_dq.stats import names as stats
+from scrapy_dq.stats.collector import Tally
+from scrapy_dq.text import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,6 +58,25 @@ class DupeFilter(RFPDupeFilter):
     def fingerprint(self, request: Request) -> bytes:
         """Return the bytes that identify requests equivalent to *request*."""
         return self.fingerprinter.fingerprint(request)
+
+
+class Duplicates:
+    """Counts duplicates, and logs them through the dupefilter."""
+
+    def __init__(self, dupefilter: BaseDupeFilter, spider: Spider, count: Tally) -> None:
+        self._dupefilter = dupefilter
+        self._spider = spider
+        self._count = count
+        if isinstance(dupefilter, DupeFilter):
+            dupefilter.dq_count = count
+
+    def add(self, request: Request) -> None:
+        """Count *request*, and log it."""
+        self._count(stats.DUPLICATES)
+        try:
+            self._dupefilter.log(request, self._spider)
+        except Exception:  # of a project's own: the request is a duplicate nevertheless
+            logger.exception("The dupefilter could not log a duplicate: %s", shown(request))
 
 
 def _class_of(crawler: Crawler) -> Any:

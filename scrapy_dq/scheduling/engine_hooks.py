@@ -3,7 +3,7 @@
 Scrapy does not report to a scheduler how a request ended. It removes the request from
 `ExecutionEngine._slot.inprogress` after its callback and the pipelines of all its items have finished.
 Every internal that is used here is checked when the spider opens, and pinned by
-tests/scheduling/test_settlement.py for every supported version.
+tests/scheduling/test_settlement.py and test_engine_hooks.py for every supported version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from enum import Enum
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -27,6 +26,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.python.reflect import safe_str
 
+from scrapy_dq.scheduling.cancellation import cancellation_fails, uncancelled
+from scrapy_dq.scheduling.in_progress import Outcome
 from scrapy_dq.scheduling.own_code import OwnCode
 from scrapy_dq.text import printable, prose_without_logins
 
@@ -36,18 +37,6 @@ LONGEST_REASON = 500
 
 class UnsupportedScrapy(RuntimeError):
     """The engine of this Scrapy version lacks an attribute that settlement needs."""
-
-
-class Outcome(Enum):
-    """How a request ended."""
-
-    DONE = "done"
-    """Its callback or errback, and the pipelines, have finished."""
-    FAILED = "failed"
-    """It was not downloaded, or got a status that counts as failed, and no callback or errback handled that;
-    or its callback, errback or pipeline raised."""
-    INTERRUPTED = "interrupted"
-    """CloseSpider was raised in the middle of its callback: the rest of its output was dropped."""
 
 
 class _InProgress(set[Request]):
@@ -93,7 +82,7 @@ class _Start:
         self.latest = None
         try:
             # Scrapy would take a cancellation for a stop of the engine, and then wait for start() forever.
-            with _cancellation_fails(lambda: self._engine.running):
+            with cancellation_fails(lambda: self._engine.running):
                 self.latest = await self._start.__anext__()
             return self.latest
         except StopAsyncIteration:
@@ -121,7 +110,7 @@ _PARTS: dict[str, Callable[[Any], bool] | None] = {
 """The attributes of the engine that are used, and how to check that each is as expected; None: it is."""
 
 
-class Settlement:
+class EngineHooks:
     """Watches the engine of a crawler, and calls `settled(request, outcome, reason)` for each request done.
 
     The reason is that of a failure, else empty. `downloaded(request)` is called when a request has left the
@@ -290,10 +279,12 @@ class Settlement:
             self._engine.close_spider(self._engine.spider, reason)
 
     def _left(self, request: Request) -> None:
-        refused = self._refused.pop(request, "")
-        reason = self._failed.pop(request, "") or refused
-        self._not_downloaded.pop(request, None)
-        self._errbacks.discard(request)
+        reason = ""
+        if self._failed or self._refused or self._not_downloaded or self._errbacks:  # of any request
+            refused = self._refused.pop(request, "")
+            reason = self._failed.pop(request, "") or refused
+            self._not_downloaded.pop(request, None)
+            self._errbacks.discard(request)
         if request in self._interrupted:
             self._interrupted.discard(request)
             self._settled(request, Outcome.INTERRUPTED, "")
@@ -341,7 +332,7 @@ class Settlement:
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             if isinstance(result, Failure) and request.errback is not None:
                 self._errbacks.add(request)
-            with _cancellation_fails(), self._noting_unhandled(request, result):
+            with cancellation_fails(), self._noting_unhandled(request, result):
                 output = await original_call(result, request, *args, **kwargs)
             if isinstance(result, Failure) and isinstance(result.value, HttpError):
                 return self._watched(output, request, result)
@@ -443,51 +434,15 @@ class _AsyncMarked:
         return self
 
     async def __anext__(self) -> Any:
-        with _cancellation_fails():
+        with cancellation_fails():
             return self._mark(await anext(self._output))
-
-
-class AwaitedCancelled(RuntimeError):
-    """What start(), a callback or an item pipeline has awaited was cancelled by something else."""
-
-
-@contextmanager
-def _cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Raise what Scrapy handles as a failure of start(), of a callback or of a pipeline, if it is *running*.
-
-    A CancelledError ends the task that processes the response instead, without a word: its request would
-    stay in flight for ever, or count as done without its items. Only if that task itself is cancelled, as at
-    the end of the process, it is passed on; before Python 3.11 a task does not tell.
-    """
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        if getattr(asyncio.current_task(), "cancelling", int)() or not running():
-            raise
-        raise AwaitedCancelled("what it awaited was cancelled") from error
 
 
 def _wrap_pipelines(manager: Any) -> None:
     for name in ("process_item_async", "close_spider_async"):
         original = getattr(manager, name, None)
         if original is not None:  # Scrapy 2.13: its Deferreds handle a cancellation as any error
-            setattr(manager, name, _uncancelled(original))
-
-
-def _uncancelled(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        with _cancellation_fails():
-            return await original(*args, **kwargs)
-
-    return call
-
-
-def is_one_off(crawler: Crawler) -> bool:
-    """Return whether this is `scrapy shell`, `fetch`, `view`, `parse` or `check`, not a crawl."""
-    if not crawler.crawling:  # the shell opens its engine without Crawler.crawl()
-        return True
-    start = getattr(type(crawler.spider), "start", None)
-    return str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
+            setattr(manager, name, uncancelled(original))
 
 
 def is_closing(crawler: Crawler) -> bool:

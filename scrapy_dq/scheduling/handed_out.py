@@ -45,9 +45,8 @@ class HandedOut:
 
     def add(self, request: Request) -> None:
         """Note that our `next_request` returns *request*."""
-        if self.watches:
-            self._newest = request
-            self._waiting[request] = time.monotonic()
+        self._newest = request
+        self._waiting[request] = time.monotonic()
 
     def _take_copy(self, taken: Request) -> None:
         same_page = (request for request in self._waiting if request.url == taken.url)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from scrapy import Request
 
-from scrapy_dq.scheduling.engine_hooks import Outcome
+from scrapy_dq.frontier.moves import Put
 from scrapy_dq.scheduling.local_queue import LocalQueue
+
+
+class Outcome(Enum):
+    """How a request ended."""
+
+    DONE = "done"
+    """Its callback or errback, and the pipelines, have finished."""
+    FAILED = "failed"
+    """It was not downloaded, or got a status that counts as failed, and no callback or errback handled that;
+    or its callback, errback or pipeline raised."""
+    INTERRUPTED = "interrupted"
+    """CloseSpider was raised in the middle of its callback: the rest of its output was dropped."""
 
 
 class Ending(NamedTuple):
@@ -20,6 +34,17 @@ class Ending(NamedTuple):
 
 DONE = Ending(Outcome.DONE, "", "")
 """Of every request that is done: only a failed one is kept, with its reason and its URL."""
+
+
+@dataclass
+class Feeding:
+    """A start payload whose requests are being stored."""
+
+    lease: bytes
+    puts: list[Put] = field(default_factory=list)
+    """The puts of its requests whose tokens are useless after its lease has ended."""
+    refused: str = ""
+    """Why a request of it was neither stored nor kept; empty if all were."""
 
 
 class InProgress:
@@ -36,8 +61,7 @@ class InProgress:
         """Leases whose work has ended, but a local request may be their child."""
         self.messages: dict[bytes | None, bytes] = {}
         """By lease, the message of a stream that it was made from."""
-        self.feeding: bytes | None = None
-        """The lease whose start payload is being made into requests, which are stored at once."""
+        self.feeding: Feeding | None = None
 
     def __contains__(self, request: Request) -> bool:
         return request in self.local or request in self._leases
@@ -69,7 +93,7 @@ class InProgress:
             parent: the request whose callback yielded it; None: unknown.
         """
         if parent is None:
-            return self.feeding
+            return self.feeding.lease if self.feeding else None
         if parent in self.local and len(ancestors := self.local.parents(parent)) == 1:
             return next(iter(ancestors))
         return self._leases.get(parent)

@@ -12,7 +12,6 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.repeated import Repeated
@@ -35,11 +34,10 @@ class Notices:
     Of all workers, one gets each notice. CRASH: a notice that this worker got and has not sent is lost.
     """
 
-    def __init__(self, url: str, crawl: str, frontier: Frontier, worker: Worker) -> None:
+    def __init__(self, url: str, crawl: str, worker: Worker) -> None:
         self._url = url
         self._host = urlsplit(url).hostname or ""
         self._crawl = crawl
-        self._frontier = frontier
         self._worker = worker
         self._sending: set[asyncio.Task[None]] = set()
         self._reason = "no answer yet"
@@ -64,13 +62,11 @@ class Notices:
 
     async def _ask(self) -> None:
         async with self._turn:
-            found = await self._frontier.notices(*self._worker.elsewhere)
+            found = await self._worker.notices()
         if found is None:
             return
-        # That of several shards is as old as the last exchange with each.
-        census = found.census if self._worker.shards == 1 else self._worker.census
         for kind in found.kinds:
-            body = notice_of(kind, self._crawl, found.run, census, self._worker.id)
+            body = notice_of(kind, self._crawl, found.run, found.census, self._worker.id)
             sending = asyncio.create_task(self._send(body), name=f"scrapy-dq notice {kind}")
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)

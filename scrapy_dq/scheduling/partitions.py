@@ -81,7 +81,7 @@ class Slots:
     def _slot_of(self, request: Request) -> str:
         return str(self._downloader.get_slot_key(request))
 
-    def leave_inherited(self, request: Request, parent: Request | None, *, followed: bool) -> None:
+    def leave_inherited(self, request: Request, parent: Request | None, *, continues: bool) -> None:
         """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
 
         Scrapy writes the slot that a download used into its meta. With a copy of that, a request to another
@@ -90,7 +90,7 @@ class Slots:
         which could stop it by a `Retry-After` and fill it with slow answers.
 
         Args:
-            followed: *request* is a redirect or a retry of *parent*.
+            continues: *request* is a redirect or a retry of *parent*.
         """
         key = self._downloader.DOWNLOAD_SLOT
         slot = request.meta.get(key)
@@ -98,7 +98,7 @@ class Slots:
         if slot is None or parent is None or slot is not parent.meta.get(key):
             return
         bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
-        to_other_site = followed and _site(request) != _site(parent)
+        to_other_site = continues and _site(request) != _site(parent)
         if to_other_site or self._downloader.get_slot_key(bare) == slot:
             del request.meta[key]
 
@@ -116,7 +116,7 @@ class OneSlot:
         """Return the only partition."""
         return b""
 
-    def leave_inherited(self, request: Request, parent: Request | None, *, followed: bool) -> None:
+    def leave_inherited(self, request: Request, parent: Request | None, *, continues: bool) -> None:
         """Do nothing: there is no other partition."""
 
     def limit(self, partition: bytes) -> int:

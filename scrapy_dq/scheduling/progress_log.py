@@ -15,12 +15,12 @@ from scrapy.statscollectors import StatsCollector
 
 from scrapy_dq.backend import cluster, health
 from scrapy_dq.environment import differing
+from scrapy_dq.frontier.answers import Joined
 from scrapy_dq.frontier.errors import as_unavailable
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Joined, Limits, Status
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Hold, Identity, Limits, Status
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.repeated import Repeated
-from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from scrapy_dq.scheduling.feeds import kept_in_process
 from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain
 from scrapy_dq.stats import names as stats
@@ -176,8 +176,8 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         )  # fmt: skip
     if joined.loss:
         logger.warning("Crawl %r: %s", config.crawl, joined.loss, extra={CREW_SHOWS: True})
-    if joined.words.hold:
-        logger.warning("Crawl %r is %s", config.crawl, HOLDS[joined.words.hold])
+    if joined.commands.hold:
+        logger.warning("Crawl %r is %s", config.crawl, HOLDS[joined.commands.hold])
     if census.workers > 1:
         for warning in warnings_of_each_worker(crawler, config):
             logger.warning("%s", warning)
@@ -256,10 +256,10 @@ def log_nothing_new(config: Config, reason: str, worker: Worker, counts: StatsCo
 class Progress:
     """Logs at intervals the progress of all workers together."""
 
-    def __init__(self, interval_s: float, worker: Worker, settlement: Settlement) -> None:
+    def __init__(self, interval_s: float, worker: Worker, hooks: EngineHooks) -> None:
         """*interval_s*: between two log lines (LOGSTATS_INTERVAL)."""
         self._worker = worker
-        self._settlement = settlement
+        self._hooks = hooks
         self._since, self._done = time.monotonic(), worker.census.done
         self.stop = Repeated("No progress is logged", self._log, interval_s).stop
 
@@ -274,7 +274,7 @@ class Progress:
             census.in_flight,
             count_of(census.workers, "worker"),
             # The crawl cannot end before it does.
-            "" if self._settlement.start_over else "; start() still runs here",
+            "" if self._hooks.start_over else "; start() still runs here",
         )
         self._since, self._done = time.monotonic(), census.done
 

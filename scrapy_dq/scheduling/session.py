@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shlex
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,16 @@ from scrapy.dupefilters import BaseDupeFilter
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Response
 
-from scrapy_dq import collector
+from scrapy_dq import gc_tuning
 from scrapy_dq.backend.connection import Connection
+from scrapy_dq.codec import CannotDecode
 from scrapy_dq.environment import compared, data_dir, need_asyncio
 from scrapy_dq.extras import pip_install
 from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
+from scrapy_dq.frontier.answers import Joined
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import FrontierError, Hold, Joined, Status, Words
+from scrapy_dq.frontier.model import Admission, Commands, FrontierError, Hold, Status
 from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Defer, Fail, Move, Put, Release
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.pace import OneByOne, Pace
@@ -32,24 +34,30 @@ from scrapy_dq.refusal import refuse
 from scrapy_dq.revisits.policy import policy_of
 from scrapy_dq.revisits.revisits import Revisits
 from scrapy_dq.scheduling import progress_log
+from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.downloads import Downloads
-from scrapy_dq.scheduling.dupefilter import DupeFilter, dupefilter_of
-from scrapy_dq.scheduling.engine_hooks import Settlement, UnsupportedScrapy
+from scrapy_dq.scheduling.dupefilter import DupeFilter, Duplicates, dupefilter_of
+from scrapy_dq.scheduling.engine_hooks import EngineHooks, UnsupportedScrapy
 from scrapy_dq.scheduling.feeds import open_none, warn_of_journals
+from scrapy_dq.scheduling.fingerprints import quick_fingerprint
+from scrapy_dq.scheduling.in_progress import InProgress
 from scrapy_dq.scheduling.logins import LoneLogin
 from scrapy_dq.scheduling.notices import Notices
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 from scrapy_dq.scheduling.retry_after import RetryAfter
+from scrapy_dq.scheduling.stored_form import StoredForm
+from scrapy_dq.scheduling.warnings_once import WarningsOnce
 from scrapy_dq.settings import Config, ConfigError
+from scrapy_dq.sharding.make import worker_of
 from scrapy_dq.signals import crawl_joined, crawl_opening, leases_ended
 from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
-from scrapy_dq.stats.collector import SharedStats, StatsSharing
-from scrapy_dq.text import losses, not_begun
+from scrapy_dq.stats.collector import SharedStats, StatsSharing, Tally
+from scrapy_dq.text import losses, not_begun, shown
 
 if TYPE_CHECKING:
-    from scrapy_dq.scheduling.scheduler import Scheduler
+    from scrapy_dq.scheduling.ends import Ends
     from scrapy_dq.scheduling.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -72,13 +80,17 @@ _COUNTERS: dict[Count | type[Move], str] = {
 
 
 class Session(Listener):
-    """Connects a crawler to its frontier, and is the listener of its worker."""
+    """Connects a crawler to its frontier, and is the listener of its worker.
+
+    It has what the parts of a scheduler share; those without a value here exist once it is open.
+    """
 
     worker: Worker
     joined: Joined
     left_out: bool
     """The run was finished when this worker joined: the worker takes no part in it."""
-    settlement: Settlement
+    hooks: EngineHooks
+    stored_form: StoredForm
     slots: Slots | OneSlot
     downloads: Downloads
     listening: IdleTimeout
@@ -86,11 +98,15 @@ class Session(Listener):
     def __init__(self, crawler: Crawler, config: Config, dupefilter: BaseDupeFilter) -> None:
         assert crawler.spider is not None
         assert crawler.stats is not None
+        assert crawler.request_fingerprinter is not None
         settings = crawler.settings
         self.config = config
-        self.shares_seen = isinstance(dupefilter, DupeFilter)
-        self.dupefilter = dupefilter
-        self._crawler = crawler
+        self.crawler = crawler
+        self.count = Tally(crawler.stats.inc_value)
+        self.in_progress = InProgress()
+        self.duplicates = Duplicates(dupefilter, crawler.spider, self.count)
+        self._own_filter = None if isinstance(dupefilter, DupeFilter) else dupefilter
+        self._dupefilter = dupefilter
         self._stats = crawler.stats
         self._start_keys = start_keys_of(crawler.spider, config)
         self._patience_s = patience_s(crawler.spider, config)
@@ -98,15 +114,21 @@ class Session(Listener):
         self._connection = Connection(config, data_dir(config.data_dir))
         self._grace: asyncio.TimerHandle | None = None
         self._closed = False
-        self._ends = ExitStack()
+        self._side_tasks = ExitStack()
         """What ends when the worker leaves."""
         self._sharing: StatsSharing | None = None
         self._notices: Notices | None = None
         self._tracing: Tracing | None = None
         self.codec = codec_of(config, crawler)
-        self.revisits = Revisits(crawler, policy_of(crawler, config), self.codec) if config.revisit else None
+        self.revisits: Revisits | None = None
+        if config.revisit:
+            policy = policy_of(crawler, config)
+            self.revisits = Revisits(crawler, policy, self.codec, lambda *of: self.stored_form.of(*of))
         self.paused = False
         """The crawl is paused: the engine gets no requests, not even local ones."""
+        # After the settings, whose errors come first; before joining: the project's fingerprinter may raise.
+        self.warnings = WarningsOnce(debug=settings.getbool("SCHEDULER_DEBUG"))
+        self.admissions = Admissions(quick_fingerprint(crawler.request_fingerprinter), self._own_filter)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Session:
@@ -124,31 +146,34 @@ class Session(Listener):
             refuse(logger, crawler, "scrapy_dq cannot start", error)
             raise
 
-    async def open(self, scheduler: Scheduler) -> None:
+    async def open(self, ends: Ends) -> None:
         """Connect, flush if the settings ask for it, and join.
+
+        Args:
+            ends: gets what the engine reports.
 
         Raises:
             FrontierError, ConfigError, UnsupportedScrapy: one ERROR line was logged. This worker is not in
                 the crawl.
         """
-        self._scheduler = scheduler
+        self._ends = ends
         where = ""
-        self._crawler.signals.send_catch_log(
+        self.crawler.signals.send_catch_log(
             crawl_opening, grace_s=self.config.shutdown_grace_s, tune_gc=self.config.tune_gc
         )
         try:
-            failed = map(int, self._crawler.settings.getlist("RETRY_HTTP_CODES"))
-            self.settlement = Settlement(self._crawler, scheduler.settled, scheduler.downloaded, failed)
+            failed = map(int, self.crawler.settings.getlist("RETRY_HTTP_CODES"))
+            self.hooks = EngineHooks(self.crawler, ends.settled, ends.downloaded, failed)
             if (revisits := self.revisits) is not None:
-                lease_of = scheduler.work.lease_of
-                self.settlement.answered = lambda to, answer: revisits.answered(lease_of(to), answer)
+                lease_of = self.in_progress.lease_of
+                self.hooks.answered = lambda to, answer: revisits.answered(lease_of(to), answer)
                 if revisits.field:
-                    self.settlement.yielded = lambda of, item: revisits.yielded(lease_of(of), item)
-            self.slots = Slots(self._crawler) if self.config.partition_by == "slot" else OneSlot()
+                    self.hooks.yielded = lambda of, item: revisits.yielded(lease_of(of), item)
+            self.slots = Slots(self.crawler) if self.config.partition_by == "slot" else OneSlot()
             self.downloads = Downloads(
-                self.slots, self.config.limits, self.settlement.wake,
+                self.slots, self.config.limits, self.hooks.wake,
                 block=lambda *block: self.worker.block(*block),
-                most=self._crawler.settings.getint("CONCURRENT_REQUESTS"),
+                most=self.crawler.settings.getint("CONCURRENT_REQUESTS"),
             )  # fmt: skip
             await self._connection.open()
             where = f" {self.config.crawl!r} at {self._connection.target}"
@@ -160,52 +185,51 @@ class Session(Listener):
                 logger.info("Crawl %r flushed: %s", self.config.crawl, progress_log.counts_of(deleted))
             await self._join(await frontiers_of(self.config, self._connection, start_keys))
         except (FrontierError, ConfigError, UnsupportedScrapy) as error:
-            refuse(logger, self._crawler, f"scrapy_dq cannot open the crawl{where}", error)
+            refuse(logger, self.crawler, f"scrapy_dq cannot open the crawl{where}", error)
             raise
 
     async def _join(self, frontiers: list[Frontier]) -> None:
         config, frontier = self.config, frontiers[0]
-        spider = self._crawler.spider
+        spider = self.crawler.spider
         assert spider is not None
-        crawl = identity_of(config, self._crawler)
+        crawl = identity_of(config, self.crawler)
         self._frontier, self._spider_args = frontier, crawl.spider_args
-        make: Callable[..., Worker] = Worker
-        if config.trace:
-            self._tracing = self._traced()
-            make = self._tracing.worker
-        self.worker = make(
+        self._tracing = self._traced() if config.trace else None
+        worker = worker_of(
             frontiers, crawl, options_of(config, self.slots.most), self,
             connect=self._connection.another, capacity=self._capacity,
-            limit=self.downloads.limit, pace=lambda shard: OneByOne() if config.strict_order else Pace(),
+            limit=self.downloads.limit, pace=lambda number: OneByOne() if config.strict_order else Pace(),
         )  # fmt: skip
+        self.worker = worker if self._tracing is None else self._tracing.traced(worker)
         self.listening = IdleTimeout(
-            self.worker, self._patience_s, lambda: self.settlement.paused or self.worker.on_hold
+            self.worker, self._patience_s, lambda: self.hooks.paused or self.worker.on_hold
         )
-        self._ends.callback(self.listening.stop)
+        self._side_tasks.callback(self.listening.stop)
         joined = self.joined = await self.worker.start(uuid.uuid4().hex)
-        self.paused = joined.words.hold is Hold.PAUSED
+        self.paused = joined.commands.hold is Hold.PAUSED
         self.left_out = joined.status is Status.FINISHED
         spider.dq_worker = self.worker.id  # type: ignore[attr-defined]
-        self._crawler.signals.send_catch_log(
+        self.crawler.signals.send_catch_log(
             crawl_joined, crawl=config.crawl, epoch=joined.epoch, run=joined.run, new=not joined.crawled,
             over=self.left_out, outage=lambda: self.worker.outage, entry_of=self._entry_of,
         )  # fmt: skip
         if self.left_out:
-            self.settlement.skip_start()
+            self.hooks.skip_start()
             self.listening.stop()
-            open_none(self._crawler)
-        self._crawler.signals.connect(self._feeds_are_open, signals.spider_opened)
-        self.dupefilter.open()
+            open_none(self.crawler)
+        self.crawler.signals.connect(self._feeds_are_open, signals.spider_opened)
+        self._dupefilter.open()
         if not self.left_out:
             self._listen()
         if config.tune_gc:
-            collector.freeze()
-            self._ends.callback(collector.release)
-        progress_log.log_join(self._crawler, config, self._connection.target, joined, crawl)
+            gc_tuning.freeze()
+            self._side_tasks.callback(gc_tuning.release)
+        progress_log.log_join(self.crawler, config, self._connection.target, joined, crawl)
+        self.stored_form = StoredForm(self.crawler)
         self._start_side_tasks(frontiers)
 
     def _start_side_tasks(self, frontiers: list[Frontier]) -> None:
-        crawler, config, worker = self._crawler, self.config, self.worker
+        crawler, config, worker = self.crawler, self.config, self.worker
         longest_s = config.retry_backoff.retry_after
         if longest_s and config.partition_by != "none":
             # Signals hold their receivers weakly.
@@ -214,16 +238,16 @@ class Session(Listener):
         if isinstance(self._stats, SharedStats):
             self._sharing = StatsSharing(self._stats, frontiers[HOME], worker)
         if config.notify_url:
-            self._notices = Notices(config.notify_url, config.crawl, frontiers[HOME], worker)
+            self._notices = Notices(config.notify_url, config.crawl, worker)
         clients, every_s = [each.client for each in frontiers], crawler.settings.getfloat("LOGSTATS_INTERVAL")
         monitor = progress_log.HealthMonitor(clients, self._connection.target, embedded=config.embedded)
-        self._ends.callback(monitor.stop)
+        self._side_tasks.callback(monitor.stop)
         if every_s:
-            self._ends.callback(progress_log.Progress(every_s, worker, self.settlement).stop)
+            self._side_tasks.callback(progress_log.Progress(every_s, worker, self.hooks).stop)
 
     def _entry_of(self, response: Response | None) -> bytes:
-        request = self.settlement.request_of(response) if response is not None else None
-        return self._scheduler.work.lease_of(request) if request is not None else b""
+        request = self.hooks.request_of(response) if response is not None else None
+        return self.in_progress.lease_of(request) if request is not None else b""
 
     def _traced(self) -> Tracing:
         try:
@@ -231,30 +255,30 @@ class Session(Listener):
         except ImportError as error:
             needs = f"DQ_TRACE = {self.config.trace:g} needs OpenTelemetry ({error})"
             raise ConfigError(f"{needs}: {pip_install('otel')}") from error
-        return Tracing(self._crawler, self.config, self._scheduler.work.lease_of)
+        return Tracing(self.crawler, self.config, self.in_progress.lease_of)
 
     def _listen(self) -> None:
-        self._crawler.signals.connect(self._idle, signals.spider_idle)
+        self.crawler.signals.connect(self._idle, signals.spider_idle)
         # Signals hold their receivers weakly.
-        self._logins = LoneLogin(self._crawler, self._scheduler.work.lease_of, self.worker)
+        self._logins = LoneLogin(self.crawler, self.in_progress.lease_of, self.worker)
         if self._start_keys is not None:
-            feed_spider(self._crawler, self._start_keys, self._connection, embedded=self.config.embedded)
+            feed_spider(self.crawler, self._start_keys, self._connection, embedded=self.config.embedded)
 
     def _feeds_are_open(self) -> None:
-        warn_of_journals(self._crawler, self.config)
-        progress_log.log_feeds(self._crawler)
+        warn_of_journals(self.crawler, self.config)
+        progress_log.log_feeds(self.crawler)
 
     def _idle(self) -> None:
         if self.listening.on:
             raise DontCloseSpider
         if self.worker.ending != "finished":
             raise CloseSpider(self.worker.ending)
-        if self.settlement.start_failed:
+        if self.hooks.start_failed:
             raise CloseSpider("start_error")  # Scrapy's own reason since 2.18
 
     async def close(self, reason: str) -> None:
         """Leave the crawl and disconnect from Redis; safe at any stage of `open`."""
-        self._ends.close()
+        self._side_tasks.close()
         self._closed = True
         try:
             if hasattr(self, "joined"):
@@ -269,7 +293,7 @@ class Session(Listener):
                 if reason == "finished" and progress_log.joins_other_run(self.config, self.joined):
                     run_name = self.joined.run_name
                     self._warn_last(not_begun(self.worker.run, run_name, self.config.run_name))
-                self.dupefilter.close(reason)
+                self._dupefilter.close(reason)
         finally:
             await self._connection.close()
             if self._tracing is not None:
@@ -293,7 +317,7 @@ class Session(Listener):
             logger.warning("%s", text)
 
         if text:
-            self._crawler.signals.connect(warn, signals.engine_stopped, weak=False)
+            self.crawler.signals.connect(warn, signals.engine_stopped, weak=False)
 
     async def _interrupted(self) -> list[str]:
         """Return, for a log, which arguments each interrupted start() had; none if Redis does not say so."""
@@ -304,47 +328,61 @@ class Session(Listener):
     # What the worker reports.
 
     def leases_arrived(self) -> None:
-        self.settlement.wake()
+        self.hooks.wake()
 
     def run_finished(self) -> None:
         if self.worker.over:
             # A spider that is kept open (DontCloseSpider) would keep adding requests to a finished run.
-            self.settlement.close_spider(self.worker.ending)
+            self.hooks.close_spider(self.worker.ending)
             self._begin_grace()
-        self.settlement.wake()
+        self.hooks.wake()
 
     def frontier_lost(self) -> None:
-        self.settlement.close_spider("frontier_lost")
+        self.hooks.close_spider("frontier_lost")
         self._begin_grace()
 
     def put_dropped(self, put: Put) -> None:
-        self._scheduler.put_dropped(put)
+        request = put.source
+        if request is None:  # *put* comes from the spilled part of a long outbox
+            try:
+                request = self.codec.decode(put.payload)
+            except CannotDecode:
+                self.count(stats.DUPLICATES)
+                return
+        if put.admission is Admission.SEED:
+            self.count(stats.SEEDS_KNOWN)
+            logger.debug("Start request already admitted in this run: %s", shown(request))
+        else:
+            self.duplicates.add(request)
+        self.crawler.signals.send_catch_log(
+            signals.request_dropped, request=request, spider=self.crawler.spider
+        )
 
     def outbox_lost(self, parentless: bool, reason: str = "outbox_lost") -> None:
-        self._scheduler.admissions.forget_sent()
+        self.admissions.forget_sent()
         # A dupefilter of the project has recorded the lost requests as seen, and cannot forget them.
-        if parentless or not self.shares_seen:
-            self.settlement.close_spider(reason)
+        if parentless or self._own_filter is not None:
+            self.hooks.close_spider(reason)
 
     def rolled_back(self, parentless: bool) -> None:
         self.outbox_lost(parentless, "frontier_rolled_back")
 
-    def told(self, before: Words, words: Words) -> None:
-        if words.forgets != before.forgets:
-            self._scheduler.admissions.forget_sent()
-        if words.hold is not before.hold:
-            self.paused = words.hold is Hold.PAUSED
-            logger.info("Crawl %r: %s", self.config.crawl, progress_log.HOLDS[words.hold])
-            self.settlement.wake()
-        if words.stops > before.stops:
+    def commanded(self, before: Commands, commands: Commands) -> None:
+        if commands.forgets != before.forgets:
+            self.admissions.forget_sent()
+        if commands.hold is not before.hold:
+            self.paused = commands.hold is Hold.PAUSED
+            logger.info("Crawl %r: %s", self.config.crawl, progress_log.HOLDS[commands.hold])
+            self.hooks.wake()
+        if commands.stops > before.stops:
             logger.info("Crawl %r: all workers were asked to stop", self.config.crawl)
-            self.settlement.close_spider("stopped")
+            self.hooks.close_spider("stopped")
 
     def confirmed(self, moves: Sequence[Move]) -> None:
         done = [move.entry_id for move in moves if isinstance(move, (Ack, Again))]
         others = [move.entry_id for move in moves if isinstance(move, (Bury, Decline, Fail, Release))]
         if done or others:
-            self._crawler.signals.send_catch_log(leases_ended, done=done, others=others)
+            self.crawler.signals.send_catch_log(leases_ended, done=done, others=others)
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
         if what in _COUNTERS:
@@ -352,30 +390,30 @@ class Session(Listener):
         if what is Count.ERROR:
             self._connection.note_no_answer()
         elif what is Count.EXCHANGE and self.listening.exchanged():
-            self.settlement.wake()  # it finds that it is idle
+            self.hooks.wake()  # it finds that it is idle
         if what is Count.EXCHANGE and self.worker.max_pages_reached:
-            self.settlement.close_spider("max_pages")
+            self.hooks.close_spider("max_pages")
         elif what is Count.EXCHANGE and self.worker.only_over_budget():
-            self.settlement.close_spider("domain_budget")
+            self.hooks.close_spider("domain_budget")
 
     def _capacity(self) -> int:
-        if self.settlement.closing:
+        if self.hooks.closing:
             self._begin_grace()
             return 0
-        return 0 if self.settlement.paused else self._concurrency
+        return 0 if self.hooks.paused else self._concurrency
 
     def _begin_grace(self) -> None:
         # Also if no exchange asks for the capacity any more, because the run is over, or the frontier gone.
-        # Nor after the end: what is told while the worker leaves begins none.
+        # Nor after the end: a command that arrives while the worker leaves begins none.
         if self._grace is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
-            self._ends.callback(self._grace.cancel)
+            self._side_tasks.callback(self._grace.cancel)
 
     def _end_grace(self) -> None:
         """Release what is not done, and have the engine wait for no download, which may take minutes more."""
-        self._scheduler.release_unfinished()
-        count = self.settlement.give_up_downloads()
+        self._ends.release_unfinished()
+        count = self.hooks.give_up_downloads()
         if count:
             logger.info(
                 "DQ_SHUTDOWN_GRACE = %g s is over: %d downloads are given up, and run again elsewhere",

@@ -28,21 +28,20 @@ class StoredForm:
     def __init__(self, crawler: Crawler) -> None:
         self._logins = Logins(crawler)
 
-    def of(self, request: Request, parent: Request | None, followed: bool) -> Request:
+    def of(self, request: Request, parent: Request | None, continues: bool) -> Request:
         """Return *request* as it is stored; never modifies it.
 
         Args:
             parent: the request whose callback has yielded it, or that it is a retry or a redirect of.
-            followed: it is a retry or a redirect.
+            continues: it is a retry or a redirect.
         """
         meta, headers = request.meta, request.headers
         # Most requests have nothing of all this, and each test for itself takes its time.
-        plain = _ALTERED.isdisjoint(meta) and HEADERS.isdisjoint(headers)
-        if plain and not has_long_referer(headers):
+        if _ALTERED.isdisjoint(meta) and HEADERS.isdisjoint(headers) and not has_long_referer(headers):
             return request
         stored = as_stored(request)
         self._logins.leave_out(stored)
-        if not followed:
+        if not continues:
             leave_out_redirects(stored, parent)
         shorten_link_text(stored)
         shorten_referer(stored)

@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlunsplit
 
 from opentelemetry import trace
@@ -33,6 +33,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy_dq.codec import formats
 from scrapy_dq.frontier.model import Lease
 from scrapy_dq.frontier.moves import Bury, Ending, Fail, Put, Release, Return
+from scrapy_dq.frontier.worker.settling import Settling
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError
@@ -72,9 +73,9 @@ class Tracing:
             self._flush = provider.shutdown
         self.tracer: trace.Tracer = provider.get_tracer("scrapy_dq")
 
-    def worker(self, *args: Any, **options: Any) -> Worker:
-        """Return a worker that traces; the arguments are those of `Worker`."""
-        return TracedWorker(self, *args, **options)
+    def traced(self, worker: Worker) -> Worker:
+        """Return *worker*, with spans of the entries that are traced."""
+        return cast("Worker", TracedWorker(self, worker))
 
     def begins(self) -> bool:
         """Return whether the next start request is traced."""
@@ -94,11 +95,11 @@ class Tracing:
             logger.exception("Unexpected error while the last spans were sent")
 
 
-class TracedWorker(Worker):
-    """A worker whose calls make spans of the entries that are traced."""
+class TracedWorker(Settling):
+    """Passes all calls on to a worker, and makes spans of the entries that are traced."""
 
-    def __init__(self, tracing: Tracing, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, tracing: Tracing, worker: Worker) -> None:
+        self._worker = worker
         self._tracing = tracing
         self._traced: dict[bytes, Span] = {}
         """Of each lease that is traced, from `take` until it is settled."""
@@ -108,21 +109,24 @@ class TracedWorker(Worker):
         connect(self._download_begins, signals.request_reached_downloader)
         connect(self._answered, signals.response_downloaded)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
     def put(self, put: Put) -> bool:
         lease = None if put.parent is None else self._traced.get(put.parent)
         if lease is None and (put.parent is not None or not self._tracing.begins()):
-            return super().put(put)
+            return self._worker.put(put)
         span = self._span("put", "send", SpanKind.PRODUCER, lease, put.entry_id, put.partition)
         if _sampled(span):
             span.set_attribute("url.full", _shown(put.source))
             put.payload = _MARK + _ids(span.get_span_context()) + put.payload
-        placed = super().put(put)
+        placed = self._worker.put(put)
         if placed:
             _end(span)
         return placed
 
     def take(self) -> Lease | None:
-        lease = super().take()
+        lease = self._worker.take()
         if lease is not None:
             if lease.payload[:1] == _MARK:
                 self._begin(lease, NonRecordingSpan(_context_of(lease.payload)))
@@ -132,10 +136,10 @@ class TracedWorker(Worker):
 
     def downloaded(self, entry_id: bytes) -> None:
         self._not_answered(entry_id)
-        super().downloaded(entry_id)
+        self._worker.downloaded(entry_id)
 
-    def _settle(self, move: Ending | Return) -> None:
-        super()._settle(move)
+    def settle(self, move: Ending | Return) -> None:
+        self._worker.settle(move)
         # After a release it stays: its callback may go on, and what that yields belongs to the trace.
         of = self._traced.get if isinstance(move, Release) else self._traced.pop
         lease = of(move.entry_id, None)
@@ -152,7 +156,7 @@ class TracedWorker(Worker):
     def _begin(self, lease: Lease, above: Span | None) -> None:
         span = self._span("lease", "process", SpanKind.CONSUMER, above, lease.entry_id, lease.partition)
         if _sampled(span):
-            span.set_attributes({"messaging.client.id": self.id, "dq.attempts": lease.attempts})
+            span.set_attributes({"messaging.client.id": self._worker.id, "dq.attempts": lease.attempts})
             self._traced[lease.entry_id] = span
 
     def _span(

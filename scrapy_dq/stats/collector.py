@@ -115,20 +115,21 @@ class Tally:
     def __init__(self, inc_value: Callable[[str, int], Any]) -> None:
         """*inc_value*: the method of `crawler.stats`."""
         self._inc_value = inc_value
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+        """By the stats that are counted together."""
 
     def __call__(self, *names: str) -> None:
         """Add 1 to each of these stats, in the next turn."""
         if not self._counts:
             asyncio.get_running_loop().call_soon(self.flush)
-        for name in names:
-            self._counts[name] = self._counts.get(name, 0) + 1
+        self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> None:
         """Pass on what was counted, at once."""
         counts, self._counts = self._counts, {}
-        for name, count in counts.items():
-            self._inc_value(name, count)
+        for names, count in counts.items():
+            for name in names:
+                self._inc_value(name, count)
 
 
 EVERY_S = 5.0

@@ -25,7 +25,7 @@ from scrapy_dq.text import printable
 from scrapy_dq.web.access import Access
 from scrapy_dq.web.commands import ENTRY_ID, BadOrder, obey
 from scrapy_dq.web.guard import Guard
-from scrapy_dq.web.looks import Busy, Looks, Seen, Subject
+from scrapy_dq.web.reads import Busy, Reads, Seen, Subject
 
 FILES = {
     "/": ("index.html", "text/html"),
@@ -41,9 +41,9 @@ STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (Fr
 """The HTTP status for an order that failed: the first class that matches its error."""
 
 
-def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Looks]:
+def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Reads]:
     """Return the app, and what looks at Redis for it: close that to end all waiting for a look."""
-    looks = Looks(config)
+    looks = Reads(config)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -76,7 +76,7 @@ def metrics_app(access: Access, text: Callable[[], bytes]) -> Any:
 class _Site:
     """Answers requests that the guard let pass."""
 
-    def __init__(self, settings: Settings, looks: Looks) -> None:
+    def __init__(self, settings: Settings, looks: Reads) -> None:
         self._settings = settings
         self._looks = looks
         self._metrics = Metrics(looks.crawls)

@@ -10,7 +10,7 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_dq.frontier.admin import control
-from scrapy_dq.frontier.admin.control import Word
+from scrapy_dq.frontier.admin.control import Command
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.admin.seen import MAX_FINGERPRINTS, forget
@@ -37,8 +37,8 @@ def obey(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
         NoSuchCrawl, FrontierError, redis.exceptions.RedisError: it failed.
     """
     action = order.get("action")
-    if action in (Word.PAUSE.value, Word.DRAIN.value, Word.RESUME.value, Word.STOP.value):
-        return _steer(place, Word(action))
+    if action in (Command.PAUSE.value, Command.DRAIN.value, Command.RESUME.value, Command.STOP.value):
+        return _steer(place, Command(action))
     if action == "limit":
         return _limit(place, order)
     if action == "retry":
@@ -49,17 +49,17 @@ def obey(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
 
 
 _DONE = {
-    Word.PAUSE: "Paused: workers finish the requests in progress, and wait.",
-    Word.DRAIN: "Draining: workers finish what they hold, lease nothing more, and wait.",
-    Word.RESUME: "Resumed.",
-    Word.STOP: "Stopping: all workers close; the crawl stays.",
+    Command.PAUSE: "Paused: workers finish the requests in progress, and wait.",
+    Command.DRAIN: "Draining: workers finish what they hold, lease nothing more, and wait.",
+    Command.RESUME: "Resumed.",
+    Command.STOP: "Stopping: all workers close; the crawl stays.",
 }
 
 
-def _steer(place: Place, word: Word) -> str:
+def _steer(place: Place, word: Command) -> str:
     found = place.overview(hint=False, most_members=0)
     workers = found.census.workers
-    if found.phase == "finished" and not (word is Word.STOP and workers):
+    if found.phase == "finished" and not (word is Command.STOP and workers):
         raise BadOrder(f"the run is finished: there is nothing to {word.value}")
     control.steer(place.client, place.crawl, word, _who())
     return f"{_DONE[word]} {count_of(workers, 'worker') if workers else 'No worker'} registered."

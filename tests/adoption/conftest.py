@@ -172,3 +172,7 @@ def case(redis_url: str, crawl_name: str) -> Iterator[Case]:
     case = Case(redis_url, crawl_name)
     yield case
     case.client.close()
+
+
+def adopted(case: Case) -> int:
+    return case.client.scard(f"{keys.prefix(case.name)}adopted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from scrapy_dq.commands.group import subcommands
 from scrapy_dq.frontier.model import Order
 from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import RedisServer
+from support.web_page import TOKEN, WebPage
 
 PASSWORD = "s3cr3t-w0rd"
 CHANGES = ("retry", "push", "clear", "limit", "move", "export", "import")
@@ -138,3 +139,26 @@ def dq(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[st
 def dq_at(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Dq]:
     """Return a function that gives the commands on the Redis at a URL."""
     return lambda url: Dq(url, "crawl", capsys)
+
+
+@pytest.fixture(scope="module")
+def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WebPage]]:
+    """Yield a page that only reads, without a token; and one that steers, with one. They log nothing."""
+    with ExitStack() as stack:
+        folders = {name: tmp_path_factory.mktemp(name) for name in ("reads", "steers")}
+        yield {
+            "reads": stack.enter_context(WebPage(folders["reads"], server.url)),
+            "steers": stack.enter_context(
+                WebPage(folders["steers"], server.url, "--allow-steering", token=TOKEN)
+            ),
+        }
+
+
+@pytest.fixture
+def page(pages: dict[str, WebPage]) -> WebPage:
+    return pages["reads"]
+
+
+@pytest.fixture
+def steering(pages: dict[str, WebPage]) -> WebPage:
+    return pages["steers"]

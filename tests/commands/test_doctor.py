@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from scrapy_dq.backend import health
-from scrapy_dq.backend.connection import new_client
+from scrapy_dq.backend.clients import new_client
 from scrapy_dq.commands.doctor import exposure
 from scrapy_dq.commands.subcommand import WrongUsage
-from scrapy_dq.frontier.model import Figures
+from scrapy_dq.frontier.answers import Figures
 from support.given import MakeProject, StartProxy, StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.redis_server import Kind, RedisServer, find_binary

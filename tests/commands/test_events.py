@@ -13,7 +13,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.commands.report import curve
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.worker.identity import own_name
 from support.given import MakeProject, StartSite
@@ -34,7 +34,7 @@ def spider(live: LiveFrontier) -> HandWorker:
 
 def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
     """In words, with the time and who it was; the same for programs."""
-    steer(live.redis, live.crawl, Word.PAUSE, "ann@desk")
+    steer(live.redis, live.crawl, Command.PAUSE, "ann@desk")
     found = dq.listed("events")
     assert [(event["kind"], event["who"], event["run"]) for event in found] == [
         ("began", "spider", 0), ("joined", "spider", 0), ("pause", "ann@desk", 0),
@@ -48,7 +48,7 @@ def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: Han
 def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
     """As many as were asked for."""
     for n in range(5):
-        steer(live.redis, live.crawl, Word.PAUSE, f"user{n}@desk")
+        steer(live.redis, live.crawl, Command.PAUSE, f"user{n}@desk")
     assert [event["who"] for event in dq.listed("events", "-n", "2")] == ["user3@desk", "user4@desk"]
     assert dq.text("events", "-n", "2").startswith("7 events; the newest 2 are shown.\n")
 
@@ -174,7 +174,7 @@ def test_new_events_are_followed_until_ctrl_c(
     try:
         assert process.stdout
         assert json.loads(process.stdout.readline())["kind"] == "joined"
-        for word in (Word.PAUSE, Word.RESUME):
+        for word in (Command.PAUSE, Command.RESUME):
             steer(live.redis, live.crawl, word, "ann@desk")
             assert json.loads(process.stdout.readline())["kind"] == word.value
         process.send_signal(signal.SIGINT)

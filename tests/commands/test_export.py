@@ -19,7 +19,7 @@ from commands.test_listing import WHERE, by_place, everywhere, page  # noqa: F40
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.exports.files import BadExport
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused
 from scrapy_dq.frontier.reader import Reader
@@ -103,7 +103,7 @@ def test_a_crawl_with_live_workers_is_refused_unless_it_is_on_hold(
     ):
         dq.text("export", str(path), **TTL)
     assert list(tmp_path.iterdir()) == []
-    steer(live.redis, live.crawl, Word.PAUSE)
+    steer(live.redis, live.crawl, Command.PAUSE)
     found = dq.found("export", str(path), **TTL)
     assert (found["entries"], found["fingerprints"]) == (2, 0)
 
@@ -113,7 +113,7 @@ def test_a_crawl_that_changes_meanwhile_leaves_no_file(
 ) -> None:
     """A worker on hold ends what it has begun."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
-    steer(live.redis, live.crawl, Word.PAUSE)
+    steer(live.redis, live.crawl, Command.PAUSE)
     heads = Reader.heads
 
     async def changed(self: Any, *args: Any) -> Any:

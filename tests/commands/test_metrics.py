@@ -20,8 +20,9 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed")
 
 
 from scrapy_dq.frontier import peek, retry
-from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.model import Figures, Order
+from scrapy_dq.frontier.admin.control import Command, steer
+from scrapy_dq.frontier.answers import Figures
+from scrapy_dq.frontier.model import Order
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.metrics import Metrics, label_of
@@ -165,7 +166,7 @@ def test_workers_that_left_on_purpose_are_told_from_those_that_are_missed(
     HandWorker(live, "killed", SPIDER)
     HandWorker(live, "program").reclaim("killed")
     assert stopped() == 0
-    steer(live.redis, live.crawl, Word.STOP, by="ann@host")
+    steer(live.redis, live.crawl, Command.STOP, by="ann@host")
     assert stopped() == 1
 
 

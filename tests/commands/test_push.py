@@ -16,12 +16,12 @@ from scrapy import Request
 
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.model import FrontierRefused, Limits
 from scrapy_dq.frontier.moves import Ack, Fail
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.pushing.lines import Splitter
+from scrapy_dq.pushing.producer import Producer
 from scrapy_dq.scrapy_redis import fingerprint
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -25,7 +25,7 @@ from scrapy_dq.factory import frontiers_of
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.admin.shards import Shards
-from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable, Terms
+from scrapy_dq.frontier.model import FrontierError, FrontierRefused, FrontierUnavailable
 from scrapy_dq.inspection import crawls
 from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.entries import read_failure, read_failures
@@ -35,15 +35,15 @@ from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
 from scrapy_dq.scheduling import progress_log
 from scrapy_dq.settings import Config
 from scrapy_dq.web.commands import obey
-from scrapy_dq.web.looks import Looks
+from scrapy_dq.web.reads import Reads
 from support.clusters import Cluster
-from support.live_frontier import HandWorker, LiveFrontier, fail, numbers
-from support.live_shards import HOSTS, SHARDS, SPREAD, Other, fill
+from support.live_frontier import HandWorker, LiveFrontier
+from support.live_shards import HOSTS, SHARDS
 from support.redis_server import RedisServer
+from support.silent_shards import SILENT, Spread
 from support.waiting import wait_until
 from worker.engine import until
 
-SILENT = 1
 QUICK_S = 0.3
 QUICK = {"REDIS_PARAMS": {"socket_timeout": QUICK_S}}
 UNANSWERED = f"no answer from shard {SILENT}"
@@ -54,46 +54,6 @@ def cluster() -> Iterator[Cluster]:
     """Yield one whose replicas do not take over."""
     with Cluster(password=PASSWORD, timeout_ms=600_000) as cluster:
         yield cluster
-
-
-class Spread:
-    """A crawl whose shards are on three nodes, with a worker."""
-
-    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
-        def nodes(crawl: str) -> list[RedisServer]:
-            return [cluster.owner(keys.meta(keys.Shard(crawl, shard))) for shard in range(SHARDS)]
-
-        self.crawl = next(name for n in count() if len({*nodes(name := f"crawl {n}")}) == SHARDS)
-        self.nodes = nodes(self.crawl)
-        live = stack.enter_context(closing(LiveFrontier(self.nodes[0].url, self.crawl)))
-        home = HandWorker(live, "host-1-00000000000a", SPREAD)
-        others = [
-            stack.enter_context(closing(Other(self.nodes[shard].url, home, shard)))
-            for shard in range(1, SHARDS)
-        ]
-        self.workers = [
-            home,
-            *(HandWorker(other, f"host-1-00000000000{n}", SPREAD) for n, other in enumerate(others)),
-        ]
-
-    def fail_all(self) -> None:
-        fill(self.workers)
-        for number, worker in enumerate(self.workers):
-            ends = Terms(finish_at=-2 if number else -1)
-            while taken := numbers(worker.exchange(want=9, terms=ends)):
-                worker.exchange(*map(fail, taken), terms=ends)
-
-    def kept(self, shard: int) -> int:
-        name = keys.prefix(keys.Shard(self.crawl, shard)) + "failed"
-        return self.workers[shard].live.redis.llen(name)
-
-    @contextmanager
-    def silent(self, shard: int = SILENT) -> Iterator[None]:
-        self.nodes[shard].suspend()
-        try:
-            yield
-        finally:
-            self.nodes[shard].resume()
 
 
 @pytest.fixture
@@ -328,7 +288,7 @@ def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
         return [each["value"] for each in dq.listed("metrics", **QUICK) if each["name"] == "dq_up"] == [1]
 
     async def open_page() -> bool:
-        looks = Looks(config)
+        looks = Reads(config)
         try:
             return bool(await looks.open())
         except FrontierError:

@@ -18,7 +18,7 @@ from scrapy_dq.commands import status
 from scrapy_dq.commands.output.status_view import one_line
 from scrapy_dq.frontier.admin.backlog import sizes
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
-from scrapy_dq.frontier.model import Figures
+from scrapy_dq.frontier.answers import Figures
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.inspection.words import when

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.commands.subcommand import DONE, CommandError
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Admission, Census, Status
@@ -33,7 +33,7 @@ def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> No
     }  # fmt: skip
     assert dq.text("resume") == f"{name}resumed. 1 worker, 1 in flight.\n"
     assert dq.text("stop") == f"{name}stopping. 1 worker, 1 in flight.\n"
-    assert worker.exchange().words.stops == 1
+    assert worker.exchange().commands.stops == 1
     worker.leave()
     assert dq.text("stop", "--wait") == f"{name}stopping. No worker is registered.\nAll workers are gone.\n"
     assert dq.status == DONE

@@ -20,7 +20,8 @@ from rich.console import Console
 from scrapy_dq.commands import status
 from scrapy_dq.commands.output.status_view import one_line, view
 from scrapy_dq.frontier.admin.overview import Overview
-from scrapy_dq.frontier.model import Census, Member
+from scrapy_dq.frontier.answers import Member
+from scrapy_dq.frontier.model import Census
 from scrapy_dq.inspection import snapshot
 from scrapy_dq.inspection.place import NoSuchCrawl
 from support.given import MakeProject, StartRedis

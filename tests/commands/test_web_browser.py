@@ -24,7 +24,7 @@ pytest.importorskip("playwright", reason="the extra `browser` is not installed")
 
 from playwright import sync_api
 
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.model import Admission, Order
 from scrapy_dq.frontier.moves import Bury, Fail
@@ -222,7 +222,7 @@ def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
     tab.get_by_role("link", name="Events").click()
     browser.see("a worker joined", "main table")
-    steer(live.redis, live.crawl, Word.PAUSE, "ann@desk")
+    steer(live.redis, live.crawl, Command.PAUSE, "ann@desk")
     browser.see("paused", "main table")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
 

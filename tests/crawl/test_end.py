@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from crawl.conftest import Plant
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import peek
 from support import stored
 from support.project import Project

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import peek
 from support.given import StartRedis, StartSite
 from support.redis_server import RedisServer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import peek
 from support.given import MakeProject, StartRedis
 from support.project import PLAIN, Project

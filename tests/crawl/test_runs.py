@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from crawl.conftest import Plant
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.embedded.directory import PID, RedisDirectory
 from scrapy_dq.frontier import peek
 from support import stored

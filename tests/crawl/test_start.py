@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crawl.conftest import Plant
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import peek
 from support.fault_spiders import GATHERED
 from support.given import MakeProject, StartRedis, StartSite

@@ -8,7 +8,7 @@ import signal
 import time
 
 from crawl.conftest import Plant
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import Overview, peek
 from support.fault_spiders import GATHERED
 from support.project import Project

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import peek
 from scrapy_dq.scheduling.declined import IN_A_ROW
 from support.given import MakeProject, StartSite

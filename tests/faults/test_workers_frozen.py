@@ -35,7 +35,7 @@ BLOCKING = spider_of(
         for output in super().parse(response):
             yield output
         if block:
-            protocol = self.crawler.engine._slot.scheduler._session.worker.home.protocol
+            protocol = self.crawler.engine._slot.scheduler._session.worker.parts[0].protocol
             while protocol.under_way:
                 await asyncio.sleep(0)
             while not protocol.under_way:

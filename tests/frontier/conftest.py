@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier.model import Order, Seen
+from scrapy_dq.frontier.model import Order, Seen, StartKeys
 from scrapy_dq.frontier.scripts import Script
 from support import live_frontier
 from support.live_frontier import NARROW, PARTITIONINGS, SLOW, HandWorker, LiveFrontier, puts
 from support.redis_server import RedisServer
 from support.sharded_crawl import Crawl
+from support.torn import EachStop, Stopper
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +108,35 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
 
     monkeypatch.setattr(Script, "call", counted)
     return fail_at
+
+
+@pytest.fixture
+def each_stop(redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.MonkeyPatch) -> EachStop:
+    """Return a generator of frontiers, each with a function that stops *transition* one write later."""
+
+    def each(
+        transition: str, words: str, seen: Seen = Seen.EXACT, fed: StartKeys | None = None, least: int = 2
+    ) -> Iterator[Any]:
+        reached, at = True, 0
+        while reached:
+            at += 1
+            reached = False
+            args = (redis_server.url, f"{crawl_name} {at}", Order.PRIORITY_LIFO, seen, fed)
+            with closing(LiveFrontier(*args)) as live:
+                stopper = Stopper(live, monkeypatch, words)
+
+                def stop(call: Callable[[], Any], stopper: Stopper = stopper, at: int = at) -> Any:
+                    nonlocal reached
+                    reached, answer = stopper.stop(transition, at, call)
+                    return answer
+
+                yield live, stop
+        assert at > least, "nothing was stopped"
+
+    return each
+
+
+@pytest.fixture
+def elsewhere(redis_server: RedisServer) -> str:
+    """Return the URL of another Redis: another database of the same server."""
+    return f"{redis_server.url.removesuffix('/0')}/1"

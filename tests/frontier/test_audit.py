@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from scrapy_dq.frontier import forget
-from scrapy_dq.frontier.model import Admission, Audited, Order, Receipt, Status
+from scrapy_dq.frontier.answers import Audited, Receipt
+from scrapy_dq.frontier.model import Admission, Order, Status
 from scrapy_dq.frontier.moves import Move
-from scrapy_dq.frontier.worker.audit import audit, told
+from scrapy_dq.frontier.worker.audit import audit, findings_of
 from support.live_frontier import (
     IDENTITY,
     HandWorker,
@@ -132,7 +133,7 @@ def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None
 
     assert len(done) == COUNT + 2 - missing
     assert found.gone == missing == receipt.census.gone
-    assert f"{missing} requests are gone" in told(found)
+    assert f"{missing} requests are gone" in findings_of(found)
     assert live.call("census").gone == missing
 
 
@@ -191,7 +192,7 @@ def test_seen_that_is_gone_is_noted(
     worker.exchange(*(ack(n) for n in worker.take(9)))
     receipt = worker.exchange()
     assert (receipt.status, receipt.damage, receipt.census.gone) == (Status.FINISHED, "", 1)
-    assert told(Audited(seen_gone=True)) == "the seen set is gone: pages are crawled again"
+    assert findings_of(Audited(seen_gone=True)) == "the seen set is gone: pages are crawled again"
 
 
 @pytest.mark.parametrize("seeding", [1, 2, 3])

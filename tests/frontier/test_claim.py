@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import peek, retry
-from scrapy_dq.frontier.model import Claim, Lease, Order, Receipt, StartKeys, Status, Terms
+from scrapy_dq.frontier.answers import Receipt
+from scrapy_dq.frontier.model import Claim, Lease, Order, StartKeys, Status, Terms
 from scrapy_dq.frontier.moves import Ack, Bury, Fail, Move, Release
 from support.live_frontier import HandWorker, LiveFrontier, limited, put
 from support.redis_server import RedisServer

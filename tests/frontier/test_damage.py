@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Status
+from scrapy_dq.frontier.model import Identity, Status
 from scrapy_dq.frontier.worker.audit import audit
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry_id, limited, numbers, puts
 

@@ -9,7 +9,8 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.model import Census, Receipt
+from scrapy_dq.frontier.answers import Receipt
+from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import HandWorker, LiveFrontier, entry_id, numbers, put
 

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from frontier.test_torn import crawl_on, filled, repeat
 from scrapy_dq.frontier import scripts
 from scrapy_dq.frontier.model import FrontierRefused, Order, StartKeys
 from support.live_frontier import HandWorker, LiveFrontier, ack, fail, limited, numbers, put, release
 from support.redis_server import RedisServer
+from support.torn import crawl_on, filled, repeat
 
 OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
 """Of commands of streams; and one of their errors."""

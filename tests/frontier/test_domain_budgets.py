@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scrapy_dq.frontier import peek, retry
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.model import Limits, Status
 from scrapy_dq.frontier.moves import Defer, Move
 from scrapy_dq.frontier.worker.audit import audit
@@ -131,11 +131,11 @@ def test_only_what_is_over_budgets_is_left(live: LiveFrontier) -> None:
     assert numbers(other.exchange(want=1)) == [51]
     other.exchange(Defer(entry_id(51)))
     assert not only_over_budget()
-    steer(live.redis, live.crawl, Word.PAUSE)
+    steer(live.redis, live.crawl, Command.PAUSE)
     other.held.add(entry_id(51))
     other.exchange(ack(51))
     assert not only_over_budget()
-    steer(live.redis, live.crawl, Word.RESUME)
+    steer(live.redis, live.crawl, Command.RESUME)
     assert only_over_budget()
     assert live.call("limit", A, budget=2)[3:] == (2, 1)
     assert not only_over_budget()

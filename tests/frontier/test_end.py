@@ -8,8 +8,8 @@ import pytest
 
 from scrapy_dq.crew.monitor import run_name_for
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Parentless, Receipt, Seeding, Status
+from scrapy_dq.frontier.answers import Receipt
+from scrapy_dq.frontier.model import Admission, Identity, Parentless, Seeding, Status
 from scrapy_dq.settings import Config
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, bury, entry_id, numbers, put
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Receipt, Status
+from scrapy_dq.frontier.answers import Receipt
+from scrapy_dq.frontier.model import Admission, FrontierUnavailable, Status
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, decline, fail, numbers, put, release
 
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=True)

@@ -11,8 +11,9 @@ import pytest
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.flush import flush_all, flush_others, purge
+from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Admission, Flushed, Limits, Order, Seen
+from scrapy_dq.frontier.model import Admission, Limits, Order, Seen
 from support import sharded_crawl
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, limited, put, puts
 from support.sharded_crawl import Crawl

@@ -11,11 +11,12 @@ import pytest
 import redis
 import redis.asyncio
 
-from scrapy_dq.frontier.admin.control import Word, limit, steer, wake
+from scrapy_dq.frontier.admin.control import Command, limit, steer, wake
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry
 from scrapy_dq.frontier.admin.seen import forget
-from scrapy_dq.frontier.model import Admission, Figures, Limits, Status
+from scrapy_dq.frontier.answers import Figures
+from scrapy_dq.frontier.model import Admission, Limits, Status
 from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.inspection.history import (
     MOST_EVENTS,
@@ -178,7 +179,7 @@ def test_what_is_kept_has_a_bound(live: LiveFrontier, spider: HandWorker) -> Non
         live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that each is one of a minute
         report(spider, figures)
     for n in range(MOST_EVENTS + 20):
-        steer(live.redis, live.crawl, Word.PAUSE, f"{n:03}" + "x" * 500)
+        steer(live.redis, live.crawl, Command.PAUSE, f"{n:03}" + "x" * 500)
     kept = [live.redis.llen(live.key(name)) for name in ("samples", "minutes", "journal")]
     assert kept == [MOST_SAMPLES, MOST_MINUTES, MOST_EVENTS]
     assert sum(live.redis.memory_usage(live.key(name), samples=0) for name in HISTORY) <= 256 * 1024
@@ -304,7 +305,7 @@ def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) ->
 def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
     """With what it did; what did nothing is no event."""
     spider.exchange(put(1, admission=Admission.SEEN, token=b"token"), put(2), want=2)
-    for word in Word:
+    for word in Command:
         steer(live.redis, live.crawl, word, BY)
     wake(live.redis, live.crawl)
     forget(live.redis, live.crawl, [(b"unknown", b"")], BY)
@@ -320,7 +321,7 @@ def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWo
     found = [event for event in happened(live)[2:] if event[0] != "finished"]
     assert {who for _, who, _, _ in found} == {BY}
     assert [(kind, count, about) for kind, _, count, about in found] == [
-        *((word.value, 1, "") for word in Word),
+        *((word.value, 1, "") for word in Command),
         ("limit", 1, "delay 0.5 s, concurrency 3, blocked 0 s: a.example"),
         ("limit", 1, "delay 0.5 s, concurrency 3, blocked 60 s: a.example"),
         ("forget", 1, ""),
@@ -331,9 +332,9 @@ def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWo
 def test_an_event_that_repeats_the_last_one_replaces_it(live: LiveFrontier, spider: HandWorker) -> None:
     """Within ten minutes, by the same person; the counts are added."""
     for by in (BY, BY, "bob@desk", BY):
-        steer(live.redis, live.crawl, Word.PAUSE, by)
+        steer(live.redis, live.crawl, Command.PAUSE, by)
     let_the_last_event_be_older(live)
-    steer(live.redis, live.crawl, Word.PAUSE, BY)
+    steer(live.redis, live.crawl, Command.PAUSE, BY)
     assert happened(live)[2:] == [
         ("pause", BY, 2, ""), ("pause", "bob@desk", 1, ""), ("pause", BY, 1, ""), ("pause", BY, 1, ""),
     ]  # fmt: skip
@@ -412,7 +413,7 @@ def test_a_record_of_a_later_version_is_skipped(live: LiveFrontier, spider: Hand
     for name, record in LATER.items():
         live.redis.rpush(live.key(name), record)
     report(spider)
-    steer(live.redis, live.crawl, Word.PAUSE, BY)
+    steer(live.redis, live.crawl, Command.PAUSE, BY)
     for name, record in LATER.items():
         live.redis.rpush(live.key(name), record)
     assert len(samples(live)) == len(samples(live, minutes=True)) == 1
@@ -421,7 +422,7 @@ def test_a_record_of_a_later_version_is_skipped(live: LiveFrontier, spider: Hand
 
 def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorker) -> None:
     """Whatever the name of a partition or of a user contains."""
-    steer(live.redis, live.crawl, Word.PAUSE, "\x1b[31m\u202e\n\udcff" + "é" * 500)
+    steer(live.redis, live.crawl, Command.PAUSE, "\x1b[31m\u202e\n\udcff" + "é" * 500)
     limit(live.redis, live.crawl, "x" * 500, delay_s=1.0)
     live.redis.rpush(
         live.key("journal"), msgpack.packb([0, 1, b"joined", b"\x1b]0;x\a" + b"\xff" * 300, 1, b"\n\x9b"])

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Status
+from scrapy_dq.frontier.model import Admission, Identity, Status
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.identity import own_identity
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put

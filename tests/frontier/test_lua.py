@@ -12,15 +12,16 @@ import redis
 
 from scrapy_dq.frontier import Overview, forget, keys, limit
 from scrapy_dq.frontier.admin.backlog import sizes, upcoming
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.admin.drop import drop
 from scrapy_dq.frontier.admin.retry import retry_records
 from scrapy_dq.frontier.admin.seen import is_seen
+from scrapy_dq.frontier.answers import Figures
 from scrapy_dq.frontier.archive.move import _freeze
 from scrapy_dq.frontier.archive.new_crawl import NewCrawl
 from scrapy_dq.frontier.calls import Exchange, Rejoin
-from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Census, Figures, FrontierUnavailable, Order, Parentless, Seeding
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Census, FrontierUnavailable, Identity, Order, Parentless, Seeding
 from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.scripts import library, lua_files, parts, source
 from support.redis_server import RedisServer
@@ -155,7 +156,7 @@ COMMANDS: dict[str, Callable[[Any], Any]] = {
     "upcoming": lambda client: upcoming(client, "a crawl", 10),
     "limit": lambda client: limit(client, "a crawl", "a.example"),
     "known": lambda client: is_seen(client, "a crawl", b"token", b"", b""),
-    "steer": lambda client: steer(client, "a crawl", Word.PAUSE),
+    "steer": lambda client: steer(client, "a crawl", Command.PAUSE),
     "retry": lambda client: retry_records(client, HOME, Overview("open", "epoch", 0, Census(), [])),
     "forget": lambda client: forget(client, "a crawl", []),
     "drop": lambda client: drop(client, "a crawl", "a.example"),

@@ -9,19 +9,9 @@ from uuid import uuid4
 import pytest
 
 from scrapy_dq.frontier import keys
+from scrapy_dq.frontier.answers import Member, Rejoined
 from scrapy_dq.frontier.calls import Rejoin
-from scrapy_dq.frontier.model import (
-    Admission,
-    Census,
-    Lease,
-    Member,
-    Parentless,
-    Rejoined,
-    Seeding,
-    Seen,
-    Status,
-    Terms,
-)
+from scrapy_dq.frontier.model import Admission, Census, Lease, Parentless, Seeding, Seen, Status, Terms
 from scrapy_dq.frontier.moves import Put
 from support.live_frontier import (
     IDENTITY,

@@ -6,8 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from hashlib import sha1
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,36 +14,23 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from scrapy_dq.frontier import Overview, Retried, frontier, keys, peek, records, retry
 from scrapy_dq.frontier.admin import retry as retry_module
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.admin.retry import retry_records
-from scrapy_dq.frontier.calls import Exchange, Rejoin
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import (
-    Admission,
-    Block,
-    Limits,
-    Member,
-    Order,
-    Parentless,
-    Receipt,
-    Seeding,
-    Seen,
-    Sent,
-    Status,
-    Terms,
-)
-from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Fail, Move, Put, Release, next_id
-from scrapy_dq.frontier.wire import pack_moves, pack_terms
+from scrapy_dq.frontier.answers import Member
+from scrapy_dq.frontier.model import Admission, Identity, Limits, Order, Parentless, Seen, Status
+from scrapy_dq.frontier.moves import Ack
+from support.both_frontiers import NO_TERMS, PARTITIONS, Actor, BothFrontiers
 from support.compact import compacted
+from support.drawn_moves import KINDS, LIMITS, LOST, PUTS, SEEDING, SETTLE, SLOT, TERMS, WHICH, moves_of
 from support.live_frontier import LiveFrontier
 from support.redis_server import RedisServer
 from support.reference import ReferenceFrontier
-from support.reference_partitions import UNIT_S, units
-from support.stored import Dump, State, crawl_keys, reference_state
+from support.reference_partitions import UNIT_S
+from support.stored import Dump, crawl_keys, reference_state
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "120"))
 """Of `make test`; `make check` has fewer."""
@@ -60,84 +46,13 @@ settings.register_profile(
 )
 QUICK = settings.get_profile("frontier")
 SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
-
-# No strategy depends on the state, and no rule has a precondition: whatever the servers' hashes do,
-# the same choices stay possible, and an example replays.
-WHICH = st.integers(0, 2**16)
-PUTS = ("seen", "seed", "id")
-SETTLE = ("ack", "release", "bury", "fail", "later", "decline", "decline")
-FOREIGN = ("foreign ack", "foreign release", "foreign bury", "foreign later", "foreign decline")
-KINDS = (*PUTS, *PUTS, "id", *SETTLE, "again", *FOREIGN)
-LOST = st.sampled_from((False, False, True))
-SEEDING = st.sampled_from((0, 0, 0, 0, 0, 1, 2, 3))
-PARTITIONS = (b"a", b"b", b"c", b"d")
-SLOT = st.integers(0, len(PARTITIONS) - 1)
-WHEN = st.sampled_from(("", "", "", "", "", "", "due 1", "due 2", "not before 0", "not before 1", "never"))
-# Delay in seconds, concurrency.
-LIMITS = tuple(
-    Limits(delay * UNIT_S, concurrency, own, budget, own_budgets=budgets)
-    for delay, concurrency, own, budget, budgets in (
-        (0, 0, {}, 0, {}),
-        (1, 0, {"a": (2 * UNIT_S, None), "b": (0.0, 1)}, 0, {}),
-        (0, 2, {}, 0, {}),
-        (2, 3, {"c": (None, 0)}, 0, {}),
-        (0, 0, {}, 6, {"a": 3, "b": 0}),
-    )
-)
-
-
-def moves_of(kinds: tuple[str, ...], min_size: int, max_size: int) -> st.SearchStrategy[list[Any]]:
-    recipe = st.tuples(st.sampled_from(kinds), WHICH, st.integers(-1, 1), st.booleans(), SLOT, WHEN)
-    return st.lists(recipe, min_size=min_size, max_size=max_size)
-
-
-HERE = st.dictionaries(st.sampled_from(PARTITIONS), st.tuples(st.integers(0, 3), st.integers(0, 3)))
-NOTE = st.tuples(
-    st.sampled_from(("sent", "sent", "never sent", "foreign sent", "block")), WHICH, SLOT, st.integers(0, 2)
-)
-TERMS = st.just((0, 1000, {}, [], None)) | st.tuples(
-    st.integers(0, 2),
-    st.sampled_from((1, 2, 1000)),
-    HERE,
-    st.lists(NOTE, max_size=3),
-    st.sampled_from((None, None, None, None, None, 0, 8, 20)),
-)
-NO_TERMS = Terms()
 STARTS = ("args", "", "args", "other args")
 """What the start() of workers is called with; some have none."""
-TOKENS = 8
 WORKERS = 4
-HISTORY = 40
 
 
-@dataclass
-class Actor:
-    """What one worker process knows."""
-
-    worker_id: str
-    epoch: str
-    run: int
-    crawl: Identity
-    seq: int = 1
-    held: list[bytes] = field(default_factory=list)
-    unanswered: tuple[Any, ...] | None = None
-    """Its exchange whose reply was lost; all that it may send is this again."""
-    out_of_step: bool = False
-    """It was answered RESYNC or, without its moves applied, FINISHED."""
-
-
-class FrontierMachine(RuleBasedStateMachine):
+class FrontierMachine(BothFrontiers):
     """Some workers, their faults, late copies of all they sent, and a Redis that forgets."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.url = url
-        self.made = 0
-        self.puts: list[Put] = []
-        self.slots: dict[bytes, bytes] = {}
-        self.tokens_of: dict[bytes, bytes] = {}
-        self.actors: list[Actor] = []
-        self.history: list[tuple[str, tuple[Any, ...]]] = []
 
     @initialize(
         order=st.sampled_from(list(Order)),
@@ -276,8 +191,8 @@ class FrontierMachine(RuleBasedStateMachine):
         found = (answer[0] / UNIT_S, answer[1], round(answer[2] / UNIT_S), *answer[3:])
         assert found == self.reference.limit(partition, delay_s, concurrency, block_s, budget)
 
-    @rule(word=st.sampled_from((*Word, Word.RESUME, Word.RESUME, Word.RESUME)))
-    def steer(self, word: Word) -> None:
+    @rule(word=st.sampled_from((*Command, Command.RESUME, Command.RESUME, Command.RESUME)))
+    def steer(self, word: Command) -> None:
         """Someone tells all workers something."""
         assert steer(self.live.redis, self.live.crawl, word) == self.reference.steer(word)
 
@@ -361,7 +276,7 @@ class FrontierMachine(RuleBasedStateMachine):
     @rule()
     def finish(self) -> None:
         """The workers crawl on until nothing is left, and see that nobody else is there: nothing is stuck."""
-        self.steer(Word.RESUME)
+        self.steer(Command.RESUME)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
             for slot in range(len(PARTITIONS)):  # each time: a worker that rejoins sets the limits of its run
                 self.limit(slot, None, None, None, budget=0)
@@ -416,7 +331,7 @@ class FrontierMachine(RuleBasedStateMachine):
         assert (overview.phase, overview.epoch, overview.run) == (
             reference.phase, reference.epoch or "", reference.run,
         )  # fmt: skip
-        assert overview.hold == reference.words.hold
+        assert overview.hold == reference.commands.hold
         assert overview.census == reference.census(reference.count_seeding(), reference.count_incomplete())
         assert [
             replace(member, since=self.wall_s if member.since >= self.wall_s else -1)
@@ -433,214 +348,6 @@ class FrontierMachine(RuleBasedStateMachine):
                 assert self.live.dump() == {}
             finally:
                 self.live.close()
-
-    # How it is done
-
-    def both(self, method: str, *args: Any) -> Any:
-        """Call *method* of both frontiers, hold the answers against each other and return them."""
-        self.history = [*self.history, (method, args)][-HISTORY:]
-        if method == "drain":
-            return self.both_drain(*args)
-        if method == "exchange":
-            members = self.live.redis.zrange(self.live.key("delayed"), 0, -1)
-            self.reference.due_first = [member[:12] for member in members]
-        sent = args
-        if method == "exchange":
-            *who, want, seeding, held, moves, terms = args
-            sent = (
-                Exchange(*who, want, Seeding(seeding), held, pack_moves(moves), pack_terms(terms)),
-            )  # fmt: skip
-        elif method == "rejoin":
-            new_id, identity, *before, crawl = args
-            sent = (Rejoin(new_id, *before), identity, crawl)
-        answer = self.live.call(method, *sent)
-        expected = getattr(self.reference, method)(*args)
-        if isinstance(answer, Receipt):
-            answer, expected = (
-                replace(found, blocked=tuple(sorted(found.blocked))) for found in (answer, expected)
-            )
-            assert times(answer) == times(expected)
-        assert answer == expected
-        return answer
-
-    def in_units(self, state: State) -> State:
-        """Return the *state* that is stored, with times as the reference has them."""
-
-        def unit(time_ms: float) -> int | None:
-            return units(time_ms / 1000 - self.wall_s)
-
-        limited, delay_ms, concurrency, own = state["limits"]
-        own = {p: (ms and ms / 1000 / UNIT_S, *more) for p, (ms, *more) in own.items()}
-        members = {
-            worker_id: (*m[:6], tuple((i, at and unit(at)) for i, at in m[6]), *m[7:])
-            for worker_id, m in state["members"].items()
-        }
-        times = {
-            name: {p: unit(time) for p, time in state[name].items()}
-            for name in ("resting", "earliest", "blocked")
-        }
-        return self.not_past(
-            state
-            | times
-            | {
-                "delayed": {i: (unit(due), *rest) for i, (due, *rest) in state["delayed"].items()},
-                "members": members,
-                "limits": (limited, delay_ms / 1000 / UNIT_S, concurrency, own),
-                "offset": units(state["offset"] / 1000),
-            }
-        )
-
-    def not_past(self, state: State) -> State:
-        """Return *state* without the times that mean nothing any more: they are forgotten now or later."""
-        past = {
-            name: {p: time for p, time in state[name].items() if time > self.reference.clock}
-            for name in ("earliest", "blocked")
-        }
-        return state | past
-
-    def both_drain(
-        self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
-    ) -> tuple[int, int, int]:
-        """Drain; which leases go first is the frontier's choice, how many is not."""
-        answer = self.live.call("drain", worker_id, epoch, run, limit, max_attempts)
-        worker = self.reference.members.get(worker_id)
-        before = set(worker.leases) if worker else set()
-        entries = self.live.state()["entries"]
-        chosen = sorted(i for i in before if i not in entries or entries[i][0] != worker_id)
-        assert len(chosen) in (0, min(limit, len(before)))
-        assert answer == self.reference.drain(worker_id, epoch, run, chosen, max_attempts)
-        return answer
-
-    def reclaim(self, worker_id: str, limit: int, max_attempts: int) -> None:
-        """Fence and drain a worker; if a process is behind the id, it is dead."""
-        self.actors = [actor for actor in self.actors if actor.worker_id != worker_id]
-        args = (worker_id, self.reference.epoch or "", self.reference.run)
-        self.both("fence", *args)
-        while self.both("drain", *args, limit, max_attempts)[2]:
-            pass
-
-    def exchange_of(
-        self, actor: Actor, moves: list[Move], want: int, seeding: int, terms: Terms
-    ) -> tuple[Any, ...]:
-        who = (actor.worker_id, actor.epoch, actor.run, actor.seq)
-        return (*who, want, seeding, len(actor.held), moves, terms)
-
-    def send(
-        self, actor: Actor, moves: list[Move], want: int, seeding: int, lost: bool, terms: Terms = NO_TERMS
-    ) -> None:
-        if actor.out_of_step and not actor.unanswered:
-            self.resync(actor)
-            if actor not in self.actors:
-                return
-            # If the crawl was rolled back to an earlier run, this has dropped its tokens, and
-            # a worker gives new ids to what it puts again (WorkerProtocol._renew_ids).
-            moves = [
-                each for each in moves if not (isinstance(each, Put) and self.reference.would_be_twice(each))
-            ]
-        sent = actor.unanswered or self.exchange_of(actor, moves, want, seeding, terms)
-        receipt: Receipt = self.both("exchange", *sent)
-        actor.unanswered = sent if lost else None
-        if lost:
-            return
-        if receipt.applied:
-            settled = {move.entry_id for move in sent[-2] if not isinstance(move, Put)}
-            actor.held = [entry_id for entry_id in actor.held if entry_id not in settled]
-            actor.held += [lease.entry_id for lease in receipt.leases]
-            actor.seq += 1
-        elif receipt.status is Status.LOST:
-            self.actors.remove(actor)
-        elif receipt.status is Status.FINISHED and not sent[-2]:
-            actor.seq += 1
-        else:
-            actor.out_of_step = True
-
-    def resync(
-        self,
-        actor: Actor,
-        parentless: Parentless = Parentless.NONE,
-        keep_seen: bool = False,
-        repeats: int = 0,
-    ) -> None:
-        new_id = self.new_name("worker")
-        old = (actor.worker_id, actor.epoch, actor.run, actor.held)
-        args = (new_id, {"host": new_id}, *old, parentless, 1, replace(actor.crawl, keep_seen=keep_seen))
-        for _ in range(repeats + 1):
-            rejoined = self.both("rejoin", *args)
-        if rejoined.status is Status.OK:
-            actor.worker_id, actor.run, actor.seq = new_id, rejoined.run, 1
-            actor.held = [entry_id for entry_id in actor.held if entry_id in rejoined.owned]
-            actor.unanswered, actor.out_of_step = None, False
-        elif actor in self.actors:
-            self.actors.remove(actor)
-
-    def made_from(self, recipes: list[Any], actor: Actor) -> list[Move]:
-        """Turn what was drawn into moves that mean something here and now."""
-        return [move for recipe in recipes if (move := self.move_from(actor, *recipe))]
-
-    def terms_from(self, recipe: Any, actor: Actor) -> Terms:
-        ahead, most, here, notes, max_pages = recipe
-        told: list[Sent | Block] = []
-        for kind, which, slot, age in notes:
-            some = [put.entry_id for put in self.puts] if kind.startswith("foreign") else actor.held
-            if kind == "block":
-                told.append(Block(PARTITIONS[slot], (age + 1) * UNIT_S))
-            elif entry_id := self.pick(some, which):
-                at = None if kind == "never sent" else -age * UNIT_S
-                told.append(Sent(self.slots[entry_id], entry_id, at))
-        return Terms(ahead * UNIT_S, most, here, told, max_pages=max_pages)
-
-    def move_from(
-        self, actor: Actor, kind: str, which: int, priority: int, start: bool, slot: int, when: str
-    ) -> Move | None:
-        if kind in ("seen", "seed", "id"):
-            new_id = sha1(self.new_name("entry").encode()).digest()[:12]
-            admission = {"seen": Admission.SEEN, "seed": Admission.SEED, "id": Admission.ID}[kind]
-            token = new_id if kind == "id" else b"token %d" % (which % TOKENS)
-            partition = self.slots[new_id] = self.pick(self.partitions, slot)
-            put = Put(new_id, admission, token, priority, start, new_id * (which % 3), partition=partition)
-            if when == "never":
-                put.reason = "not to be served"
-            elif when.startswith("due"):
-                put.due_at = int(when[-1]) * UNIT_S
-            elif when:
-                put.not_before_s = self.wall_s + int(when[-1]) * UNIT_S
-            self.puts.append(put)
-            if kind == "seen":
-                self.tokens_of[new_id] = token
-            return put
-        if kind == "again":
-            put = self.pick(self.puts, which)
-            return None if put and self.reference.would_be_twice(put) else put
-        foreign = [put.entry_id for put in self.puts]
-        entry_id = self.pick(foreign if kind.startswith("foreign") else actor.held, which)
-        if not entry_id:
-            return None
-        if kind.endswith("bury"):
-            return Bury(entry_id, "no reason")
-        if kind.endswith("decline"):
-            return Decline(entry_id, "no code", self.tokens_of.get(entry_id, b""))
-        if kind.endswith("later"):
-            due_at = (2 if when == "due 2" else 1) * UNIT_S
-            later = next_id(entry_id)
-            self.slots[later] = self.slots[entry_id]
-            return Again(entry_id, later, entry_id * (which % 3), priority, start, due_at, slot == 0)
-        if kind == "fail":
-            return Fail(entry_id, "failed", f"label {which}", never_sent=start)
-        return Ack(entry_id, never_sent=start) if kind.endswith("ack") else Release(entry_id)
-
-    def new_name(self, of: str) -> str:
-        self.made += 1
-        return f"{of}-{self.made}"
-
-    @staticmethod
-    def pick(some: list[Any], which: int) -> Any:
-        return some[which % len(some)] if some else None
-
-
-def times(receipt: Receipt) -> tuple[Any, ...]:
-    """Return what a comparison of receipts leaves out, in units."""
-    found = (receipt.next_due_s, *(lease.send_at for lease in receipt.leases))
-    return tuple(units(seconds) for seconds in found)
 
 
 @pytest.fixture
@@ -707,6 +414,6 @@ def test_a_retry_of_a_finished_run_ends_its_hold(machine: FrontierMachine) -> No
     machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
                   moves=[("seen", 0, 0, False, 0, "never"), *[PUT] * 5])  # fmt: skip
     machine.finish()
-    machine.steer(word=Word.PAUSE)
+    machine.steer(word=Command.PAUSE)
     machine.retry(dead=1, failed=0)
     machine.the_overview_is_the_same()

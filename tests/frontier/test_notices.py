@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_dq.frontier.model import Figures
+from scrapy_dq.frontier.answers import Figures
 from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused, Order, Seen, Terms
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
@@ -94,7 +93,7 @@ def test_tokens_that_nobody_repeats_are_forgotten(live: LiveFrontier, worker: Ha
 
 def test_the_log_says_what_can_be_forgotten() -> None:
     """Only puts that it does not repeat any more, and that nobody else could; those in it are not bounded."""
-    log = ReplayLog(10.0, Shard("crawl", HOME))
+    log = ReplayLog(10.0)
     for n, once in enumerate((True, False, True)):
         move = Put(b"%012d" % n, Admission.ID, b"", 0, False, b"", most=3, once=once)
         log.add(move, float(n), n + 1)

@@ -12,20 +12,20 @@ import pytest
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.backlog import names_beside
 from scrapy_dq.frontier.admin.overview import _of_all
-from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.answers import Joined, Member
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import (
     ELSEWHERE,
     UNFINISHED,
     FrontierRefused,
     Gone,
-    Joined,
-    Member,
     RunOver,
     Seeding,
     Status,
     Terms,
 )
 from scrapy_dq.frontier.moves import Defer, Release
+from scrapy_dq.sharding.membership import Home, follow_home
 from support import stored
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry_id, limited, numbers, put
 
@@ -58,7 +58,7 @@ class Other:
     def join(self, home: Joined, *, complete: bool = False, worker_id: str = "a", **changed: Any) -> Joined:
         of = Home(home.epoch, home.run, complete, self._live.frontier.standing)
         crawl = replace(SPREAD, **changed)
-        return self._live.run(self.frontier.join(worker_id, {"host": worker_id}, "", crawl, of))
+        return self._live.run(follow_home(self.frontier, worker_id, {"host": worker_id}, crawl, of))
 
     def meta(self, field: str) -> bytes | None:
         return self._live.redis.hget(keys.meta(self.name), field)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Receipt, Status
+from scrapy_dq.frontier.answers import Receipt
+from scrapy_dq.frontier.model import Admission, Identity, Status
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 ARGS, OTHER = replace(IDENTITY, starts="args"), replace(IDENTITY, starts="other args")

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.admin.overview import peek
-from scrapy_dq.frontier.model import Claim, Hold, Seeding, StartKeys, Terms, Words
+from scrapy_dq.frontier.model import Claim, Commands, Hold, Seeding, StartKeys, Terms
 from support.live_frontier import HandWorker, LiveFrontier, ack, numbers, put, puts
 
-HOLDS = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING}
+HOLDS = {Command.PAUSE: Hold.PAUSED, Command.DRAIN: Hold.DRAINING}
 
 
-def say(live: LiveFrontier, word: Word) -> Hold | None:
+def say(live: LiveFrontier, word: Command) -> Hold | None:
     return steer(live.redis, live.crawl, word)
 
 
 @pytest.mark.parametrize("word", HOLDS)
-def test_nothing_is_leased_until_it_is_resumed(live: LiveFrontier, worker: HandWorker, word: Word) -> None:
+def test_nothing_is_leased_until_it_is_resumed(live: LiveFrontier, worker: HandWorker, word: Command) -> None:
     """What is put and acked is stored meanwhile; each exchange says what holds."""
     worker.exchange(*puts(b"", 4), want=1)
     assert say(live, word) is HOLDS[word]
     held = worker.exchange(ack(0), put(4), want=9)
     assert (held.applied, held.leases, held.census.waiting, held.census.done) == (True, (), 4, 1)
-    assert held.words == Words(1, hold=HOLDS[word])
+    assert held.commands == Commands(1, hold=HOLDS[word])
     assert peek(live.redis, live.crawl).hold is HOLDS[word]
-    assert say(live, Word.RESUME) is Hold.NONE
+    assert say(live, Command.RESUME) is Hold.NONE
     resumed = worker.exchange(want=9)
-    assert (numbers(resumed), resumed.words) == ([1, 2, 3, 4], Words(2))
+    assert (numbers(resumed), resumed.commands) == ([1, 2, 3, 4], Commands(2))
     assert peek(live.redis, live.crawl).hold is Hold.NONE
 
 
@@ -37,11 +37,11 @@ def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> 
     try:
         fed.redis.rpush(live.key("fed"), "http://localhost/1")
         worker = HandWorker(fed, "worker")
-        say(fed, Word.PAUSE)
+        say(fed, Command.PAUSE)
         terms = Terms(claim=Claim("list", b"\0", b"12345678"))
         assert worker.exchange(want=5, seeding=Seeding.LISTENING, terms=terms).leases == ()
         assert fed.redis.llen(live.key("fed")) == 1
-        say(fed, Word.RESUME)
+        say(fed, Command.RESUME)
         assert len(worker.exchange(want=5, seeding=Seeding.LISTENING, terms=terms).leases) == 1
     finally:
         fed.close()
@@ -50,7 +50,7 @@ def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> 
 def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, worker: HandWorker) -> None:
     """Nothing, then each word and each limit: by this a worker that looks in rarely hears in time."""
     counts = []
-    for word in (None, Word.PAUSE, Word.RESUME, Word.STOP):
+    for word in (None, Command.PAUSE, Command.RESUME, Command.STOP):
         if word:
             say(live, word)
         counts.append(live.call("beat", "worker", worker.epoch)[1])
@@ -58,5 +58,5 @@ def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, wo
 
 
 def test_of_a_crawl_that_is_not_there_nothing_is_made(live: LiveFrontier) -> None:
-    assert say(live, Word.PAUSE) is None
+    assert say(live, Command.PAUSE) is None
     assert live.key_names() == set()

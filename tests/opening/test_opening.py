@@ -15,8 +15,7 @@ import pytest
 import redis
 
 from scrapy_dq.frontier.admin.flush import purge
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Admission, Block, Claim, Order, Seen, Sent, Terms
+from scrapy_dq.frontier.model import Admission, Block, Claim, Identity, Order, Seen, Sent, Terms
 from scrapy_dq.frontier.rights import ROLES, acl_of
 from scrapy_dq.frontier.scripts import lua_files
 from scrapy_dq.frontier.wire import pack_tally

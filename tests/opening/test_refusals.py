@@ -16,9 +16,8 @@ import redis.asyncio
 
 from scrapy_dq.frontier import Frontier, keys
 from scrapy_dq.frontier.calls import Exchange
-from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.keys import SCHEMA
-from scrapy_dq.frontier.model import Admission, Order, Seeding
+from scrapy_dq.frontier.model import Admission, Identity, Order, Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from support import stored
 from support.live_frontier import put

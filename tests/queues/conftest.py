@@ -21,6 +21,7 @@ from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 TESTS = Path(__file__).parents[1]
+QUICK = {"REDIS_PARAMS": {"socket_timeout": 0.2}, "DQ_SHUTDOWN_GRACE": 0.5}
 
 
 class Program:
@@ -61,6 +62,11 @@ class Program:
             self.kill()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+Make = Callable[..., Queue]
+StartProgram = Callable[..., Program]
+Lines = Callable[[], list[str]]
 
 
 @pytest.fixture

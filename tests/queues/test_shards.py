@@ -12,7 +12,7 @@ import pytest
 from queues.conftest import Background, join_crawl
 from scrapy_dq import Queue
 from scrapy_dq.frontier.moves import Put
-from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.sharding.worker import ShardedWorker
 from support.waiting import wait_until
 
 SHARDS = 3
@@ -79,26 +79,26 @@ def test_who_learns_of_the_end_while_it_leaves_stops_its_worker_once(
     make: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then it stores in the next run what is not stored, and leaves that."""
-    puts, stopped, stopping = list[Put](), list[Worker](), list[Worker]()
-    stop, put = Worker.stop, Worker.put
+    puts, stopped, stopping = list[Put](), list[ShardedWorker](), list[ShardedWorker]()
+    stop, put = ShardedWorker.stop, ShardedWorker.put
 
-    async def stop_meanwhile(worker: Worker, *args: Any, **named: Any) -> None:
+    async def stop_meanwhile(worker: ShardedWorker, *args: Any, **named: Any) -> None:
         assert not stopping
         stopping.append(worker)
         if not stopped:  # as a shard does that says so
-            worker.home.protocol.left_over = puts
+            worker.parts[0].protocol.left_over = puts
             q._member._start_over()
             await asyncio.sleep(0)
         await stop(worker, *args, **named)
         stopped.append(stopping.pop())
 
-    def note(worker: Worker, move: Put, *args: Any) -> None:
+    def note(worker: ShardedWorker, move: Put, *args: Any) -> None:
         if len(puts) < 3:
             puts.append(move)
         put(worker, move, *args)
 
-    monkeypatch.setattr(Worker, "put", note)
-    monkeypatch.setattr(Worker, "stop", stop_meanwhile)
+    monkeypatch.setattr(ShardedWorker, "put", note)
+    monkeypatch.setattr(ShardedWorker, "stop", stop_meanwhile)
     q = make(settings=SETTINGS, durable=False)
     for item in range(3):
         q.put(item)

@@ -81,7 +81,7 @@ class Spread:
         """Have a shard declare the worker dead."""
         name = keys.prefix(keys.Shard(self._crawl, shard))
         with self._nodes[shard].client() as client:
-            client.hset(f"{name}worker:{self.worker.dialogues[shard].id}", "fenced", 1)
+            client.hset(f"{name}worker:{self.worker.parts[shard].id}", "fenced", 1)
 
     @contextmanager
     def suspended(self, shard: int) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Spread:
     def away(self, shard: int) -> Iterator[None]:
         """As `suspended`, and the queue has noticed."""
         with self.suspended(shard):
-            wait_until(lambda: self.worker.dialogues[shard].outage.reason, "the outage", 60)
+            wait_until(lambda: self.worker.parts[shard].outage, "the outage", 60)
             yield
 
     def obtained(self) -> str:

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from scrapy_dq import get_redis
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import Overview, keys, peek
 from support.project import SPIDER, Project
 from support.redis_server import RedisServer

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgpack
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import kept
-from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Identity
 from support.given import Errors, Look, Reasons, Tree
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.tree_spider import spider_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import limit
 from support.given import Look, Tree
 from support.tree_site import TreeSite

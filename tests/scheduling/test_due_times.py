@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import keys
 from support.given import Look, MakeProject, Reasons, StartSite, Tree
 from support.tree_site import TreeSite

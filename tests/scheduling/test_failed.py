@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import kept
 from support.given import Look, MakeProject, StartSite, Tree
 from support.project import Project

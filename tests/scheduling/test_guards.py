@@ -7,11 +7,8 @@ from unittest.mock import Mock, call
 
 import pytest
 import scrapy
-from scrapy.crawler import Crawler
-from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
-from scrapy_dq import Scheduler
 from scrapy_dq.scheduling.admission import Admissions
 from scrapy_dq.scheduling.session import Session
 from scrapy_dq.settings import Config
@@ -64,10 +61,10 @@ def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
     """A page that two workers download, one of them declared dead, becomes one redirect: it has one id."""
     ids = []
     for latency in (b"0.1", b"0.2"):
-        admissions = Admissions(RequestFingerprinter().fingerprint, True)
+        admissions = Admissions(RequestFingerprinter().fingerprint)
         redirect = scrapy.Request("http://localhost/target", dont_filter=True)
         payload = b"payload with a latency of " + latency
-        ids.append(admissions.of(redirect, None, b"p" * 12, payload, seed=False, followed=True))
+        ids.append(admissions.of(redirect, None, b"p" * 12, payload, seed=False, continues=True))
     assert ids[0] == ids[1]
 
 
@@ -76,10 +73,10 @@ def test_a_request_is_the_same_whenever_it_is_due(start: bool) -> None:
     """A page that polls itself after a delay with jitter, and is killed at it, must not do so twice then."""
 
     def token(delay: float) -> bytes:
-        admissions = Admissions(RequestFingerprinter().fingerprint, True)
+        admissions = Admissions(RequestFingerprinter().fingerprint)
         meta = {"dq_delay": delay, "dq_not_before": 1e9 + delay}
         request = scrapy.Request("http://localhost/", dont_filter=True, meta=meta)
-        return admissions.of(request, None, b"p" * 12, b"payload", seed=start, followed=False)[2]
+        return admissions.of(request, None, b"p" * 12, b"payload", seed=start, continues=False)[2]
 
     assert token(60) == token(61.5)
 
@@ -108,17 +105,13 @@ def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_mu
 
     A dupefilter of the project's own would drop what was lost.
     """
-    crawler = Crawler(scrapy.Spider)
-    crawler.stats = MemoryStatsCollector(crawler)
-    crawler.request_fingerprinter = RequestFingerprinter()
-    scheduler = Scheduler(crawler)
-    scheduler.admissions = Admissions(lambda request: b"", True)
-    scheduler.admissions.remember(b"fingerprint", 0)
     session = Session.__new__(Session)
-    session._scheduler, session.settlement, session.shares_seen = scheduler, Mock(), shares_seen
+    session.admissions = Admissions(lambda request: b"")
+    session.admissions.remember(b"fingerprint", 0)
+    session.hooks, session._own_filter = Mock(), None if shares_seen else Mock()
     session.outbox_lost(parentless)
-    assert scheduler.admissions.sent_as(b"fingerprint") is None
-    assert session.settlement.close_spider.call_args_list == [call("outbox_lost")] * closes
+    assert session.admissions.sent_as(b"fingerprint") is None
+    assert session.hooks.close_spider.call_args_list == [call("outbox_lost")] * closes
 
 
 TOO_LATE = spider_of("""

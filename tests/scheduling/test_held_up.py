@@ -11,7 +11,7 @@ from scrapy import Request
 
 from scrapy_dq.scheduling import downloads
 from scrapy_dq.scheduling.downloads import HeldDownloads
-from scrapy_dq.scheduling.engine_hooks import Settlement
+from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from support.given import Tree
 from support.tree_spider import spider_of
 
@@ -72,15 +72,15 @@ def test_a_login_that_its_pages_wait_for_is_handed_out(tree: Tree, slots: int) -
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(active=set(), slots=None)])
 def test_nothing_is_assumed_of_a_downloader_unlike_scrapys(downloader: object) -> None:
     """With DQ_PARTITION_BY = "none" it does not concern us."""
-    settlement = Settlement.__new__(Settlement)
-    settlement._engine = SimpleNamespace(downloader=downloader)
-    assert settlement.held_up() == set()
+    hooks = EngineHooks.__new__(EngineHooks)
+    hooks._engine = SimpleNamespace(downloader=downloader)
+    assert hooks.held_up() == set()
 
 
 def test_a_site_that_may_not_have_more_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked about again, when the others have their room."""
     hanging, waiting = Request("http://hanging/"), Request("http://waiting/")
-    settlement: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)
+    hooks: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)
     monkeypatch.setattr(downloads, "HELD_UP_AFTER_S", 0.0)
     asked: list[Request] = []
 
@@ -89,7 +89,7 @@ def test_a_site_that_may_not_have_more_is_passed_over(monkeypatch: pytest.Monkey
         return request is waiting
 
     async def look() -> None:
-        held = HeldDownloads(settlement, held_up)
+        held = HeldDownloads(hooks, held_up)
         for _ in range(5):
             held.look()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import keys
 from support.given import Tree
 from support.tree_spider import spider_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.inspection.history import read_events
 from support.given import Errors, Look, MakeProject, Reasons, StartSite, Tree
 from support.project import Project

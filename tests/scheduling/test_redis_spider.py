@@ -14,7 +14,7 @@ import redis
 
 from scrapy_dq import RedisSpider
 from scrapy_dq.frontier import keys
-from scrapy_dq.scheduling.intake import MOST_REASONS
+from scrapy_dq.scheduling.warnings_once import MOST_REASONS
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import patience_s, start_keys_of
 from support.given import Errors, Look, MakeProject, Reasons, StartSite, Tree

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import keys
 from support.changing_site import Answer, ChangingSite
 from support.given import Errors, Look, MakeProject, Reasons

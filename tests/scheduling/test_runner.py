@@ -10,7 +10,7 @@ import pytest
 import scrapy.crawler
 from scrapy.settings import default_settings
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import Overview, keys
 from support.given import Errors, StartScript, Tree
 from support.project import SPIDER

@@ -9,10 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from scrapy_dq.backend.connection import connect_url
-from scrapy_dq.frontier.admin.control import Word, steer
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Words
+from scrapy_dq.backend.clients import connect_url
+from scrapy_dq.frontier.admin.control import Command, steer
+from scrapy_dq.frontier.model import Commands, Identity
 from scrapy_dq.scheduling.session import Session
 from support.given import MakeProject
 from support.live_frontier import HandWorker, LiveFrontier
@@ -24,31 +23,31 @@ def session() -> Session:
     """Return a session whose surroundings only note what is asked of them."""
     session = Session.__new__(Session)
     session.config = SimpleNamespace(crawl="books")  # type: ignore[assignment]
-    session.settlement = Mock()
-    session._scheduler = Mock()
+    session.hooks = Mock()
+    session.admissions = Mock()
     return session
 
 
 @pytest.mark.parametrize(
     ("before", "words", "forgets", "closes"),
     [
-        (Words(), Words(1, forgets=1), 1, 0),
-        (Words(), Words(1, stops=1), 0, 1),
-        (Words(3, stops=2, forgets=1), Words(4, stops=3, forgets=1), 0, 1),
-        (Words(3, stops=2, forgets=1), Words(1, stops=1), 1, 0),
-        (Words(1, limitings=1), Words(2, limitings=2), 0, 0),
+        (Commands(), Commands(1, forgets=1), 1, 0),
+        (Commands(), Commands(1, stops=1), 0, 1),
+        (Commands(3, stops=2, forgets=1), Commands(4, stops=3, forgets=1), 0, 1),
+        (Commands(3, stops=2, forgets=1), Commands(1, stops=1), 1, 0),
+        (Commands(1, limit_changes=1), Commands(2, limit_changes=2), 0, 0),
     ],
     ids=["forget", "stop", "a second stop", "a Redis that came back older", "other limits"],
 )
 def test_it_forgets_and_closes_on_request(
-    session: Session, before: Words, words: Words, forgets: int, closes: int
+    session: Session, before: Commands, words: Commands, forgets: int, closes: int
 ) -> None:
     """What was said before it joined is not for it; a counter that fell back asks for nothing."""
-    session.told(before, words)
-    assert session._scheduler.admissions.forget_sent.call_count == forgets
-    assert session.settlement.close_spider.call_count == closes  # type: ignore[attr-defined]
+    session.commanded(before, words)
+    assert session.admissions.forget_sent.call_count == forgets  # type: ignore[attr-defined]
+    assert session.hooks.close_spider.call_count == closes  # type: ignore[attr-defined]
     if closes:
-        session.settlement.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
+        session.hooks.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
 
 
 # What start() yields cannot be stored: each worker crawls it.
@@ -65,13 +64,13 @@ def test_what_is_local_waits_for_the_end_of_a_pause_too(redis_url: str, make_pro
     with connect_url(redis_url) as client, closing(LiveFrontier(redis_url, project.name)) as live:
         first = HandWorker(live, "first", Identity("", "", ""))
         first.exchange(seeding=1)
-        steer(client, project.name, Word.PAUSE)
+        steer(client, project.name, Command.PAUSE)
         worker = project.start_worker()
         worker.wait_for_log("paused; no requests are sent")
         worker.wait_for_log("each worker crawls this start request")
         time.sleep(0.7)
         assert project.count("done") == {}
         first.leave()
-        steer(client, project.name, Word.RESUME)
+        steer(client, project.name, Command.RESUME)
         assert project.wait() == ["finished"]
     assert project.count("done") == {"0": 1, "1": 1, "2": 1}

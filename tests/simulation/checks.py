@@ -1,4 +1,4 @@
-"""What must hold in each schedule, whatever strikes it."""
+"""What must hold in each schedule, whatever strikes it: as a worker closes, at any moment, at the end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections import Counter, defaultdict
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.keys import HOME
 from simulation import faults
-from simulation.crawler import FEED, Visit, parts
 from simulation.site import Page
 from simulation.store import CRAWL
-from support.stored import Place, place_in, stored_state, waiting_places
+from simulation.visits import FEED, Visit, parts
+from support.stored import stored_state
 
 if TYPE_CHECKING:
     from simulation.crawler import Crawler
@@ -28,9 +26,6 @@ KEPT = {
 """Keys of a crawl that may be left when its run is finished."""
 IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", "shard_apart", *faults.LOSSES}
 """Faults after which a worker may download what was given to another one meanwhile."""
-CLAIMED = b"\x01"
-"""The partition of start payloads."""
-LEAST: Place = (-(2**63), -(2**64))
 Identity = tuple[int, str]
 """A page, and where it was found if it is not filtered."""
 
@@ -119,77 +114,12 @@ def pushed(schedule: Schedule) -> None:
         raise Violation(f"these were pushed, and never crawled: {sorted(missing)}")
 
 
-def applied(
-    schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any], shard: int
-) -> None:
-    """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
-    if number != last + 1 and not schedule.losses:
-        raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
-    of_worker = f"{keys.prefix(keys.Shard(CRAWL, shard))}worker:{worker_id}"
-    heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
-    if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
-        raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
-    if answer[10]:
-        raise Violation(f"keys contradict the counts: {answer[10].decode()}")
-
-
-def within_budget(schedule: Schedule, answer: list[Any]) -> None:
-    """Check that no more of the run is in flight, or sent and done or failed, than its workers may have."""
-    most = {each.max_pages for each in schedule.crawlers}
-    if None in most or not answer[4] or schedule.commands["queue"] or schedule.commands["feed"]:
-        return
-    _, in_flight, done, _, _, _, _, failed, *_ = answer[3]
-    never_sent = answer[3][13]
-    pages = in_flight + done + failed - never_sent
-    if pages > max(most):
-        raise Violation(f"{pages} requests are leased or done, and {most} are allowed")
-
-
-def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) -> None:
-    """Check that of no host more is in flight and done than its budget."""
-    budget = schedule.setup.budget_at(schedule.world.now)
-    if not budget or not records or schedule.commands["limit"]:
-        return
-    prefix = keys.prefix(keys.Shard(CRAWL, shard))
-    run = schedule.store.run("HGET", prefix + "meta", "run")
-    for partition in {record[9:].partition(b"\0")[0] for record in records} - {CLAIMED}:
-        spent = schedule.store.run("HGET", prefix + "spent", partition) or b"0 0"
-        busy = sum(
-            int(schedule.store.run("HGET", prefix + "busy", mark + partition) or 0) for mark in (b"", b"\2")
-        )
-        of_run, count = spent.split()
-        # A shard that was rolled back to the run before still has what was spent in that.
-        if int(count) * (of_run == run) + busy > budget:
-            raise Violation(
-                f"{spent.decode()} and {busy} in flight of {partition!r}, at a budget of {budget}"
-            )
-
-
-def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
-    """Check, when an answer says that only what is over the budgets is left, that this is so."""
-    in_flight, over = answer[3][1], answer[3][12]
-    if not over or schedule.commands["limit"]:
-        return
-    of, prefix = keys.Shard(CRAWL, shard), keys.prefix(keys.Shard(CRAWL, shard))
-    limiting = schedule.store.run("HGET", keys.meta(of), "limiting") or b""
-    budget = int((*limiting.split(), 0, 0, 0)[2])
-    for partition in waiting_places(schedule.store.reader, of):
-        spent = schedule.store.run("HGET", prefix + "spent", partition) or b"0 0"
-        if not 0 < budget <= int(spent.split()[1]):
-            raise Violation(f"{partition!r} is not over its budget: {spent.decode()} of {budget}")
-    for member in schedule.store.run("SMEMBERS", prefix + "members"):
-        if schedule.store.run("HGET", f"{prefix}worker:{member.decode()}", "seeding") in (b"1", b"3"):
-            raise Violation(f"{member.decode()} may still add something")
-    if in_flight or schedule.store.run("EXISTS", prefix + "delayed"):
-        raise Violation(f"more than what is over budgets is left in shard {shard}")
-
-
 def closes_over_budget(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker closes because of budgets, that nothing is in flight, if nothing came since."""
     if schedule.losses or schedule.commands["limit"] or not schedule.setup.budget_at(schedule.world.now):
         return
     found = []
-    for shard, of in enumerate(crawler.worker.dialogues):
+    for shard, of in enumerate(crawler.worker.parts):
         counts = schedule.store.run("HGET", keys.meta(keys.Shard(CRAWL, shard)), "counts") or b"0 0 0"
         sequence, _, in_flight, *_ = map(int, counts.split())
         if sequence != of.protocol.census.version:
@@ -199,64 +129,12 @@ def closes_over_budget(schedule: Schedule, crawler: Crawler) -> None:
         raise Violation(f"{crawler.process.name} closes over budgets, with {found} in flight in the shards")
 
 
-def drained(schedule: Schedule, worker_id: str) -> None:
-    """Check that only a worker that is fenced is drained: else it may take leases meanwhile."""
-    if worker_id not in schedule.fenced:
-        raise Violation(f"{worker_id} is drained, and was not fenced")
-
-
-def left(schedule: Schedule, shard: int, *, last: bool) -> None:
-    """Check that a worker that leaves removes no other one."""
-    if not last and not schedule.store.run("EXISTS", keys.prefix(keys.Shard(CRAWL, shard)) + "members"):
-        raise Violation("a worker that leaves has removed the others")
-
-
-def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -> None:
-    """Check that the start() of a worker that is fenced or leaves is noted as interrupted, if it is.
-
-    Args:
-        level: its last seeding level that Redis knows of.
-        broken: the name of its start(), as the script says; empty: it is complete, or an equal one is.
-    """
-    if broken or level not in ("1", "2", "4") or schedule.losses:
-        return
-    if not any(worker_id in each.ids for each in schedule.crawlers):
-        return  # it has none
-    phase, starts = schedule.store.run("HMGET", keys.meta(CRAWL), "phase", "starts")
-    complete = starts and "done" in msgpack.unpackb(starts).values()
-    if phase == b"open" and not complete:
-        raise Violation(f"{worker_id} has not completed its start(), and nothing says so")
-
-
 def may_end(schedule: Schedule, crawler: Crawler) -> None:
     """Check that a worker whose run is not followed by another one can hand in what it has."""
     stored = schedule.store.run("HMGET", keys.meta(CRAWL), "epoch", "run")
     here = [crawler.worker.epoch.encode(), b"%d" % crawler.worker.run]
     if crawler.ending == "run_over" and stored == here and not schedule.losses:
         raise Violation(f"{crawler.process.name} closes with reason run_over in the run that is the last one")
-
-
-def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: bool) -> None:
-    """Check what an exchange has leased: nothing while the crawl is on hold, and the best that waited."""
-    records, declined = answer[4], answer[11]
-    if not records:
-        return
-    held = schedule.commands["pause"] + schedule.commands["drain"]
-    # Only home knows, and a worker learns it from its next exchange with home.
-    if held and not shard and (hold := schedule.store.run("HGET", keys.meta(CRAWL), "hold")):
-        raise Violation(f"requests are leased while the crawl is {hold.decode()}")
-    if not with_order:
-        return
-    last: dict[bytes, Place] = {}
-    for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
-        partition, _, rest = record[9:].partition(b"\0")
-        # Not a suspect, nor what others have declined: that may come before better ones. Nor a start payload
-        # that was claimed just now: that is behind all others.
-        if record[8] < 128 and partition != CLAIMED and rest[8:20] not in declined:
-            last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
-    for partition, places in waiting_places(schedule.store.reader, keys.Shard(CRAWL, shard)).items():
-        if partition in last and min(places) < last[partition]:
-            raise Violation(f"a worse request of {partition!r} is leased than one that waits")
 
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
@@ -286,19 +164,6 @@ def dead_letters(schedule: Schedule) -> None:
         charges = kills + schedule.taken_for_dead[entry_id] * rolled_back
         if not schedule.plan.pages[page].kills and charges < schedule.plan.setup.max_attempts:
             raise Violation(f"page {page} became a dead letter, and did nothing")
-
-
-def unserved(schedule: Schedule, buried: set[bytes], shard: int) -> None:
-    """Check that no worker which is a member could have served what an exchange has given up."""
-    name = keys.prefix(keys.Shard(CRAWL, shard)) + "members"
-    members = {each.decode() for each in schedule.store.run("SMEMBERS", name)}
-    for entry_id in buried:
-        page = schedule.buried[entry_id]
-        able = [each for each in schedule.crawlers if each.serves(page) and each.ids & members]
-        if able and not schedule.losses:
-            names = [each.process.name for each in able]
-            raise Violation(f"page {page} became a dead letter, and {names} could have served it")
-    schedule.unserved |= buried
 
 
 def repeats(schedule: Schedule) -> None:

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin import control
-from scrapy_dq.frontier.admin.control import Word
+from scrapy_dq.frontier.admin.control import Command
 from scrapy_dq.frontier.admin.overview import peek
 from scrapy_dq.frontier.admin.retry import retry as retry_failed
 from scrapy_dq.frontier.admin.seen import forget as forget_seen
@@ -39,17 +39,17 @@ def run(schedule: Schedule, name: str) -> None:
 
 
 def _pause(schedule: Schedule, client: BlockingClient, random: Random) -> None:
-    _hold(schedule, client, random, Word.PAUSE)
+    _hold(schedule, client, random, Command.PAUSE)
 
 
 def _drain(schedule: Schedule, client: BlockingClient, random: Random) -> None:
-    _hold(schedule, client, random, Word.DRAIN)
+    _hold(schedule, client, random, Command.DRAIN)
 
 
-def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Word) -> None:
+def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Command) -> None:
     def resume() -> None:
         try:
-            control.steer(client, CRAWL, Word.RESUME)
+            control.steer(client, CRAWL, Command.RESUME)
         except (RedisError, FrontierError):
             schedule.world.at(schedule.world.now + AGAIN_S, resume)
 
@@ -64,11 +64,11 @@ def resume_again(schedule: Schedule) -> None:
     ):
         client = BlockingClient(schedule.network, Process(schedule.world, "resume"))
         with suppress(RedisError, FrontierError):
-            control.steer(client, CRAWL, Word.RESUME)
+            control.steer(client, CRAWL, Command.RESUME)
 
 
 def _stop(schedule: Schedule, client: BlockingClient, random: Random) -> None:
-    control.steer(client, CRAWL, Word.STOP)
+    control.steer(client, CRAWL, Command.STOP)
 
 
 def _limit(schedule: Schedule, client: BlockingClient, random: Random) -> None:

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b, sha1
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from scrapy_dq.frontier.calls import Rejoin
-from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.messages import apart
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     Admission,
+    Commands,
+    Identity,
     Lease,
     Limits,
-    Seeding,
     StartKeys,
     Status,
-    Words,
 )
 from scrapy_dq.frontier.moves import Move, Put
-from scrapy_dq.frontier.worker import outbox, pace, reclaim
-from scrapy_dq.frontier.worker import worker as worker_module
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
-from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.listener import Count
 from scrapy_dq.frontier.worker.options import WorkerOptions
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
-from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.admission import entry_ids
+from scrapy_dq.sharding.make import worker_of
+from simulation.answered import Answered
 from simulation.network import Client, HeartbeatClient, Network
 from simulation.site import Page
 from simulation.store import CRAWL
-from simulation.virtual import BEGIN_S, Process, world
+from simulation.virtual import Process
+from simulation.visits import FED_MARK, FEED, Visit, parts
 
 if TYPE_CHECKING:
     from simulation.plan import Setup
@@ -43,57 +37,17 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 ENGINE_S = 5.0
 """How often Scrapy's engine looks for work without a cause."""
-OTHER_RUN = 2**52
-"""The last exchange of a worker, if the next run has begun (rejoin.lua)."""
-FEED = "feed"
-FED_MARK = b"\x00fed"
 
 
-@dataclass
-class Visit:
-    """One run of a page's callback, or of its error."""
-
-    page: int
-    attempt: int
-    by: str
-    """The process."""
-    run: tuple[str, int]
-    worker_id: str
-    taken_at: float
-    ended_at: float
-    entry_id: bytes
-    origin: str
-    """Where it was found, if it is not filtered."""
-    last: bool
-    """It was not answered by an error, and the page is not processed again."""
-    confirmed_at: float = float("inf")
-
-    @property
-    def identity(self) -> tuple[int, str]:
-        return self.page, self.origin
-
-    def __str__(self) -> str:
-        return (
-            f"page {self.page}.{self.attempt}.{self.origin} by {self.worker_id} in run {self.run[1]}, "
-            f"{self.taken_at - BEGIN_S:.3f} to {self.ended_at - BEGIN_S:.3f} s, "
-            f"stored at {self.confirmed_at - BEGIN_S:.3f} s"
-        )
-
-    @property
-    def settled(self) -> bool:
-        """Redis has stored the end of its lease."""
-        return self.confirmed_at < float("inf")
-
-
-class Crawler(Listener):
+class Crawler(Answered):
     """One process; `ending` is "" while it runs, and stays so if it is killed."""
 
     def __init__(
         self, network: Network, setup: Setup, site: list[Page], name: str, part: int,
         watch: Callable[[str, str], None],
     ) -> None:  # fmt: skip
+        super().__init__(network.world)
         self._network = network
-        self._world = network.world
         self._setup = setup
         self._site = site
         self.part = part
@@ -106,8 +60,6 @@ class Crawler(Listener):
         self.ended_at = float("inf")
         self.gave_up = False
         """It has not joined, or left, in time."""
-        self.runs: set[tuple[str, int]] = set()
-        """The runs in which it has taken part, by epoch and number."""
         self.first_run: tuple[str, int] | None = None
         self.joined_at = float("inf")
         self.spill_lost = False
@@ -116,21 +68,9 @@ class Crawler(Listener):
         """The request that it has added."""
         self.decided_at = float("inf")
         """When it has begun to close."""
-        self.told_at = float("inf")
-        """When Redis has last said that the run is finished: nothing was left then, and nobody seeded."""
-        self.outrun = False
-        """Its start() was complete when Redis said that the next run has begun, and knew no more of it."""
-        self.ids: set[str] = set()
-        """The ids under which Redis has registered it; a rejoin adds one."""
-        self.registered_at: list[float] = []
-        """When Redis has registered it."""
-        self.rejoined_at: list[float] = []
-        self.unnoticed = False
-        """Redis has lost what its log does not hold any more, and it has not said so yet."""
         self.visits: list[Visit] = []
         self.killer = b""
         """The entry that has killed it."""
-        self._unconfirmed: list[Visit] = []
         self.running: dict[bytes, Lease] = {}
         """What is downloaded, or in its callback."""
         self.downloading: dict[bytes, bytes] = {}
@@ -155,7 +95,7 @@ class Crawler(Listener):
             )
             for shard in range(setup.shards)
         ]  # fmt: skip
-        self.worker = Worker(
+        self.worker = worker_of(
             frontiers,
             identity_of(setup, part, setup.budget_at(self._world.now)),
             WorkerOptions(
@@ -176,16 +116,12 @@ class Crawler(Listener):
 
     def has_joined(self, worker_id: str) -> bool:
         """Tell whether its join was answered: what registers it under the same id then is a late copy."""
-        return any(each.id == worker_id and each.protocol.epoch for each in self.worker.dialogues)
+        return any(each.id == worker_id and each.protocol.epoch for each in self.worker.parts)
 
     @property
     def worker_ids(self) -> set[str]:
         """The ids under which it takes itself for a member."""
-        return {each.id for each in self.worker.dialogues}
-
-    @property
-    def _protocols(self) -> list[WorkerProtocol]:
-        return [each.protocol for each in self.worker.dialogues]
+        return {each.id for each in self.worker.parts}
 
     @property
     def _over(self) -> bool:
@@ -200,7 +136,7 @@ class Crawler(Listener):
 
     def close(self) -> None:
         """Remove its files, at the end of its schedule."""
-        for each in self.worker.dialogues:
+        for each in self.worker.parts:
             each.protocol.outbox.clear()
 
     def serves(self, page: int) -> bool:
@@ -395,19 +331,19 @@ class Crawler(Listener):
             if fingerprint in self._sent:
                 self.worker.depends([parent.entry_id], self._sent[fingerprint])
                 return
-            fed = parent.payload.startswith(FED_MARK) and self._setup.shards == 1
+            fed = parent.payload.startswith(FED_MARK)
             put = self.put(
                 page, payload, Admission.SEEN, fingerprint, next(self._entry_ids), parent.entry_id, delay_s,
                 parent.message if fed else b"",
             )  # fmt: skip
             if self._setup.local_seen and put is not None:
-                self._sent[fingerprint] = self.worker.reference(put)
+                self._sent[fingerprint] = put.reference
         else:
             of_page, _, origin = parts(parent.payload)
             origin = origin if attempt else f"{of_page}-{ordinal}"
             payload = b"%d.%d.%s" % (page, attempt, origin.encode())
             entry_id = blake2b(parent.entry_id + b"%d" % ordinal, digest_size=ENTRY_ID_BYTES).digest()
-            message = parent.message if attempt and self._setup.shards == 1 else b""
+            message = parent.message if attempt else b""
             self.put(page, payload, Admission.ID, entry_id, entry_id, parent.entry_id, delay_s, message)
 
     def put(
@@ -443,61 +379,16 @@ class Crawler(Listener):
         if parentless:
             self.stop("outbox_lost")
 
-    def exchanged(self, worker_id: str, seq: int, status: bytes, *, of_run: bool) -> None:
-        """Note the answer to an exchange, before the worker gets it; not *of_run*: the next run has begun."""
-        pending = self.worker.home.protocol._pending
-        same = pending is not None and not isinstance(pending, Rejoin)
-        same = same and (pending.call.worker_id, pending.call.seq) == (worker_id, seq)
-        if not same or status != b"FINISHED":
-            return  # it is a late copy, or the run goes on
-        if of_run:
-            self.told_at = self._world.now
-        else:
-            self.outrun = self.worker.home.protocol.seeding == Seeding.DONE
-
-    def gave_back(self, entry_ids: set[bytes]) -> None:
-        """Note that leases were released: what was done under them is not known to Redis."""
-        self._unconfirmed = [visit for visit in self._unconfirmed if visit.entry_id not in entry_ids]
-
-    def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
-        """Note the answer to a rejoin, before the worker gets it."""
-        protocol = next((of for of in self._protocols if _rejoins(of, new_id)), None)
-        if protocol is None:
-            return  # it is a late copy
-        log = protocol.log
-        if not finished:
-            lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
-            self.unnoticed = self.unnoticed or lost
-            return
-        # An answer before this one may have been lost. What pages had yielded is not missing in a run that is
-        # finished: their leases were not settled in what Redis had, so others have processed them again.
-        self.unnoticed = log._retired_parentless if last_seq < 0 else log._retired_parentless_seq > last_seq
-        if last_seq >= OTHER_RUN:
-            self.outrun = protocol.seeding == Seeding.DONE
-        else:
-            self.told_at = self._world.now
-
-    def forgotten(self, losses: list[tuple[float, float]]) -> bool:
-        """Tell whether Redis was set back to before it has registered this worker."""
-        return any(
-            taken_at <= registered_at <= at for registered_at in self.registered_at for taken_at, at in losses
-        )
-
-    def redis_set_back(self) -> None:
-        """Expect another answer to a rejoin that is under way: Redis may have more than before."""
-        if any(of.rejoins for of in self._protocols):
-            self.unnoticed = False
-
     def rolled_back(self, parentless: bool) -> None:
         self._sent.clear()
         self.unnoticed = False
         if parentless:
             self.stop("frontier_rolled_back")
 
-    def told(self, before: Words, words: Words) -> None:
-        if words.forgets != before.forgets:
+    def commanded(self, before: Commands, commands: Commands) -> None:
+        if commands.forgets != before.forgets:
             self._sent.clear()
-        if words.stops > before.stops:
+        if commands.stops > before.stops:
             self.stop("stopped")
         self._wake()
 
@@ -518,9 +409,6 @@ class Crawler(Listener):
             self.rejoined_at.append(self._world.now)
             self._unconfirmed.clear()
 
-    def _entered(self) -> None:
-        self.runs.add((self.worker.epoch, self.worker.run))
-
 
 def identity_of(setup: Setup, part: int, budget: int = 0) -> Identity:
     """Return what the workers with a part of the start requests have in common."""
@@ -530,44 +418,3 @@ def identity_of(setup: Setup, part: int, budget: int = 0) -> Identity:
         limits=Limits(setup.delay_s, setup.concurrency, budget=budget),
         shards=setup.shards,
     )  # fmt: skip
-
-
-def _rejoins(protocol: WorkerProtocol, new_id: str) -> bool:
-    return isinstance(protocol._pending, Rejoin) and protocol._pending.new_id == new_id
-
-
-def parts(payload: bytes) -> tuple[int, int, str]:
-    """Return the page of an entry, how often it was tried, and where it was found."""
-    page, attempt, origin = apart(payload)[1].removeprefix(FED_MARK).decode().split(".")
-    return int(page), int(attempt), origin
-
-
-def install() -> None:
-    """Have workers beat by events instead of a thread, and be on hosts of their own."""
-
-    def start(self: Any) -> None:
-        self._thread = loop = self._loop
-        process: Process = loop._process
-
-        def beat() -> None:
-            if not self._stop.is_set():
-                for pulse in self.due():
-                    with suppress(StopIteration):  # it has ended: nothing of it waits
-                        pulse.beat().send(None)
-                        raise AssertionError("a beat waits")
-                process.world.at(process.world.now + self.interval_s, beat, process.heartbeat)
-
-        process.world.at(process.world.now + self.interval_s, beat, process.heartbeat)
-
-    Heartbeat._start_thread = start  # type: ignore[method-assign]
-    worker_module.own_identity = lambda: {
-        "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",
-    }  # fmt: skip
-
-
-def size(setup: Setup) -> None:
-    """Set the constants of the product that a schedule draws: sizes of an outbox and a drain, a pause."""
-    outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
-    reclaim.DRAIN_LIMIT = setup.drain_limit
-    Heartbeat.stall_timeout_s = setup.stall_s
-    pace.IDLE_FIRST_S = setup.idle_s

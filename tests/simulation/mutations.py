@@ -26,6 +26,7 @@ APART = 100_000
 """Between the first seeds of two tries."""
 LUA = "scrapy_dq/frontier/lua/"
 WORKER = "scrapy_dq/frontier/worker/"
+SHARDING = "scrapy_dq/sharding/"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ MUTATIONS = (
     )),
     Mutation("3", "a rollback beyond the log is not noticed", (
         (WORKER + "protocol.py", "if forgot:\n", "if False:\n"),
-        (WORKER + "protocol.py", "parentless or unknown or (forgot and", "(False and"),
+        (WORKER + "protocol.py", "unknown or self._lacks(*self.log.forgot(last_seq))", "False"),
     )),
     Mutation("4", "the run is not compared", (
         (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),
@@ -149,7 +150,7 @@ MUTATIONS = (
          "if receipt.status is Status.LOST:\n            self._finish(over=True)"),
     )),
     Mutation(GUARD, "leases are kept whose children were lost on disk", (
-        (WORKER + "protocol.py", "self.outbox.clear()\n        self.leases.forfeit()", "self.outbox.clear()"),
+        (WORKER + "protocol.py", "self.outbox.clear()\n        self._forfeit()", "self.outbox.clear()"),
     )),
     Mutation(GUARD, "a paused crawl goes on", (
         (LUA + "transitions/exchange.lua", "if state.hold ~= '' then want, claims = 0, false end", ""),
@@ -184,7 +185,7 @@ MUTATIONS = (
         (LUA + "moves/lease.lua", "until want <= 0 or fruitless == 0", "until true or fruitless == 0"),
     ), test="frontier/test_damage.py::test_partitions_without_entries_at_the_head_of_the_rotation"),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
-        (WORKER + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
+        (SHARDING + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
     Mutation(SHARDS, "what waits for a put in another shard is not in the budget", (
         (LUA + "lib/politeness.lua", " + busy_of(DEFERRED .. partition)", ""),
@@ -197,19 +198,19 @@ MUTATIONS = (
     # Not here: an ack that waits for no put that was made before. The model finds it (`defer_for_known` of
     # verification/); 2,694 seeds in which a worker is cut off from a shard, and taken for dead, did not.
     Mutation(SHARDS, "a put without a parent does not wait for home", (
-        (WORKER + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
+        (SHARDING + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     )),
     Mutation(SHARDS, "the level does not wait for puts elsewhere", (
-        (WORKER + "closing.py", "        return bool(self._last)\n", "        return False\n"),
+        (SHARDING + "closing.py", "        return bool(self._last)\n", "        return False\n"),
     )),
     Mutation(SHARDS, "the level does not wait for its raise", (
-        (WORKER + "closing.py",
+        (SHARDING + "closing.py",
          "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
     )),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
-        (WORKER + "protocol.py",
+        (SHARDING + "protocol.py",
          "            self._lower()  # from now on it may arrive\n", "            pass\n"),
-        (WORKER + "protocol.py", "        if sent.call.seeding in _LOWERED:\n            return\n",
+        (SHARDING + "protocol.py", "        if sent.call.seeding in _LOWERED:\n            return\n",
          "        if sent.call.seeding in _LOWERED:\n            return self._lower()\n"),
     )),
     Mutation(SHARDS, "a level that is raised does not open home", (
@@ -217,11 +218,11 @@ MUTATIONS = (
          "ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'", "ELSEWHERE"),
     )),
     Mutation(SHARDS, "the shards are asked once", (
-        (WORKER + "closing.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
+        (SHARDING + "closing.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
          "            home.finish_at = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
     )),
     Mutation(SHARDS, "their versions are not compared", (
-        (WORKER + "closing.py",
+        (SHARDING + "closing.py",
          "(shard > 0 and of.census", "(False and of.census"),
     )),
     Mutation(SHARDS, "home finishes although it has changed", (
@@ -229,7 +230,7 @@ MUTATIONS = (
          "not finish_at or finish_at == state.sequence", "not finish_at or finish_at >= 0"),
     )),
     Mutation(SHARDS, "a finished home retires no log", (
-        (WORKER + "protocol.py", "            if receipt.words is not None:\n", "            if False:\n"),
+        (WORKER + "protocol.py", "            if receipt.commands is not None:\n", "            if False:\n"),
     )),
     Mutation(SHARDS, "a shard that is gone is made anew", (
         (LUA + "transitions/join.lua", "  if exists then return 'LOST' end\n", ""),
@@ -241,17 +242,16 @@ MUTATIONS = (
         (LUA + "transitions/drain.lua", "lease.quarantined = not lease.deferred", "lease.quarantined = true"),
     )),
     Mutation(SHARDS, "a suspect of each shard at once", (
-        (WORKER + "protocol.py",
-         "no_suspects = bool(self.others) and not self._may_meet_suspects(asks.want)",
-         "no_suspects = False"),
+        (SHARDING + "protocol.py",
+         "no_suspects=not self._may_meet_suspects(asks.want)", "no_suspects=False"),
     )),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
-        (WORKER + "protocol.py", "            other.forfeit()\n", "            pass\n"),
-        (WORKER + "protocol.py", "        self.together.give_up_deferred()\n", ""),
+        (SHARDING + "protocol.py", "            other.forfeit()\n", "            pass\n"),
+        (SHARDING + "protocol.py", "        self.together.give_up_deferred()\n", ""),
     )),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
-        (WORKER + "worker.py",
-         "                self.home.note(Gone(each, gone))\n", "                pass\n"),
+        (SHARDING + "worker.py",
+         "                self.home.dialogue.note(Gone(each, gone))\n", "                pass\n"),
     )),
 )  # fmt: skip
 

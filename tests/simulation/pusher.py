@@ -6,12 +6,12 @@ from hashlib import sha1
 from random import Random
 from typing import Any
 
-from scrapy_dq.frontier.admin.producer import Producer
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import Admission, FrontierError
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.pushing.producer import Producer
 from scrapy_dq.scheduling.admission import entry_ids
 from simulation.crawler import identity_of
 from simulation.network import Client, HeartbeatClient, Network

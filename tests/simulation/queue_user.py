@@ -19,13 +19,14 @@ from scrapy_dq.queue import member as member_module
 from scrapy_dq.queue.calls import Call, Get, ShutDown, putting
 from scrapy_dq.queue.member import Member
 from scrapy_dq.settings import Config
-from simulation.crawler import FED_MARK, GRACE_S, Visit, parts
+from simulation.crawler import GRACE_S
 from simulation.network import Client, HeartbeatClient, Network
 from simulation.plan import Setup
 from simulation.pusher import Program
 from simulation.site import Page
 from simulation.store import CRAWL
 from simulation.virtual import Process
+from simulation.visits import FED_MARK, Visit, parts
 
 ITEMS: Any = SimpleNamespace(decode=lambda payload: payload)
 MOST_GETS = 3
@@ -130,12 +131,12 @@ class QueueUser(Program):
     @property
     def worker_ids(self) -> set[str]:
         """The ids under which it takes itself for a member."""
-        return {each.id for each in self._member.worker.dialogues}
+        return {each.id for each in self._member.worker.parts}
 
     def counted(self, what: Count) -> None:
         """Note which visits Redis has confirmed."""
         if what is Count.EXCHANGE:
-            dialogues = self._member.worker.dialogues
+            dialogues = self._member.worker.parts
             owned = {entry_id for each in dialogues for entry_id in each.leases.owned}
             for visit in self.unconfirmed:
                 if visit.entry_id not in owned:

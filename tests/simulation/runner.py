@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation import crawler, queue_user, store, virtual
+from simulation import product, queue_user, store, virtual
 from simulation.plan import Plan, drawn
 from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
@@ -123,7 +123,7 @@ def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
     logging.getLogger().addHandler(_Unexpected())
     warnings.simplefilter("ignore", RuntimeWarning)  # coroutines of a killed process are never awaited
     store.install()
-    crawler.install()
+    product.install()
     queue_user.install()
     gc.disable()
     gc.freeze()  # a collection looks only at what schedules have made

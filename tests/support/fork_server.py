@@ -51,7 +51,7 @@ class ForkServer:
     def start(self, words: Sequence[str], folder: Path, log: Path, environ: Mapping[str, str]) -> Forked:
         """Start `scrapy *words` in *folder*, in a session of its own, its output to the file *log*."""
         self._socket.sendall(json.dumps([list(words), str(folder), str(log), dict(environ)]).encode() + b"\n")
-        while (started := self._hear()) is None:
+        while (started := self._obey()) is None:
             pass
         return Forked(self, started)
 
@@ -62,10 +62,10 @@ class ForkServer:
             left = max(0.0, deadline - time.monotonic())
             if b"\n" not in self._read and not select.select([self._socket], [], [], left)[0]:
                 return None
-            self._hear()
+            self._obey()
         return self._statuses[pid]
 
-    def _hear(self) -> int | None:
+    def _obey(self) -> int | None:
         """Read a line of the server: return which process has started, or record how one has ended."""
         while b"\n" not in self._read:
             more = self._socket.recv(4096)

@@ -18,10 +18,10 @@ from msgpack import ExtType
 from scrapy import FormRequest, Request, Spider
 from scrapy.http import JsonRequest
 
-from scrapy_dq.backend.connection import connect_url
+from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.codec import FORMAT, Codec
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Identity
 from support.fault_crawl import FaultCrawl
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.worker import Worker

@@ -15,17 +15,15 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from scrapy_dq.frontier import Frontier, keys, limit, peek
+from scrapy_dq.frontier.answers import Joined, Receipt, Rejoined
 from scrapy_dq.frontier.calls import Exchange, Rejoin
-from scrapy_dq.frontier.frontier import Identity
 from scrapy_dq.frontier.model import (
     Admission,
     Block,
-    Joined,
+    Identity,
     Limits,
     Order,
     Parentless,
-    Receipt,
-    Rejoined,
     Seeding,
     Seen,
     Sent,
@@ -209,13 +207,17 @@ class LiveFrontier:
         """Await *work*, which uses `frontier`, to its end, and return its result."""
         return self._loop.run_until_complete(work)
 
+    def asked(self, method: str, *args: Any, **named: Any) -> Any:
+        """Return the coroutine of a call."""
+        return getattr(self.frontier, method)(*args, **named)
+
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         if method == "limit":
             return self._limit(*args, **named)
         if method == "census":
             return peek(self.redis, self.crawl).census
         before = self._limits_set() if method == "rejoin" else None
-        answer = self.run(getattr(self.frontier, method)(*args, **named))
+        answer = self.run(self.asked(method, *args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_before is not None
         elif method == "rejoin":  # of a later run than the one that Redis was rolled back to: its limits hold

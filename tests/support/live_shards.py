@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scrapy_dq.frontier.frontier import Frontier, Home
+from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Terms
+from scrapy_dq.sharding.membership import Home, follow_home
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 
 SHARDS = 3
@@ -24,8 +25,11 @@ class Other(LiveFrontier):
         at_home = Frontier(self._client, self.crawl, self.order)
         self._home = Home(home.epoch, home.run, home.joined.shards_exist, at_home.standing)
 
-    def call(self, method: str, *args: Any, **named: Any) -> Any:
-        return super().call(method, *args, *((self._home,) if method == "join" else ()), **named)
+    def asked(self, method: str, *args: Any, **named: Any) -> Any:
+        if method != "join":
+            return super().asked(method, *args, **named)
+        worker_id, identity, _, crawl = args
+        return follow_home(self.frontier, worker_id, identity, crawl, self._home)
 
 
 def fill(workers: list[HandWorker]) -> None:

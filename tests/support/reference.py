@@ -7,56 +7,44 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from scrapy_dq.frontier.admin.control import Word
-from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.admin.control import Command
+from scrapy_dq.frontier.answers import Joined, Receipt, Rejoined
 from scrapy_dq.frontier.model import (
-    PRIORITY_LIMIT,
     Admission,
     Block,
     Census,
+    Commands,
     Hold,
-    Joined,
+    Identity,
     Lease,
     Order,
     Parentless,
-    Receipt,
-    Rejoined,
     Seeding,
     Sent,
-    StartQueue,
     Status,
     Terms,
-    Words,
 )
-from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Fail, Move, Put, Release
-from support.reference_partitions import UNIT_S, Declined, Entry, Partitions, Worker, units
+from scrapy_dq.frontier.moves import Move, Put
+from support.reference_entries import Entries
+from support.reference_partitions import UNIT_S, Declined, Entry, Worker, units
 
 NO_TERMS = Terms()
-KEEP_FAILED = 5
-"""How many failed requests the frontiers of these tests keep."""
 
 
-class ReferenceFrontier(Partitions):
+class ReferenceFrontier(Entries):
     """One crawl; a method answers what the method of `Frontier` that has its name answers.
 
     The moments of puts, notes and leases are those of a process whose monotonic clock stands at 0.
     """
 
     def __init__(self, order: Order, wall_s: float = 0.0) -> None:
-        super().__init__()
-        self.order = order
-        self.wall_s = wall_s
-        """Since 1970, by a clock that is never changed."""
+        super().__init__(order, wall_s)
         self.epoch: str | None = None
-        self.turn = 0
-        self.due_first: list[bytes] = []
-        """Ids of delayed entries. Within a unit of time only the frontier knows their order."""
-        self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
         self._clear_run()
         self.run, self.phase = 0, "absent"
         self._count_from_zero()
         self.crawl = Identity("", "", "")
-        self.words = Words()
+        self.commands = Commands()
         self.seen_for_retry = False
         """The seen set stays for a retry or for a returning worker, not for the next run."""
         self.cleared = False
@@ -71,7 +59,9 @@ class ReferenceFrontier(Partitions):
             # The second: a late copy of the first call of a worker that has crawled this run, and has left.
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
-                return Joined(Status.FINISHED, *args, words=self.words, crawled=True, run_name=crawl.run_name)
+                return Joined(
+                    Status.FINISHED, *args, commands=self.commands, crawled=True, run_name=crawl.run_name
+                )
             if crawl.keep_seen and not self.seen_for_retry:
                 self._unmark_unserved()
             self._next_run(crawl.keep_seen)
@@ -90,7 +80,12 @@ class ReferenceFrontier(Partitions):
         self.crawled = self.crawled or (worker_id if crawl.starts else "")
         known = (self.epoch, self.run, resumed, self.census(), self.crawl.spider_args)
         return Joined(
-            Status.OK, *known, limits_before, words=self.words, crawled=crawled, run_name=self.crawl.run_name
+            Status.OK,
+            *known,
+            limits_before,
+            commands=self.commands,
+            crawled=crawled,
+            run_name=self.crawl.run_name,
         )
 
     def exchange(
@@ -106,7 +101,7 @@ class ReferenceFrontier(Partitions):
             return Receipt(Status.RESYNC)
         if self.phase == "finished" and not any(isinstance(move, Put) for move in moves):
             me.last_seq, me.dropped, me.granted = seq, (), ()
-            return Receipt(Status.FINISHED, False, (), self.census(), words=self.words)
+            return Receipt(Status.FINISHED, False, (), self.census(), commands=self.commands)
         if me.fenced or held != len(me.leases):
             return Receipt(Status.RESYNC)
         new = [isinstance(move, Put) and self._put(move) for move in moves]
@@ -127,7 +122,7 @@ class ReferenceFrontier(Partitions):
         if me.seeding != seeding and seeding in (0, 3) and me.starts:
             self.starts[me.starts] = True
         me.last_seq, me.seeding = seq, seeding
-        if self.words.hold:
+        if self.commands.hold:
             want = 0
         if terms.max_pages is not None:
             in_flight = sum(len(worker.leases) for worker in self.members.values())
@@ -137,7 +132,7 @@ class ReferenceFrontier(Partitions):
         if self.backlog:
             return self._receipt(me, self.census(), terms)
         busy = self.delayed or self.count_seeding() or any(w.leases for w in self.members.values())
-        if self.declined and (busy or self.words.hold or not self._abandon()):
+        if self.declined and (busy or self.commands.hold or not self._abandon()):
             return self._receipt(me, self.census(self.count_seeding()), terms)
         if self.delayed or any(w.leases or w.seeding for w in self.members.values()):
             return self._receipt(me, self.census(self.count_seeding()), terms)
@@ -281,25 +276,25 @@ class ReferenceFrontier(Partitions):
         budget: int | None = None,
     ) -> tuple[int, int, int, int, int]:  # fmt: skip
         if (delay_s, concurrency, budget) != (None, None, None):
-            told = self.words
-            self.words = replace(told, count=told.count + 1, limitings=told.limitings + 1)
+            told = self.commands
+            self.commands = replace(told, count=told.count + 1, limit_changes=told.limit_changes + 1)
         return super().limit(partition, delay_s, concurrency, block_s, budget)
 
-    def steer(self, word: Word) -> Hold | None:
+    def steer(self, word: Command) -> Hold | None:
         if self.epoch is None:
             return None
-        told = self.words
-        if word is Word.STOP:
-            self.words = replace(told, count=told.count + 1, stops=told.stops + 1)
-        elif word is Word.COMPLETE:
+        told = self.commands
+        if word is Command.STOP:
+            self.commands = replace(told, count=told.count + 1, stops=told.stops + 1)
+        elif word is Command.COMPLETE:
             incomplete = self.count_incomplete()
-            self.words, self.starts = replace(told, count=told.count + 1), {}
+            self.commands, self.starts = replace(told, count=told.count + 1), {}
             if incomplete and not (self.members or self.backlog or self.declined or self.delayed):
                 self.phase = "finished"
         else:
-            hold = {Word.PAUSE: Hold.PAUSED, Word.DRAIN: Hold.DRAINING, Word.RESUME: Hold.NONE}[word]
-            self.words = replace(told, count=told.count + 1, hold=hold)
-        return self.words.hold
+            hold = {Command.PAUSE: Hold.PAUSED, Command.DRAIN: Hold.DRAINING, Command.RESUME: Hold.NONE}[word]
+            self.commands = replace(told, count=told.count + 1, hold=hold)
+        return self.commands.hold
 
     def elsewhere(self) -> set[bytes]:
         """Return the ids of all that is neither done nor kept for a retry."""
@@ -323,10 +318,10 @@ class ReferenceFrontier(Partitions):
             self._come_back(entry_id, entry)
         if chosen:
             if self.phase == "finished":  # a hold lasts until the run is finished
-                self.words = replace(self.words, hold=Hold.NONE)
+                self.commands = replace(self.commands, hold=Hold.NONE)
             self._open()
             self.turn += 1
-            self.words = replace(self.words, count=self.words.count + 1)
+            self.commands = replace(self.commands, count=self.commands.count + 1)
         self.classify_touched(0)
 
     def serving(self) -> list[bytes]:
@@ -372,145 +367,20 @@ class ReferenceFrontier(Partitions):
         self.run, self.phase = self.run + 1, "open"
         self._count_from_zero()
         self.limited = bool(self.delay or self.concurrency or self.own or self.budget)
-        self.words = replace(self.words, hold=Hold.NONE)
+        self.commands = replace(self.commands, hold=Hold.NONE)
 
     def _forget_what_was_known(self, keep_seen: bool) -> None:
         if not keep_seen or self.seen_for_retry:
             self.tokens[Admission.SEEN] = set()
         self.tokens[Admission.SEED] = set()
         self.starts = {name: done for name, done in self.starts.items() if not done}
-        self.words = replace(self.words, count=self.words.count + 1, forgets=self.words.forgets + 1)
-
-    def _count_from_zero(self) -> None:
-        self.done = self.count_of_failed = self.never_sent = self.unserved = 0
-        self.dead: dict[bytes, tuple[str, int, bytes]] = {}
-        self.failed: list[tuple[bytes, str, str, str, bytes]] = []
-        """The newest that failed, and are kept."""
-        self.ended: dict[bytes, Entry] = {}
-        """What failed, or is a dead letter: a retry brings it back."""
+        self.commands = replace(
+            self.commands, count=self.commands.count + 1, forgets=self.commands.forgets + 1
+        )
 
     def _open(self) -> None:
         if self.phase == "finished":
             self.phase, self.seen_for_retry = "open", False
-
-    def _put(self, put: Put) -> bool:
-        if put.token in self.tokens[put.admission]:
-            return False
-        self.tokens[put.admission].add(put.token)
-        self._open()
-        due = self.clock + (units(max(put.due_at, put.not_before_s - self.wall_s)) or 0)
-        if put.reason:
-            self.dead[put.entry_id] = ("", 0, put.payload)
-            self.ended[put.entry_id] = Entry(self._place(put), put.payload, put.partition)
-        elif due > self.clock:
-            self.turn += 1
-            self.delayed[put.entry_id] = (due, put)
-        else:
-            self._append(put)
-        return True
-
-    def would_be_twice(self, put: Put) -> bool:
-        """Tell whether *put* is somewhere though its token was forgotten: a set of entries holds it once."""
-        leased = any(put.entry_id in worker.leases for worker in self.members.values())
-        somewhere = leased or any(
-            put.entry_id in place
-            for place in (self.backlog, self.declined, self.delayed, self.dead, self.ended)
-        )
-        return somewhere and put.token not in self.tokens[put.admission]
-
-    def _append(self, put: Put) -> None:
-        self.turn += 1
-        entry = Entry(self._place(put), put.payload, put.partition)
-        rank = entry.place[:-1]
-        waiting = (e for e in self.backlog.values() if e.partition == put.partition and not e.back)
-        if all(other.place[:-1] != rank for other in waiting):
-            self.touched.add(put.partition)
-        self.backlog[put.entry_id] = entry
-
-    def _promote(self) -> None:
-        due = [entry_id for entry_id, (time, _) in self.delayed.items() if time <= self.clock]
-        for entry_id in sorted(due, key=lambda i: (self.delayed[i][0], self.due_first.index(i))):
-            self._append(self.delayed.pop(entry_id)[1])
-
-    def _settle(self, me: Worker, worker_id: str, move: Move) -> None:
-        if move.entry_id not in me.leases:
-            return
-        entry = self._end_lease(me, move.entry_id)
-        me.done += isinstance(move, (Ack, Fail, Again))
-        if isinstance(move, (Ack, Fail, Again, Bury)):
-            self.decliners.pop(move.entry_id, None)
-        if isinstance(move, (Ack, Fail, Again)) and not move.never_sent:
-            self.count_spent(entry.partition)
-        elif isinstance(move, (Ack, Fail, Again)):
-            self.never_sent += 1
-        if isinstance(move, Ack):
-            self.done += 1
-        elif isinstance(move, Again):
-            self.done += 1
-            self.turn += 1
-            due = self.clock + max(0, units(move.due_at) or 0)
-            self.delayed[move.next_id] = (due, _put_of(move, entry.partition))
-        elif isinstance(move, Release):
-            self._release(move.entry_id, entry)
-        elif isinstance(move, Decline):
-            by = self.decliners.setdefault(move.entry_id, Declined(worker_id, move.fingerprint))
-            by.workers.append(me.lasting_id)
-            self._wait_for_another(move.entry_id, entry)
-        elif isinstance(move, Bury):
-            self.dead[move.entry_id] = (worker_id, entry.attempts, entry.payload)
-            self.ended[move.entry_id] = entry
-        elif isinstance(move, Fail):
-            record = (move.entry_id, move.label, move.reason, worker_id, entry.payload)
-            self.failed = [*self.failed, record][-KEEP_FAILED:]
-            self.count_of_failed += 1
-            self.ended[move.entry_id] = entry
-
-    def _end_lease(self, worker: Worker, entry_id: bytes) -> Entry:
-        entry = worker.leases.pop(entry_id)
-        self.lease_ended(entry.partition, entry_id)
-        return entry
-
-    def _release(self, entry_id: bytes, entry: Entry) -> None:
-        again = self._wait_for_another if entry_id in self.decliners else self._come_back
-        again(entry_id, entry)
-
-    def _wait_for_another(self, entry_id: bytes, entry: Entry) -> None:
-        self.turn += 1
-        entry.back = True
-        self.declined[entry_id] = (self.turn, entry)
-        self.touched.add(entry.partition)
-
-    def _abandon(self) -> bool:
-        """Bury the entries that every worker has declined; False: some worker has not."""
-        last = max((number for number, _ in self.declined.values()), default=0)
-        if any(worker.offered < last for worker in self.members.values()):
-            return False
-        for entry_id, (_, entry) in self.declined.items():
-            worker_id = self.decliners[entry_id].worker_id
-            self.dead[entry_id] = (worker_id, entry.attempts, entry.payload)
-            self.ended[entry_id] = entry
-        self.unserved += len(self.declined)
-        self.declined = {}
-        return True
-
-    def _unmark_unserved(self) -> None:
-        for entry_id, by in self.decliners.items():
-            if entry_id in self.dead:
-                self.tokens[Admission.SEEN].discard(by.fingerprint)
-
-    def _come_back(self, entry_id: bytes, entry: Entry) -> None:
-        entry.back = True
-        self.backlog[entry_id] = entry
-        self.touched.add(entry.partition)
-
-    def _place(self, put: Put) -> tuple[int, ...]:
-        rank = (-max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, put.priority)), put.start)
-        if self.order in (Order.FIFO, Order.LIFO):
-            rank = ()
-        newest_first = self.order is Order.LIFO or (self.order is Order.PRIORITY_LIFO and put.start != 1)
-        if rank and put.start == StartQueue.LIFO:
-            newest_first = True
-        return (*rank, -self.turn if newest_first else self.turn)
 
     def _receipt(self, me: Worker, census: Census, terms: Terms = NO_TERMS) -> Receipt:
         status = Status.FINISHED if self.phase == "finished" else Status.OK
@@ -523,19 +393,13 @@ class ReferenceFrontier(Partitions):
         soon = self.clock + (units(terms.ahead_s) or 0)
         blocked = tuple(p for p in terms.here if self.blocked.get(p, 0) > soon)
         next_due_s = None if due is None else due * UNIT_S
-        return Receipt(status, True, me.dropped, census, leases, next_due_s, blocked, words=self.words)
+        return Receipt(status, True, me.dropped, census, leases, next_due_s, blocked, commands=self.commands)
 
     def _leased(self, entry_id: bytes, entry: Entry) -> tuple[bytes, int, bytes, bytes]:
         return entry_id, entry.attempts, entry.payload, entry.partition
 
     def _wait_s(self, at: int | None) -> float | None:
         return None if at is None else (at - self.clock) * UNIT_S
-
-
-def _put_of(move: Again, partition: bytes) -> Put:
-    """Return the put that would make of it what *move* does: it falls due like any other."""
-    by = move.next_id, Admission.ID, move.next_id
-    return Put(*by, move.priority, move.start, move.payload, partition=partition)
 
 
 def _known(last_seq: int | None) -> int | None:

@@ -6,9 +6,10 @@ import os
 import time
 from unittest.mock import Mock
 
+from scrapy_dq.frontier.answers import Joined
 from scrapy_dq.frontier.calls import Asks
-from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.model import Joined
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import Identity
 from scrapy_dq.frontier.worker.dialogue import exchange
 from scrapy_dq.frontier.worker.identity import new_worker_id, own_identity
 from scrapy_dq.frontier.worker.outbox import Outbox
@@ -22,7 +23,7 @@ class Spoken:
         self.frontier, self.crawl, self.identity = frontier, crawl, own_identity()
         self.listener = Mock()
         self.protocol = WorkerProtocol(
-            frontier.name, self.listener, Outbox(), horizon_s,
+            frontier.crawl, self.listener, Outbox(), horizon_s,
             new_id=lambda: new_worker_id(self.identity), random_bytes=os.urandom,
             start_keys=frontier.start_keys,
         )  # fmt: skip

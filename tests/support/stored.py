@@ -13,8 +13,8 @@ import redis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Admission, Order
 from support.compact import read_buckets
-from support.reference import KEEP_FAILED as KEEP_FAILED
 from support.reference import ReferenceFrontier
+from support.reference_entries import KEEP_FAILED as KEEP_FAILED
 from support.stored_counts import apart
 from support.stored_partitions import TURNING, check_partitions, limits_in, spent_in
 

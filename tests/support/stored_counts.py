@@ -12,7 +12,7 @@ COUNTS = (
     "sequence", "waiting", "in_flight", "done", "failed", "turn", "clock", "offset", "claimed", "delayed",
     "members", "seen",
 )  # fmt: skip
-TOLD = ("words", "stops", "forgets", "limitings")
+TOLD = ("words", "stops", "forgets", "limit_changes")
 LIMITING = ("delay_ms", "concurrency", "budget", "budget_period")
 """The last two only if there is a budget for all, or it is of a day."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}

@@ -153,3 +153,13 @@ def texts_of(found: Any) -> Sequence[str]:
     if isinstance(found, dict):
         return [text for pair in found.items() for part in pair for text in texts_of(part)]
     return [text for each in found for text in texts_of(each)] if isinstance(found, list) else []
+
+
+def look(page: WebPage, kind: str, crawl: str = "") -> Any:
+    """Return what a look has found; asked again, as the page does, until there is one."""
+    until = time.monotonic() + patience(30)
+    while True:
+        found = page.data(kind, crawl)
+        assert found["error"] == ""
+        if found["look"] is not None or time.monotonic() > until:
+            return found["look"]

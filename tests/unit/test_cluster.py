@@ -12,9 +12,9 @@ import redis
 from redis.crc import key_slot
 
 from scrapy_dq.backend import connection as module
-from scrapy_dq.backend.clients import get_redis_from_settings
+from scrapy_dq.backend.clients import connect_url, get_redis_from_settings
 from scrapy_dq.backend.cluster import Route, _Follows, tag_of
-from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url
+from scrapy_dq.backend.connection import Connection, client_for_commands
 from scrapy_dq.frontier import kept, keys, peek
 from scrapy_dq.frontier.admin.overview import described
 from scrapy_dq.frontier.errors import moved_to

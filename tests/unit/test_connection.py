@@ -13,14 +13,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
-from scrapy_dq.backend.connection import (
-    Connection,
-    check_info,
-    connect_url,
-    new_client,
-    speaks_tls,
-)
+from scrapy_dq.backend.clients import connect_url, get_redis, get_redis_from_settings, new_client, speaks_tls
+from scrapy_dq.backend.connection import Connection, check_info
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from support.given import StartProxy, StartRedis

@@ -156,7 +156,7 @@ def test_a_slot_that_is_the_parents_by_itself_is_not_copied() -> None:
         (page.replace(url="http://b.com/1"), None, b"a.com"),
     ):
         before = dict(request.meta)
-        made.leave_inherited(request, parent, followed=False)
+        made.leave_inherited(request, parent, continues=False)
         assert made.partition_of(request) == partition
         assert request.meta == before or request.meta == {"x": 1}
 
@@ -173,7 +173,7 @@ def test_a_redirect_takes_no_slot_of_the_project_to_another_site() -> None:
         ("http://localhost/", b"localhost"),
     ):
         redirect = mine.replace(url=url)
-        made.leave_inherited(redirect, mine, followed=True)
+        made.leave_inherited(redirect, mine, continues=True)
         assert made.partition_of(redirect) == partition
 
 

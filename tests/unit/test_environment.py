@@ -11,7 +11,7 @@ import pytest
 from scrapy import Spider
 from scrapy.crawler import Crawler
 
-from scrapy_dq import collector, environment
+from scrapy_dq import environment, gc_tuning
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def opened_with(*args: object, frozen: bool = False, **kwargs: object) -> dict[s
     crawling = crawler.crawl(*args, **kwargs)
     next(crawling)
     if frozen:
-        collector.freeze()
+        gc_tuning.freeze()
     try:
         return environment.spider_args(crawler)
     finally:
         if frozen:
-            collector.release()
+            gc_tuning.release()
 
 
 def test_the_arguments_are_what_a_spider_is_made_with() -> None:

@@ -10,7 +10,7 @@ from scrapy.crawler import Crawler
 from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_dq.factory import identity_of
-from scrapy_dq.frontier.frontier import Identity
+from scrapy_dq.frontier.model import Identity
 from scrapy_dq.settings import Config
 
 

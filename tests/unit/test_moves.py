@@ -39,7 +39,7 @@ MOVES: list[Move] = [
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
 def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
-    """But for `source`; also those that are left out when moves are compared."""
+    """Except the fields of this process; also the fields that comparison ignores."""
     back = move_of(msgpack.unpackb(msgpack.packb(fields_of(move)), use_list=False))
     assert type(back) is type(move)
     for each in fields(move):
@@ -48,7 +48,7 @@ def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
 
 def test_the_put_above_has_no_field_as_it_is_by_default() -> None:
     """Else one that is not written would seem to come back."""
-    assert {each.name for each in fields(Put)} == {*PUT, "source"}
+    assert {each.name for each in fields(Put)} == {*PUT, "source", "reference"}
     assert not [each.name for each in fields(Put) if PUT.get(each.name, ...) == each.default]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_dq.frontier.model import Census, Notices
+from scrapy_dq.frontier.answers import Notices
+from scrapy_dq.frontier.model import Census
 from scrapy_dq.scheduling import notices
 
 
@@ -20,22 +21,18 @@ class Frontier:
         self.asked = asyncio.Event()
         self.through = asyncio.Event()
 
-    async def notices(self, *elsewhere: float) -> Notices:
-        assert elsewhere == (2, 3.0)
+    async def notices(self) -> Notices:
         given = self.asked.is_set()
         self.asked.set()
         await self.through.wait()
         return Notices(0, Census(), [] if given else ["dead"])
 
 
-@pytest.mark.parametrize(("failing", "shards"), [(False, 1), (True, 1), (False, 3)])
+@pytest.mark.parametrize("failing", [False, True])
 def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, failing: bool, shards: int
+    monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:
-    """Redis gives it to nobody else. Nor does an error of the last question keep a worker from leaving.
-
-    It has the counts of all shards, and home's alone if there is no other.
-    """
+    """Redis gives it to no other worker. An error of the last call does not keep a worker from leaving."""
     told: list[bytes] = []
 
     async def posted(url: str, body: bytes) -> str:
@@ -47,8 +44,8 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
 
     async def main() -> None:
         frontier: Any = Frontier()
-        worker: Any = SimpleNamespace(id="worker", shards=shards, census=Census(dead=7), elsewhere=(2, 3.0))
-        telling = notices.Notices("http://a.example/", "books", frontier, worker)
+        worker: Any = SimpleNamespace(id="worker", notices=frontier.notices)
+        telling = notices.Notices("http://a.example/", "books", worker)
         await frontier.asked.wait()
         if failing:
             monkeypatch.setattr(notices, "notice_of", lambda *args: 1 / 0)
@@ -58,9 +55,7 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
         await ending
 
     asyncio.run(main())
-    assert [json.loads(body)["counts"]["dead"] for body in told] == (
-        [] if failing else [0 if shards == 1 else 7]
-    )
+    assert [json.loads(body)["counts"]["dead"] for body in told] == ([] if failing else [0])
 
 
 def test_the_end_of_a_run_that_lost_something_names_the_way_back() -> None:

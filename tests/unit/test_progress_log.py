@@ -15,8 +15,8 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import Settings
 
 from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import Census, Joined, Limits, Status
+from scrapy_dq.frontier.answers import Joined
+from scrapy_dq.frontier.model import Census, Identity, Limits, Status
 from scrapy_dq.scheduling.progress_log import log_end, log_feeds, log_join
 from scrapy_dq.settings import Config
 

@@ -14,19 +14,17 @@ from unittest.mock import call as a_call
 import msgpack
 
 import scrapy_dq
+from scrapy_dq.frontier.answers import Receipt, Rejoined
 from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
-from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     Admission,
+    Commands,
     Lease,
     Parentless,
-    Receipt,
-    Rejoined,
     Seeding,
     SpillLost,
     StartKeys,
     Status,
-    Words,
 )
 from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Defer, Fail, Move, Put, Release
 from scrapy_dq.frontier.worker.outbox import Outbox
@@ -41,7 +39,7 @@ LEASE = Lease(b"%012d" % 7, 1, b"payload")
 def protocol(**options: object) -> WorkerProtocol:
     ids = count(1)
     made = WorkerProtocol(
-        Shard("crawl", HOME), Mock(), Outbox(), HORIZON_S,
+        "crawl", Mock(), Outbox(), HORIZON_S,
         new_id=lambda: f"worker {next(ids)}", random_bytes=lambda n: b"r" * n, **options,  # type: ignore[arg-type]
     )  # fmt: skip
     made.epoch = "epoch"
@@ -131,7 +129,7 @@ def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
     made.received(Receipt(Status.RESYNC), 1001.1)
     made.outbox.append(seen(4))
     rejoin(made)
-    made.rejoined(Rejoined(Status.OK, words=Words(count=1, forgets=1)))
+    made.rejoined(Rejoined(Status.OK, commands=Commands(count=1, forgets=1)))
     exchange(made, 1002.0)
     repeated = moves(made)
     assert [(each.entry_id[:1], each.token) for each in repeated] == [  # type: ignore[union-attr]
@@ -148,9 +146,9 @@ def test_a_start_request_whose_token_was_dropped_gets_a_new_id_too() -> None:
     exchange(made, 1001.0)
     made.received(Receipt(Status.RESYNC), 1001.1)
     rejoin(made)
-    words = Words(count=1, forgets=1)
-    made.rejoined(Rejoined(Status.OK, run=1, words=words))
-    assert made._listener.told.mock_calls == [a_call(Words(), words)]  # type: ignore[attr-defined]
+    words = Commands(count=1, forgets=1)
+    made.rejoined(Rejoined(Status.OK, run=1, commands=words))
+    assert made._listener.commanded.mock_calls == [a_call(Commands(), words)]  # type: ignore[attr-defined]
     exchange(made, 1002.0)
     assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
 
@@ -161,12 +159,12 @@ def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None
     exchange(made, 1000.0)
     made.received(Receipt(Status.OK, applied=True), 1000.1)
     exchange(made, 1001.0)
-    words = Words(count=1, forgets=1)
-    made.received(Receipt(Status.OK, applied=True, words=words), 1001.1)
+    words = Commands(count=1, forgets=1)
+    made.received(Receipt(Status.OK, applied=True, commands=words), 1001.1)
     exchange(made, 1002.0)
     made.received(Receipt(Status.RESYNC), 1002.1)
     rejoin(made)
-    made.rejoined(Rejoined(Status.OK, words=words))
+    made.rejoined(Rejoined(Status.OK, commands=words))
     exchange(made, 1003.0)
     assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
 

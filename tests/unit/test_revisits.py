@@ -206,7 +206,7 @@ def changes(*values: Any) -> list[bool | None]:
 
     crawler: Any = SimpleNamespace(stats=SimpleNamespace(inc_value=lambda name: None))
     codec = Codec(Spider(name="spider"))
-    revisits = Revisits(crawler, Noting(), codec)
+    revisits = Revisits(crawler, Noting(), codec, lambda request, parent, continues: request)
     payload = codec.encode(Request("http://a.com"))
     for value in values:
         request = codec.decode(payload)

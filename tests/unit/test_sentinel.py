@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from scrapy_dq.backend import sentinel
-from scrapy_dq.backend.clients import get_redis, get_redis_from_settings
-from scrapy_dq.backend.connection import Connection, client_for_commands, connect_url, new_client
+from scrapy_dq.backend.clients import connect_url, get_redis, get_redis_from_settings, new_client
+from scrapy_dq.backend.connection import Connection, client_for_commands
 from scrapy_dq.frontier.model import FrontierRefused
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.settings.redis_address import check_url, split_sentinel_url

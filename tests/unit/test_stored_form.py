@@ -26,7 +26,7 @@ def stored_form(monkeypatch: pytest.MonkeyPatch) -> StoredForm:
 def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = None, **more: Any) -> Any:
     """Return the meta that is stored; the request itself, which may be in progress, is unchanged."""
     request = Request(more.pop("url", URL + "link"), meta=dict(meta))
-    stored = form.of(request, parent, more.get("followed", False))
+    stored = form.of(request, parent, more.get("continues", False))
     assert request.meta == meta
     return stored.meta
 
@@ -41,7 +41,7 @@ def test_most_requests_are_stored_as_they_are(stored_form: StoredForm) -> None:
 def test_redirects_of_the_parent_are_left_out(stored_form: StoredForm, copied: dict[str, Any]) -> None:
     parent = Request(URL, meta=dict(OF_PARENT))
     assert meta_of(stored_form, {**copied, "x": 1}, parent) == {"redirect_times": 2, "x": 1}
-    assert meta_of(stored_form, OF_PARENT, parent, followed=True) == OF_PARENT
+    assert meta_of(stored_form, OF_PARENT, parent, continues=True) == OF_PARENT
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ import pytest
 import redis
 
 from scrapy_dq.frontier.scripts import Function, lua_files
+from scrapy_dq.frontier.worker import outage, pace
 from support import stored
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
 from worker.engine import ORDER, Crawl, script
+from worker.spread import Spread
 
 DEADLINE_S = 180.0
 
@@ -59,3 +61,21 @@ def state(client: redis.Redis, crawl_name: str) -> Callable[[], stored.State]:
 def proxy(redis_server: RedisServer, start_proxy: Callable[[str], RedisProxy]) -> RedisProxy:
     """Return a proxy in front of the shared server."""
     return start_proxy(redis_server.url)
+
+
+@pytest.fixture
+def spread(crawl: Crawl, client: redis.Redis) -> Spread:
+    return Spread(crawl, client)
+
+
+@pytest.fixture
+def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle workers look in more often than in earnest."""
+    monkeypatch.setattr(pace, "IDLE_LONGEST_S", 0.1)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small exchanges, repeated after milliseconds: where each of many replies is lost."""
+    monkeypatch.setattr(outage, "FIRST_S", 0.005)
+    monkeypatch.setattr(pace, "LINGER_S", 0.001)

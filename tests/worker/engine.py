@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
-from scrapy_dq.frontier.frontier import Identity
-from scrapy_dq.frontier.model import MAX_LEASES, Admission, Joined, Lease, Order, Words
+from scrapy_dq.frontier.answers import Joined
+from scrapy_dq.frontier.model import MAX_LEASES, Admission, Commands, Identity, Lease, Order
 from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.scripts import Function, Script
-from scrapy_dq.frontier.worker.dialogue import Dialogue
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.settings import Config
+from scrapy_dq.sharding.make import worker_of
 from support.waiting import patience
 
 ORDER = Order.FIFO
@@ -124,7 +124,7 @@ class Engine(Listener):
         timeout_s: float = 2.0,
         limit: Callable[[bytes], int] | None = None,
         pace: Pace | None = None,
-        make: Callable[..., Worker] = Worker,
+        make: Callable[..., Worker] = worker_of,
         **options: Any,
     ) -> None:
         self.crawl = crawl
@@ -139,7 +139,7 @@ class Engine(Listener):
         self.dropped: list[Put] = []
         self.counts: Counter[Count | type[Move]] = Counter()
         self.told_lost = self.told_finished = 0
-        self.words: list[Words] = []
+        self.commands: list[Commands] = []
         self._join = join
         self._identity = identity
         self._limit = limit
@@ -177,12 +177,12 @@ class Engine(Listener):
         await self._connection.close()
 
     @property
-    def dialogues(self) -> Sequence[Dialogue]:
-        return self.worker.dialogues
+    def parts(self) -> Sequence[Worker]:
+        return self.worker.parts
 
     @property
-    def home(self) -> Dialogue:
-        return self.worker.home
+    def home(self) -> Worker:
+        return self.worker.parts[0]
 
     async def until_stored(self, count: int = 1) -> None:
         """Wait until as many entries wait, or are in flight."""
@@ -278,8 +278,8 @@ class Engine(Listener):
     def outbox_lost(self, parentless: bool) -> None:
         self.counts["outbox lost, parentless" if parentless else "outbox lost"] += 1
 
-    def told(self, before: Words, words: Words) -> None:
-        self.words.append(words)
+    def commanded(self, before: Commands, commands: Commands) -> None:
+        self.commands.append(commands)
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
         self.counts[what] += amount  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scrapy_dq.frontier import peek
-from scrapy_dq.frontier.model import Figures, Member
+from scrapy_dq.frontier.answers import Figures, Member
 from scrapy_dq.frontier.worker.counting import NOTED_S, REPORT_EVERY_S, Counting
 from scrapy_dq.frontier.worker.outage import Wait
 from scrapy_dq.inspection.history import read_events

@@ -17,8 +17,9 @@ from scrapy_dq.backend.connection import Connection
 from scrapy_dq.frontier import Frontier
 from scrapy_dq.frontier.admin import liveness
 from scrapy_dq.frontier.admin.flush import flush
+from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.calls import Exchange
-from scrapy_dq.frontier.model import Census, Flushed, FrontierRefused, Seeding
+from scrapy_dq.frontier.model import Census, FrontierRefused, Seeding
 from scrapy_dq.frontier.wire import pack_moves
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.settings import Config

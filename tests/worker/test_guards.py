@@ -8,25 +8,23 @@ from typing import Any
 import msgpack
 import pytest
 
+from scrapy_dq.frontier.answers import Receipt, Rejoined
 from scrapy_dq.frontier.calls import Exchange, Rejoin
-from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import (
     MAX_MOVES,
     Admission,
     Block,
     Census,
+    Commands,
     Lease,
     Parentless,
-    Receipt,
-    Rejoined,
     Seeding,
     Sent,
     Status,
-    Words,
 )
 from scrapy_dq.frontier.moves import Move, Put, Release
-from scrapy_dq.frontier.worker import closing
 from scrapy_dq.frontier.worker import dialogue as module
+from scrapy_dq.frontier.worker.worker import Worker
 from support.spoken import Spoken
 from worker.engine import IDENTITY
 
@@ -41,7 +39,7 @@ class Talk:
     def __init__(self) -> None:
         self.now = 1000.0
         self.crawl = "crawl"
-        self.name = Shard("crawl", HOME)
+        self.crawl = "crawl"
         self.start_keys = None
         self.numbers: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
@@ -86,6 +84,13 @@ class Talk:
 
     def monotonic(self) -> float:
         return self.now
+
+
+def worker_of(talk: Talk) -> Worker:
+    """Return the worker of a protocol, to ask about its run."""
+    worker = object.__new__(Worker)
+    worker.protocol, worker.leases = talk.protocol, talk.protocol.leases
+    return worker
 
 
 @pytest.fixture
@@ -149,9 +154,9 @@ async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, closing.pending([talk.protocol], -1)) == (False, True)
+    assert (talk.protocol.finished, worker_of(talk).pending) == (False, True)
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, closing.pending([talk.protocol], -1)) == (True, False)
+    assert (talk.protocol.finished, worker_of(talk).pending) == (True, False)
 
 
 async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
@@ -171,9 +176,9 @@ async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
     await talk.stored_again()
     assert talk.parentless == [Parentless.WAITING]
     await talk.speak(Receipt(Status.FINISHED, applied=True))
-    assert (talk.protocol.finished, closing.pending([talk.protocol], -1)) == (True, True)
+    assert (talk.protocol.finished, worker_of(talk).pending) == (True, True)
     talk.protocol.seeding = Seeding.DONE
-    assert not closing.pending([talk.protocol], -1)
+    assert not worker_of(talk).pending
 
 
 @pytest.mark.parametrize(
@@ -194,7 +199,7 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
     talk.protocol.seeding = seeding
     talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
     await talk.stored_again()
-    assert (closing.pending([talk.protocol], -1), closing.reason([talk.protocol])) == (False, ending)
+    assert (worker_of(talk).pending, worker_of(talk).ending) == (False, ending)
 
 
 @pytest.mark.parametrize(
@@ -217,16 +222,16 @@ async def test_what_was_left_when_the_next_run_has_begun_is_reported(
     if talk.protocol.under_way:
         talk.rejoined = Rejoined(Status.FINISHED, last_seq=2**52)
         await talk.speak()
-    assert (closing.pending([talk.protocol], -1), closing.reason([talk.protocol])) == (False, ending)
+    assert (worker_of(talk).pending, worker_of(talk).ending) == (False, ending)
 
 
 async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -> None:
     """Though somebody deletes the note of it from Redis."""
     talk.protocol.seeding = Seeding.DONE
     await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
-    await talk.speak(Receipt(Status.FINISHED, applied=True, words=Words()))
-    assert not closing.pending([talk.protocol], -1)
-    assert closing.reason([talk.protocol]) == "frontier_damaged"
+    await talk.speak(Receipt(Status.FINISHED, applied=True, commands=Commands()))
+    assert not worker_of(talk).pending
+    assert worker_of(talk).ending == "frontier_damaged"
 
 
 async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:
@@ -266,7 +271,7 @@ async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_w
 async def test_a_put_that_comes_while_the_end_is_reported_has_a_number_of_its_own(talk: Talk) -> None:
     """Redis has noted that of the exchange under way: under the same one the put would be its repeat."""
     talk.meanwhile = lambda: talk.protocol.outbox.append(put(len(talk.numbers)))
-    await talk.speak(Receipt(Status.FINISHED, words=Words()))
+    await talk.speak(Receipt(Status.FINISHED, commands=Commands()))
     assert not talk.protocol.finished
     await talk.speak()
     assert talk.numbers == [1, 2]
@@ -290,7 +295,7 @@ async def test_a_worker_that_listens_in_a_run_that_others_have_finished_takes_no
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
     """The run was finished, so others did what is in it."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
-    await talk.speak(Receipt(Status.FINISHED, words=Words()))
+    await talk.speak(Receipt(Status.FINISHED, commands=Commands()))
     assert talk.protocol.finished
     assert talk.protocol.leases.take(talk.now) is None
 

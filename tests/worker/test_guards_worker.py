@@ -122,7 +122,7 @@ async def test_exchanges_outlive_what_nobody_expects_of_a_failure(
             told(what, amount)
 
         monkeypatch.setattr(engine.frontier, "exchange", lose_one)
-        monkeypatch.setattr(engine.worker.home._listener, "counted", counted)
+        monkeypatch.setattr(engine.home.dialogue._listener, "counted", counted)
         engine.seed()
         await engine.run()
         assert crawl.done == crawl.once

@@ -15,7 +15,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 import redis
 
-from scrapy_dq.frontier.admin.control import Word, steer
+from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Observer, Pulse
 from support.proxy import RedisProxy
@@ -110,7 +110,7 @@ class Beats:
         self.told: list[int] = []
         self.heartbeat = Heartbeat(ttl_s=ttl_s)
         self.pulse = Pulse(
-            self.heartbeat, engine.frontier, self.connect, observed=self.note, told=self.told.append
+            self.heartbeat, engine.frontier, self.connect, observed=self.note, commanded=self.told.append
         )
 
     def connect(self) -> object:
@@ -163,7 +163,7 @@ async def test_it_reports_at_each_beat_how_often_an_order_was_given(
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
             beats.pulse.start("a", joined.epoch)
-            steer(client, crawl.name, Word.PAUSE)
+            steer(client, crawl.name, Command.PAUSE)
             await until(lambda: beats.told.count(1) >= 3, "it was told three times")
 
 
@@ -315,7 +315,7 @@ async def test_a_beat_that_looks_at_nobody_still_counts(crawl: Crawl) -> None:
     """And nobody is taken for dead by it, though no heartbeat is seen."""
     async with Engine(crawl) as worker:
         epoch, own = worker.worker.epoch, worker.worker.id
-        frontier = worker.worker.home._frontier
+        frontier = worker.worker.parts[0].frontier
         before = (await frontier.beats(own, epoch))[own]
         assert (await frontier.beat(own, epoch, looks=False))[0] == {}
         assert (await frontier.beats(own, epoch))[own] >= before + 2

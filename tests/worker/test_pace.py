@@ -14,10 +14,10 @@ from scrapy_dq.frontier.worker.pace import (
     IDLE_LONGEST_S,
     LINGER_S,
     QUIET_LONGEST_S,
-    SLOW_MOST_S,
     OneByOne,
     Pace,
 )
+from scrapy_dq.sharding.pace import SLOW_MOST_S, rhythm_of
 from support.waiting import Clock
 
 
@@ -99,7 +99,7 @@ def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock
 @pytest.fixture
 def spread(pace: Pace, clock: Clock) -> Pace:
     """Return that of one shard of 12, of which a lease is taken each second."""
-    pace.spread(12)
+    pace.rhythm = rhythm_of(12)
     for _ in range(40):
         pace.taken()
         clock.now += 1.0

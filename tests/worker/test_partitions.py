@@ -60,7 +60,7 @@ async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_
             engine.put(number, partition=A)
         engine.seed(())
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.worker.home.leases.buffered >= 2, "leases ahead")
+        await until(lambda: engine.worker.parts[0].leases.buffered >= 2, "leases ahead")
         await running
         assert [sending.number for sending in crawl.sent] == [0, 1, 2, 3]
         assert min(crawl.gaps(A)) >= 0.25 - EARLY_S
@@ -176,13 +176,13 @@ async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: p
     crawl.size = 0
     async with Engine(crawl, concurrency=4) as engine:
         engine.may_end.clear()
-        send_at, grant = time.monotonic() + 0.3, engine.worker.home.leases.grant
+        send_at, grant = time.monotonic() + 0.3, engine.worker.parts[0].leases.grant
 
         def at_one_time(lease: Lease) -> None:
             lease.send_at = send_at
             grant(lease)
 
-        monkeypatch.setattr(engine.worker.home.leases, "grant", at_one_time)
+        monkeypatch.setattr(engine.worker.parts[0].leases, "grant", at_one_time)
         for number in range(4):
             engine.put(number, partition=A)
         engine.seed(())

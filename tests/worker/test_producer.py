@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from scrapy_dq.frontier.admin.producer import Producer
+from scrapy_dq.pushing.producer import Producer
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Ctrl-C cancels nothing: it is raised at once")

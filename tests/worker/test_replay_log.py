@@ -6,14 +6,11 @@ import logging
 
 import pytest
 
-from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.model import Admission
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker import replay_log as module
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
-
-HOME_SHARD = Shard("crawl", HOME)
 
 
 def entry_id(number: int) -> bytes:
@@ -26,7 +23,7 @@ def put(number: int, *, payload: bytes = b"") -> Put:
 
 def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
     """Not by the clock: only an accepted exchange that was sent a whole horizon after the confirmation."""
-    log = ReplayLog(10, HOME_SHARD)
+    log = ReplayLog(10)
     log.add(put(1), confirmed_at=100.0, seq=1)
     log.add(put(2), confirmed_at=105.0, seq=2)
     log.retire(sent_at=109.9)
@@ -38,7 +35,7 @@ def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
 
 def test_a_logged_put_lets_go_of_its_source() -> None:
     """The request itself is not kept in memory for the horizon."""
-    log = ReplayLog(10, HOME_SHARD)
+    log = ReplayLog(10)
     logged = put(1)
     logged.source = object()
     log.add(logged, 0.0, 1)
@@ -51,7 +48,7 @@ def test_the_log_is_bounded_and_says_so_once(
 ) -> None:
     """Past the bound the oldest go, with one warning that names DQ_ROLLBACK_HORIZON."""
     monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
-    log = ReplayLog(10, HOME_SHARD)
+    log = ReplayLog(10)
     for number in range(30):
         log.add(put(number, payload=b"x" * 100), 0.0, 1)
     kept = log.take()
@@ -66,7 +63,7 @@ def test_the_log_is_bounded_and_says_so_once(
 
 def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() -> None:
     """It was confirmed, its parent is done: nobody else brings it if Redis has forgotten it, even twice."""
-    log, outbox = ReplayLog(10, HOME_SHARD), Outbox()
+    log, outbox = ReplayLog(10), Outbox()
     fed = put(1)
     fed.once, fed.parent = True, b"lease of it."
     log.add(fed, 0.0, 1)
@@ -88,7 +85,7 @@ def test_a_put_that_ends_with_its_parents_lease_is_dropped_with_it() -> None:
 
 def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
     """What retired under a later exchange than Redis knows is neither stored nor in the log."""
-    log = ReplayLog(10, HOME_SHARD)
+    log = ReplayLog(10)
     child = put(2)
     child.parent = entry_id(9)
     for seq, (each, confirmed_at) in enumerate(((put(1), 0.0), (child, 0.0), (put(3), 9.0)), 1):

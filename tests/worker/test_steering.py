@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 
-from scrapy_dq.frontier.admin.control import Word, limit, steer
+from scrapy_dq.frontier.admin.control import Command, limit, steer
 from scrapy_dq.frontier.model import Hold, Lease
 from scrapy_dq.frontier.worker.pace import OneByOne
 from support.waiting import Stopwatch
@@ -35,8 +35,8 @@ async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, cli
     """What is at work is acked, all else waits in Redis; after `resume` the rest is done, each once."""
     async with busy(crawl) as (engine, running):
         said = Stopwatch()
-        steer(client, crawl.name, Word.PAUSE)
-        await until(lambda: engine.words, "the word", SOON_S)
+        steer(client, crawl.name, Command.PAUSE)
+        await until(lambda: engine.commands, "the command", SOON_S)
         await until(lambda: engine.worker.census.in_flight == 2, "the buffer given back", SOON_S)
         assert said.seconds < SOON_S
         engine.may_end.set()
@@ -46,9 +46,9 @@ async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, cli
         assert engine.worker.on_hold
         await asyncio.sleep(0.05)
         assert sum(crawl.done.values()) == done
-        steer(client, crawl.name, Word.RESUME)
+        steer(client, crawl.name, Command.RESUME)
         await running
-        assert [words.hold for words in engine.words] == [Hold.PAUSED, Hold.NONE]
+        assert [words.hold for words in engine.commands] == [Hold.PAUSED, Hold.NONE]
     assert crawl.done == crawl.once
 
 
@@ -57,8 +57,8 @@ async def test_draining_finishes_what_is_leased(crawl: Crawl, client: redis.Redi
     async with busy(crawl) as (engine, running):
         leased = engine.worker.census.in_flight
         before = sum(crawl.done.values())
-        steer(client, crawl.name, Word.DRAIN)
-        await until(lambda: engine.words, "the word", SOON_S)
+        steer(client, crawl.name, Command.DRAIN)
+        await until(lambda: engine.commands, "the command", SOON_S)
         engine.may_end.set()
         await until(lambda: engine.worker.census.in_flight == 0, "nothing in flight")
         assert sum(crawl.done.values()) >= before + leased
@@ -75,10 +75,10 @@ async def test_a_quiet_worker_hears_it_by_its_heartbeat(crawl: Crawl, client: re
         await asyncio.sleep(0.1)
         exchanges = engine.counts["exchange"]
         said = Stopwatch()
-        steer(client, crawl.name, Word.STOP)
-        await until(lambda: engine.words, "the word", SOON_S)
+        steer(client, crawl.name, Command.STOP)
+        await until(lambda: engine.commands, "the command", SOON_S)
         assert said.seconds < SOON_S
-        assert engine.words[-1].stops == 1
+        assert engine.commands[-1].stops == 1
         await asyncio.sleep(0.1)
         assert engine.counts["exchange"] == exchanges + 1
 
@@ -87,7 +87,7 @@ async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redi
     """The buffer goes back, to be leased under the new delay: after it no more than one is sent."""
     async with busy(crawl) as (engine, running):
         limit(client, crawl.name, "", delay_s=30)
-        await until(lambda: engine.words, "the word", SOON_S)
+        await until(lambda: engine.commands, "the command", SOON_S)
         await until(lambda: engine.worker.census.in_flight <= 3, "the buffer given back", SOON_S)
         sent = len(crawl.sent)
         engine.may_end.set()
@@ -97,9 +97,9 @@ async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redi
         running.cancel()
 
 
-@pytest.mark.parametrize("how", [Word.DRAIN, Word.PAUSE, None], ids=["drain", "pause", "close"])
+@pytest.mark.parametrize("how", [Command.DRAIN, Command.PAUSE, None], ids=["drain", "pause", "close"])
 async def test_in_strict_order_no_ack_waits_for_a_lease_that_does_not_come(
-    crawl: Crawl, client: redis.Redis, how: Word | None, caplog: pytest.LogCaptureFixture
+    crawl: Crawl, client: redis.Redis, how: Command | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The engine asks after each page: on hold, or while it closes, nothing answers that."""
     async with Engine(crawl, pace=OneByOne()) as engine:
@@ -113,7 +113,7 @@ async def test_in_strict_order_no_ack_waits_for_a_lease_that_does_not_come(
         await until(lambda: take() == 3, "all leased")
         if how is not None:
             steer(client, crawl.name, how)
-            await until(lambda: engine.worker.on_hold, "the word")
+            await until(lambda: engine.worker.on_hold, "the command")
         for lease in leases:
             engine.worker.ack(lease.entry_id)
             assert engine.worker.take() is None

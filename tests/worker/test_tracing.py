@@ -23,6 +23,7 @@ from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling import tracing
 from scrapy_dq.settings import Config
+from scrapy_dq.sharding.make import worker_of
 from worker.engine import Crawl, Engine, until
 
 LOGIN = "https://me:s3cr3t@books.example/login?page=3&api_key=s3cr3t"
@@ -42,7 +43,7 @@ class Traced:
         self.requests: dict[Request, bytes] = {}
         crawler: Any = SimpleNamespace(signals=self.signals)
         self.tracing = tracing.Tracing(crawler, Config(crawl.name, trace=share), self.requests.get)
-        self.engine = Engine(crawl, make=self.tracing.worker)
+        self.engine = Engine(crawl, make=lambda *of, **more: self.tracing.traced(worker_of(*of, **more)))
 
     @property
     def worker(self) -> Worker:

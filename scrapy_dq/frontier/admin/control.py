@@ -88,7 +88,7 @@ def wake(client: Any, crawl: str) -> None:
     command(client, Shard(crawl, HOME), "steer", "wake", b"")
 
 
-class Word(str, Enum):
+class Command(str, Enum):
     """A command for all workers of a crawl."""
 
     PAUSE = "pause"
@@ -100,7 +100,7 @@ class Word(str, Enum):
     nothing else is left and no worker is registered."""
 
 
-def steer(client: Any, crawl: str, word: Word, by: str = "") -> Hold | None:
+def steer(client: Any, crawl: str, word: Command, by: str = "") -> Hold | None:
     """Send *word* to all workers; each gets it within two seconds if it can reach Redis. Blocking.
 
     `Hold` describes pause and drain; they last until the run is finished, or until `resume`. Stop is sent to

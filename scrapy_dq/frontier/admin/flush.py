@@ -10,9 +10,10 @@ from itertools import zip_longest
 
 from scrapy_dq.frontier.admin.liveness import need_nobody
 from scrapy_dq.frontier.admin.shards import node_of
+from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import BegunAnew, Flushed
+from scrapy_dq.frontier.model import BegunAnew
 from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)

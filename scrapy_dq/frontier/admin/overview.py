@@ -11,15 +11,16 @@ from redis.exceptions import ResponseError
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.admin.shards import at_home, shards_of
+from scrapy_dq.frontier.answers import Member
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.keys import Shard
-from scrapy_dq.frontier.model import Census, FrontierRefused, Hold, Member, Order
+from scrapy_dq.frontier.model import Census, FrontierRefused, Hold, Order
 from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import (
     number_of,
+    parse_commands,
     parse_epoch,
     parse_members,
-    parse_words,
     refuse_other_schema,
     wrong_type_in,
 )
@@ -148,12 +149,12 @@ def peek_shard(client: Any, shard: Shard, most_members: int | None = None) -> Ov
             raise FrontierRefused(wrong_type_in(shard.crawl)) from error
         raise
     phase, epoch = reply[0].decode(), parse_epoch(reply[1])
-    words = parse_words(reply[5])
+    commands = parse_commands(reply[5])
     members = parse_members(reply[4])
     name, *times, schema = reply[6]
     refuse_other_schema(shard.crawl, schema)
     began_at, finished_at = (number_of(at) / 1000 for at in times)
     return Overview(
-        phase, epoch, int(reply[2]), Census(*reply[3]), members, words.hold, words.stops,
+        phase, epoch, int(reply[2]), Census(*reply[3]), members, commands.hold, commands.stops,
         run_name=(name or b"").decode("utf-8", "replace"), began_at=began_at, finished_at=finished_at,
     )  # fmt: skip

@@ -10,10 +10,11 @@ import asyncio
 import logging
 from dataclasses import replace
 
+from scrapy_dq.frontier.answers import Audited
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.model import Audited, FrontierError
+from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.scan import scan
-from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.log import LabelledLog
 
 logger = logging.getLogger(__name__)
 NEXT_S = 1.0
@@ -50,7 +51,7 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
     return replace(total, gone=max(0, total.gone - total.unled), unled=0)
 
 
-def told(found: Audited) -> str:
+def findings_of(found: Audited) -> str:
     """Return the findings of an audit, in a sentence without a full stop."""
     counts = {name: getattr(found, name) for name in _FINDINGS}
     return ", ".join(_FINDINGS[name].format(n) for name, n in counts.items() if n) or "nothing is missing"
@@ -61,7 +62,7 @@ class Auditor:
 
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
-        self._logger = ShardLog(logger, frontier.name)
+        self._logger = LabelledLog(logger, frontier.name.label)
         self._task: asyncio.Task[None] | None = None
         self._warned = self._failed = False
 
@@ -92,7 +93,9 @@ class Auditor:
                 if damage == _TORN and not (found.gone or found.seen_gone):
                     level, cause = logging.WARNING, "A script of crawl %r was stopped by an error"
                 text = cause + " (%s): %s. %s"
-                self._logger.log(level, text, self._frontier.crawl, damage, told(found), _consequence(found))
+                self._logger.log(
+                    level, text, self._frontier.crawl, damage, findings_of(found), _consequence(found)
+                )
         await asyncio.sleep(NEXT_S)
 
 

@@ -20,20 +20,20 @@ from collections.abc import Sequence
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 _Tokens = list[tuple[int, bytes]]
-"""Shards and ids."""
+"""Places among the protocols, and ids."""
 
 
 class ChildTokens:
-    """Of the leases of one worker in one shard.
+    """The tokens of children of the leases that one worker holds in one frontier.
 
     Args:
-        protocols: of its dialogues, by shard.
-        shard: of the leases.
+        own: the protocol with that frontier.
+        protocols: of this worker with all frontiers of the crawl.
     """
 
-    def __init__(self, protocols: Sequence[WorkerProtocol], shard: int) -> None:
+    def __init__(self, own: WorkerProtocol, protocols: Sequence[WorkerProtocol]) -> None:
+        self._own = own
         self._protocols = protocols
-        self._own = protocols[shard]
         self._known_as = ""
         self._of: dict[bytes, _Tokens] = {}
         """By lease."""
@@ -42,9 +42,9 @@ class ChildTokens:
         self._ended: deque[tuple[float, _Tokens]] = deque()
         """Of those whose end was confirmed, with the time."""
 
-    def put(self, lease: bytes, shard: int, entry_id: bytes) -> None:
-        """Note a put that follows from a lease, to any shard."""
-        self._of.setdefault(lease, []).append((shard, entry_id))
+    def put(self, lease: bytes, place: int, entry_id: bytes) -> None:
+        """Note a put whose parent is *lease*; *place*: the index of its frontier's protocol."""
+        self._of.setdefault(lease, []).append((place, entry_id))
 
     def ends(self, lease: bytes) -> None:
         """Note that the end of a lease was appended to the outbox."""
@@ -56,7 +56,7 @@ class ChildTokens:
         self._of.pop(lease, None)
 
     def exchanged(self, now: float) -> None:
-        """Use an answer of the shard; what may be forgotten goes with the next exchanges of its shards."""
+        """Use an answer; what may be forgotten goes with the next exchanges."""
         if self._own.id != self._known_as:
             # It may have lost these ends, or was rolled back, and others may get the leases: their tokens
             # stay until the run ends.
@@ -67,5 +67,5 @@ class ChildTokens:
         while self._ending and self._ending[0][0] <= self._own.outbox.confirmed:
             self._ended.append((now, self._ending.popleft()[1]))
         while self._ended and self._ended[0][0] <= self._own.log.certain_until:
-            for shard, entry_id in self._ended.popleft()[1]:
-                self._protocols[shard].log.forgettable.append(entry_id)
+            for place, entry_id in self._ended.popleft()[1]:
+                self._protocols[place].log.forgettable.append(entry_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scrapy_dq.frontier.model import Figures
+from scrapy_dq.frontier.answers import Figures
 from scrapy_dq.frontier.worker.outage import Wait
 
 REPORT_EVERY_S = 10.0

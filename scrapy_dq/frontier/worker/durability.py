@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -75,22 +75,8 @@ async def wait_until_durable(
             return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
 
 
-async def first_doubt(waits: Iterable[Awaitable[str]]) -> str:
-    """Await *waits*, one for each shard, at once; return the first doubt, or "".
-
-    Raises:
-        FrontierError: the first one that was raised, when all have ended: none goes on without its caller.
-    """
-    doubts = []
-    for each in await asyncio.gather(*waits, return_exceptions=True):
-        if isinstance(each, BaseException):
-            raise each
-        doubts.append(each)
-    return next(filter(None, doubts), "")
-
-
 async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]], deadline: float) -> str:
-    """Wait until everything of a shard is on Redis's disk and on its connected replicas.
+    """Wait until everything of a frontier is on Redis's disk and on its connected replicas.
 
     Args:
         write: writes something, with the frontier that it is given.

@@ -11,10 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.counting import Counting
-from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.log import LabelledLog
 from scrapy_dq.frontier.worker.outage import Outage, Wait
 
 logger = logging.getLogger(__name__)
@@ -25,8 +24,8 @@ BLOCKED_S = 0.4
 LONGEST_INTERVAL_S = 1.0
 """A dead process on the same machine is detected after two intervals, whatever the TTL."""
 LONGEST_ELSEWHERE_S = 5.0
-"""The same in other shards than home: with many of them, beats would be a large part of what a slow worker
-asks of Redis. Words come from home alone."""
+"""The same in another shard than home. With many shards, heartbeats would be a large part of the calls of a
+slow worker. Only home sends commands."""
 MANY = 100
 """With more members, not each beat looks at all of them: that would cost Redis their square."""
 LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
@@ -76,12 +75,12 @@ class Observer:
 
 
 class Pulse:
-    """The heartbeat of one worker in one shard.
+    """The heartbeat of one worker in one frontier.
 
     Args:
         connect: returns a client of `redis.asyncio`; called in the thread.
         observed: called on the event loop with the ids of silent workers and of dead workers.
-        told: called on the event loop at each beat, with `Words.count`.
+        commanded: called on the event loop at each beat, with `Commands.count`.
         counting: what to report from time to time; None: nothing.
     """
 
@@ -92,20 +91,20 @@ class Pulse:
         connect: Callable[[], Any],
         *,
         observed: Callable[[list[str], list[str]], None],
-        told: Callable[[int], None] = lambda words: None,
+        commanded: Callable[[int], None] = lambda count: None,
         counting: Counting | None = None,
     ) -> None:
-        self._home = frontier.name.number == HOME
+        self._is_home = frontier.name.is_home
         rarest_s = min(heartbeat.ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
-        self.every = 1 if self._home else max(1, int(rarest_s / heartbeat.interval_s))
+        self.every = 1 if self._is_home else max(1, int(rarest_s / heartbeat.interval_s))
         """It beats in each round, or in one of so many."""
-        self._logger = ShardLog(logger, frontier.name)
+        self._logger = LabelledLog(logger, frontier.name.label)
         self._heartbeat = heartbeat
         self._frontier = frontier
         self._connect = connect
         self.observer = Observer(heartbeat.ttl_s, heartbeat.interval_s * self.every)
         self._observed = observed
-        self._told = told
+        self._commanded = commanded
         self._counting = counting
         self._worker = ("", "")
         # Of the thread; when it looks at all members again, if there are many.
@@ -138,15 +137,16 @@ class Pulse:
         worker_id, epoch = self._worker
         looks = time.monotonic() >= self._look_at
         try:
-            beats, words = await self._ask(worker_id, epoch, looks)
+            beats, commands = await self._ask(worker_id, epoch, looks)
         except Exception as error:
             if not isinstance(error, FrontierError):
                 # Without its beats the worker would be fenced again and again.
                 self._logger.exception("Unexpected error in the heartbeat; trying again")
             self.observer.missed()
             return
-        # At each beat: an answer that was pending when the word was sent clears the call, but lacks the word.
-        self._heartbeat.on_loop(self._told, words)
+        # At each beat: an answer that was pending when the command was sent clears the call, but lacks the
+        # command.
+        self._heartbeat.on_loop(self._commanded, commands)
         if not looks:
             return
         interval_s = self._heartbeat.look_interval_s(len(beats), self.every)
@@ -161,7 +161,7 @@ class Pulse:
         if self._alone is None:
             self._alone = self._frontier.on(self._connect())
         counting, now = self._counting, time.monotonic()
-        report = counting and counting.due(now, self._heartbeat.wait if self._home else None)
+        report = counting and counting.due(now, self._heartbeat.wait if self._is_home else None)
         if not (counting and report):
             return await self._alone.beat(worker_id, epoch, looks)
         waited_s, why = (now - report.wait.since, report.wait.why) if report.wait else (0.0, "")
@@ -175,9 +175,9 @@ class Pulse:
 class Heartbeat:
     """Beats from a thread of its own, so that a slow callback does not look like a dead worker.
 
-    One thread beats in all shards. It has an event loop, on which the beats of all shards are under way at
-    the same time, each on its own connection: a shard whose Redis hangs delays no beat but its own, until
-    its connection times out.
+    One thread beats in all frontiers. It has an event loop, on which the beats of all are under way at the
+    same time, each on its own connection: a Redis that hangs delays no beat but its own, until its connection
+    times out.
 
     It stops beating while the owner's event loop has not run for `stall_timeout_s`: a worker that hangs
     forever must lose its leases.
@@ -191,7 +191,7 @@ class Heartbeat:
         self.ttl_s = ttl_s
         self.interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
         self.outages: list[Outage] = []
-        """Those of all shards: the heartbeat at home reports the longest one."""
+        """Those of all frontiers: the heartbeat at home reports the longest one."""
         self._pulses: list[Pulse] = []
         self._stalled = False
         self._stop = threading.Event()
@@ -208,7 +208,7 @@ class Heartbeat:
 
     @property
     def wait(self) -> Wait | None:
-        """The longest outage that is under way in any shard; None: no shard has one."""
+        """The longest outage now; None if Redis answers."""
         return min(filter(None, [outage.wait for outage in self.outages]), default=None)
 
     def look_interval_s(self, members: int, every: int = 1) -> float:

@@ -71,6 +71,10 @@ class Leases:
         full = [partition for partition in self._buffer if self._room(partition) <= 0]
         return full if sum(len(self._buffer[p]) for p in full) > MAX_LEASES // 2 else []
 
+    def is_running(self, entry_id: bytes) -> bool:
+        """Tell whether a lease was taken and is not settled."""
+        return entry_id in self._running
+
     @property
     def running(self) -> int:
         return len(self._running)
@@ -176,7 +180,8 @@ class Leases:
         A lease that was reclaimed from us belongs to another worker: its ack counts, not ours.
         """
         self._running.discard(move.entry_id)
-        self.downloaded(move.entry_id)
+        if move.entry_id in self._downloading:
+            self.downloaded(move.entry_id)
         if move.entry_id not in self.owned or move.entry_id in self._settling:
             return False
         self._settling[move.entry_id] = type(move)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from scrapy_dq.frontier.model import Words
+from scrapy_dq.frontier.model import Commands
 from scrapy_dq.frontier.moves import Move, Put
 
 
@@ -47,8 +47,8 @@ class Listener:
         already seen; if some have no parent (*parentless*), only the next crawl's start() yields them again.
         """
 
-    def told(self, before: Words, words: Words) -> None:
-        """New words for all workers have arrived; a hold is obeyed already."""
+    def commanded(self, before: Commands, commands: Commands) -> None:
+        """New commands for all workers have arrived; the worker already obeys a hold."""
 
     def confirmed(self, moves: Sequence[Move]) -> None:
         """These moves were applied, in this order."""

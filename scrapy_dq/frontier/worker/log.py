@@ -1,4 +1,4 @@
-"""Log lines about one shard: those about another one than home name it."""
+"""Log lines of a worker, with the label of the frontier that they are about."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from scrapy_dq.frontier.keys import HOME, Shard
 
+class LabelledLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # a class without arguments in 3.10
+    """The logger of a module, whose lines begin with *label*."""
 
-def label_of(shard: Shard) -> str:
-    """Return what the lines about a shard begin with; of home: empty."""
-    return "" if shard.number == HOME else f"Shard {shard.number} of crawl {shard.crawl!r}: "
-
-
-class ShardLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # a class without arguments in 3.10
-    """The logger of a module for its work in one shard."""
-
-    def __init__(self, logger: logging.Logger, shard: Shard) -> None:
+    def __init__(self, logger: logging.Logger, label: str) -> None:
         super().__init__(logger, {})
-        self._label = label_of(shard).replace("%", "%%")  # logging formats it with the message
+        self._label = label.replace("%", "%%")  # logging formats it with the message
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return f"{self._label}{msg}", kwargs

@@ -31,7 +31,7 @@ class Outage:
     Args:
         meanwhile: a sentence for the warning: what continues, and what is kept.
         kept: the noun for what is counted in the line at the end.
-        label: what its lines begin with; see `label_of`.
+        label: what its lines begin with.
     """
 
     def __init__(self, meanwhile: str = MEANWHILE, kept: str = "moves", label: str = "") -> None:

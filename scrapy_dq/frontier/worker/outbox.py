@@ -70,7 +70,11 @@ class Outbox:
             move.number = self.last_put
             if self._count >= MAX_MOVES:
                 move.source = None  # it is large, and can be decoded again
-        size = self._account([move], 1)
+            self.puts += 1
+            self.parentless += move.parent is None
+        size = move.size
+        self._count += 1
+        self._bytes += size
         full = len(self._head) >= MEMORY_MOVES or self._head_bytes >= MEMORY_BYTES
         if not (self._tail or self._spill or full):
             self._head.append(move)

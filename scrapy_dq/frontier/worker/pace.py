@@ -6,20 +6,14 @@ import asyncio
 import random
 import time
 from collections import deque
-from math import ceil
+from typing import NamedTuple
 
 from scrapy_dq.frontier.model import MAX_LEASES
 
 LINGER_S = 0.015
 """How long a move waits for others, unless the engine is starving: batching keeps Redis's cost low."""
-SPREAD_S, SPREAD_MOST_S = 0.025, 0.5
-"""How much longer for each further shard, and the most: each shard gets a part of the moves, and an exchange
-has a fixed cost."""
-SLOW_MOST_S = 2.0
-"""With several shards, moves wait for those of another lease from there, and an idle worker asks each
-rarely: so long at most."""
 MEMORY_S = 0.5
-"""Over how long the rate of leases is averaged; with several shards, so many times as long."""
+"""Over how long the rate of leases is averaged."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
@@ -28,15 +22,27 @@ AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
 """Bounds of `Pace.ahead_s`."""
 
 
+class Rhythm(NamedTuple):
+    """How long a worker waits with one frontier; see the constants."""
+
+    linger_s: float
+    idle_first_s: float
+    idle_longest_s: float
+    memory_s: float
+    patience_s: float = 0.0
+    """The longest time that moves wait for the moves of the next lease of the frontier; 0: no time."""
+
+
 class Pace:
     """Adapts batch sizes to the round trip time: while a reply is pending, the outbox grows."""
 
+    counts_all = True
+    """The capacity of its worker counts all slots, not only free ones."""
+
     def __init__(self) -> None:
+        self.rhythm = Rhythm(LINGER_S, IDLE_FIRST_S, IDLE_LONGEST_S, MEMORY_S)
         self.hungry = True
         """The engine has asked for a lease and got none."""
-        self._linger_s, self._idle_first_s = LINGER_S, IDLE_FIRST_S
-        self._idle_longest_s, self._memory_s = IDLE_LONGEST_S, MEMORY_S
-        self._spread = False
         self._fruitless = 0
         self._oldest_move_at = 0.0
         self._answered_at = time.monotonic()
@@ -47,20 +53,11 @@ class Pace:
         self._quiet = False
         self._called_at: float | None = None
 
-    def spread(self, shards: int) -> None:
-        """Adapt to the number of shards."""
-        self._spread = shards > 1
-        self._idle_longest_s = min(IDLE_LONGEST_S * shards, SLOW_MOST_S)
-        self._memory_s = MEMORY_S * shards
-        longer_s = min(SPREAD_S * (shards - 1), SPREAD_MOST_S)
-        self._linger_s, self._idle_first_s = LINGER_S + longer_s, IDLE_FIRST_S + longer_s
-
     @property
     def _patience_s(self) -> float:
         """How long moves wait for others, and a request for leases for moves, if there is no hurry."""
-        if not self._spread:
-            return self._linger_s
-        return max(self._linger_s, min(1 / self._rate, SLOW_MOST_S) if self._rate else 0.0)
+        next_s = min(1 / self._rate, self.rhythm.patience_s) if self._rate else 0.0
+        return max(self.rhythm.linger_s, next_s)
 
     @property
     def ahead(self) -> int:
@@ -70,7 +67,7 @@ class Pace:
     @property
     def ahead_s(self) -> float:
         """How many seconds before its time an entry may be leased: two round trips, within bounds."""
-        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + self._linger_s)))
+        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + self.rhythm.linger_s)))
 
     @property
     def until(self) -> int | None:
@@ -115,7 +112,7 @@ class Pace:
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
         passed = max(now - self._answered_at, 1e-3)
-        weight = min(1.0, passed / self._memory_s)
+        weight = min(1.0, passed / self.rhythm.memory_s)
         self._rate = (1 - weight) * self._rate + weight * self._taken / passed
         self._taken = 0
         self._answered_at = self._oldest_move_at = now
@@ -130,18 +127,6 @@ class Pace:
         """Note in how many seconds the next entry is due; *quiet*: nothing else can happen before."""
         self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
-
-    def share(self, capacity: int, taken: int, running: int, part: float) -> int:
-        """Return how much of *capacity*, which is positive, is for one shard: at least 1.
-
-        Args:
-            taken: how many leases of all shards the owner has taken.
-            running: how many of them are of this shard.
-            part: what waits in this shard, of all that waits: 0 to 1.
-        """
-        free = max(0, capacity - taken)
-        # Where nothing waits, something may have come since.
-        return max(1, running + max(min(1, free), ceil(free * part)))
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return how many leases to request: free slots, and what two round trips consume.
@@ -165,21 +150,22 @@ class Pace:
         starving = self.hungry and want > 0 and not self._fruitless
         if self.is_called or full or (starving and (moves or waiting)):
             return 0.0
-        pause = self._idle_longest_s
+        rhythm = self.rhythm
+        pause = rhythm.idle_longest_s
         if want:
-            first_s = self._patience_s if self._spread else self._idle_first_s
-            pause = min(first_s * 2 ** min(self._fruitless, 10), self._idle_longest_s)
+            first_s = self._patience_s if rhythm.patience_s else rhythm.idle_first_s
+            pause = min(first_s * 2 ** min(self._fruitless, 10), rhythm.idle_longest_s)
         if self._quiet:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
             # Never at once: the due entry may be unavailable to this worker, and would be due again.
-            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + self._idle_first_s))
+            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + rhythm.idle_first_s))
         if not moves:
             return due
-        lingered = self._oldest_move_at + (self._linger_s if notes else self._patience_s)
-        # With several shards the leases may come with the moves: meanwhile there are those of other shards.
-        no_hurry = self._spread and self._next_due_at == float("inf")
+        lingered = self._oldest_move_at + (rhythm.linger_s if notes else self._patience_s)
+        # The leases may come with the moves: until then the engine has leases of other frontiers.
+        no_hurry = rhythm.patience_s and self._next_due_at == float("inf")
         return lingered if no_hurry else min(due, lingered)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
-from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.frontier.answers import Joined, Receipt, Rejoined
+from scrapy_dq.frontier.calls import Asks, Composed, Exchange, Rejoin
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_LEASES,
@@ -24,24 +24,21 @@ from scrapy_dq.frontier.model import (
     Block,
     Census,
     Claim,
+    Commands,
     Hold,
-    Joined,
     Note,
     Parentless,
-    Receipt,
-    Rejoined,
     Seeding,
     SpillLost,
     StartKeys,
     Status,
     Terms,
-    Words,
 )
-from scrapy_dq.frontier.moves import Defer, Move, Put, Release
+from scrapy_dq.frontier.moves import Defer, Move, Put, Release, is_parentless, may_be_known
 from scrapy_dq.frontier.wire import pack_moves, pack_terms
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count, Listener
-from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.log import LabelledLog
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
@@ -49,8 +46,6 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
-_LOWERED = (Seeding.DONE, Seeding.LISTENING)
-"""With these levels only, nothing of this worker's start() is incomplete if it dies."""
 _NO_RECORDS = 2**52
 """The answer to a rejoin whose run is an older one: its records are gone (rejoin.lua)."""
 _ABSENT = "The run is over: other workers finished it while this worker was absent. "
@@ -60,77 +55,18 @@ _START_AGAIN = (
 )
 
 
-class _Sent(NamedTuple):
-    """An exchange, and what is needed to read its answer."""
-
-    call: Exchange
-    prefix: list[Move]
-    """The moves that are packed in `call.moves`."""
-    notes: int
-    """Number of notes in `call.terms`."""
-    forgotten: int
-    """Number of ids to forget in `call.terms`."""
-    at: float
-    """When it was composed; a repeat has the same time."""
-
-
-def _may_be_known(moves: Iterable[Move]) -> None:
-    """Mark puts as possibly applied before, so that none of them is counted as a duplicate."""
-    for move in moves:
-        if isinstance(move, Put):
-            move.fresh = False
-
-
-def _is_parentless(move: Move) -> bool:
-    return isinstance(move, Put) and move.parent is None
-
-
-class Together:
-    """What the protocols of one worker, one for each shard, have in common."""
-
-    def __init__(self) -> None:
-        self.over = False
-        """The run is finished for good in one of them: puts are dropped, so that no page is acked.
-
-        RACE: the shard of a page was rolled back, and is in the next run by now, where nobody else finds what
-        it leads to.
-        """
-        self.lost = False
-        """The frontier of one of them is gone."""
-        self.over_at = -1
-        """Number of exchanges that were composed when that was found."""
-        self.composed = 0
-        """Number of exchanges that were composed."""
-        self.run = 0
-        """The latest run in which any of them has registered."""
-        self.run_at = 0
-        """Number of exchanges that were composed by then."""
-        self.give_up_deferred: Callable[[], object] = lambda: None
-        """Forgets the leases whose ends wait for puts in other shards."""
-        self.suspects: set[WorkerProtocol] = set()
-        """Those that may have a suspect, or meet one."""
-
-    def registered_in(self, run: int) -> None:
-        """Note that one of them has registered in a run."""
-        if run > self.run:
-            self.run, self.run_at = run, self.composed
-
-    def end(self) -> None:
-        """Note that the run is finished for good."""
-        if not self.over:
-            self.over, self.over_at = True, self.composed
-
-
 class WorkerProtocol:
     """The protocol state of one worker; at most one exchange or rejoin is pending.
 
     `compose` returns the next call. Pass its answer to `received` or `rejoined`, a refusal to `refused`.
     Without a usable answer the call may or may not have been applied: `compose` returns the same one again.
+
+    It is complete for a crawl in one frontier; `sharding/protocol.py` overrides what differs with several.
     """
 
     def __init__(
         self,
-        shard: Shard,
+        crawl: str,
         listener: Listener,
         outbox: Outbox,
         rollback_horizon_s: float,
@@ -139,21 +75,25 @@ class WorkerProtocol:
         random_bytes: Callable[[int], bytes],
         limit: Callable[[bytes], int] = lambda partition: MAX_LEASES,
         start_keys: StartKeys | None = None,
+        label: str = "",
+        is_home: bool = True,
     ) -> None:
         """
         Args:
             new_id: returns a worker id that was never used before.
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
+            label: what its log lines begin with.
+            is_home: the leases of start payloads are in this frontier.
         """
-        self._shard = shard
+        self._crawl = crawl
         self._listener = listener
         self._new_id = new_id
         self._random_bytes = random_bytes
         self._start_keys = start_keys
-        self.logger = ShardLog(logger, shard)
-        self.log = ReplayLog(rollback_horizon_s, shard)
-        self._pending: _Sent | Rejoin | None = None
+        self.logger = LabelledLog(logger, label)
+        self.log = ReplayLog(rollback_horizon_s, label, is_home=is_home)
+        self._pending: Composed | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
         self.epoch = ""
@@ -161,47 +101,26 @@ class WorkerProtocol:
         self.seq = 1
         self._registered = 0
         self.seeding = Seeding.ACTIVE
-        self.raised_at: float | None = None
-        """When Redis has confirmed a level of seeding that keeps the run open; None: it may be lowered."""
-        self.raise_retired = False
-        """No roll-back within the horizon takes that back."""
-        self.stays_raised: Callable[[], bool] = lambda: False
-        """Whether another shard has, or is to get, puts that this level is needed for; see `Level`."""
-        self.may_seed: Callable[[], bool] = lambda: True
-        """Whether puts without a parent may be sent now."""
-        self.held_back = False
-        """Because they may not, the last exchange had no moves."""
-        self.home = self
-        """That of the dialogue with home."""
-        self.others: Sequence[WorkerProtocol] = ()
-        """Those of this worker's other dialogues."""
-        self.finish_at: int | None = None
-        """See `Terms.finish_at`."""
         self.max_pages: int | None = None
-        """See `Terms.max_pages`; in all shards together."""
-        self._may_lease = 0
-        """How many leases the exchange that is under way may bring."""
+        """See `Terms.max_pages`."""
         self.listening = False
         """Start payloads may come at any time: the run must stay open, even if nothing is left."""
         self.census = Census()
-        self.words = Words()
+        self.commands = Commands()
         self.outbox = outbox
         self.leases = Leases(limit)
         self.notes: list[Note] = []
-        """Sent with the next exchange; sent again if that is not applied."""
+        """Composed with the next exchange; sent again if that is not applied."""
         self.next_due_s: float | None = None
         """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
-        self.together = Together()
         self.composed = 0
         self.applied = 0
-        """The numbers of the last exchange that was composed, and that was applied; all of a worker count."""
+        """The numbers of the last exchange that was composed, and that was applied."""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
         """The run is finished for good: no more puts are accepted."""
-        self.outrun_at: int | None = None
-        """Number of exchanges composed when its shard said that it is in a later run, without this worker."""
         self.lost = False
         """The frontier is gone."""
         self.damage = ""
@@ -209,11 +128,6 @@ class WorkerProtocol:
         self.left_over: list[Put] = []
         """Puts without a parent that the run, now over, may not have completed: the next may take them."""
         self.left_behind = False
-        self.rolled_back = False
-        """Redis has lost puts of this run that the log had retired."""
-        self._forfeited = False
-        self.asks_for_suspects = False
-        """The exchange that is under way may bring a suspect."""
 
     @property
     def under_way(self) -> bool:
@@ -227,33 +141,23 @@ class WorkerProtocol:
 
     @property
     def unsaid(self) -> bool:
-        """There are moves or notes to send, or an answer is pending; or this shard has to be asked first.
-
-        Home has to confirm the level, or a shard has to come into the run of another one (`_catch_up`).
-        """
-        if self.raised_at is None and self.stays_raised():
-            return True
-        if self.run < self.together.run and not (self.finished or self.together.over):
-            return True
-        if self._shard.number == HOME and any(each.waits_to_seed for each in self.others):
-            return True
+        """There are moves or notes to send, or an answer is pending."""
         return bool(self.outbox or self.notes) or self.under_way
 
     @property
-    def waits_to_seed(self) -> bool:
-        """It has puts without a parent, and home has not confirmed the level that they need."""
-        return self.outbox.parentless > 0 and not self.may_seed()
+    def sendable(self) -> tuple[int, bool]:
+        """How many moves of the outbox the next exchange may carry; whether they fill it."""
+        return len(self.outbox), self.outbox.full
+
+    @property
+    def drops_puts(self) -> bool:
+        """The run is finished for good: what a page leads to is not stored, so that no page may be acked."""
+        return self.over
 
     @property
     def on_hold(self) -> bool:
         """The crawl is paused or draining: no worker gets a lease."""
-        return self.words.hold is not Hold.NONE
-
-    @property
-    def pages(self) -> int:
-        """How many requests of this run this worker sent, counting the leases under way."""
-        under_way = self._may_lease if isinstance(self._pending, _Sent) else 0
-        return self.census.pages + self.census.in_flight + under_way
+        return self.commands.hold is not Hold.NONE
 
     @property
     def start_broken(self) -> bool:
@@ -268,12 +172,8 @@ class WorkerProtocol:
 
     @property
     def certain_at(self) -> float:
-        """From when on an exchange makes certain what other shards wait for; inf: they wait for nothing."""
-        if not self.others:
-            return inf
-        if self.raised_at is not None and not self.raise_retired and self.stays_raised():
-            return min(self.log.certain_at, self.log.certain_after(self.raised_at))
-        return self.log.certain_at
+        """From when on an exchange is due because something waits for its answer; inf: nothing does."""
+        return inf
 
     @property
     def _unfinished(self) -> bool:
@@ -283,13 +183,10 @@ class WorkerProtocol:
     def joined(self, joined: Joined, now: float) -> None:
         """Process the answer to `Frontier.join` under this id."""
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
-        self.words = joined.words
+        self.commands = joined.commands
         self._registered = joined.registered
         self.finished = self.over = joined.status is Status.FINISHED
-        self.raised_at = now
-        self.together.registered_in(self.run)
         if self.over:
-            self.together.end()
             self.census = Census()  # this worker does not take part
 
     def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
@@ -298,30 +195,30 @@ class WorkerProtocol:
         Args:
             now: monotonic seconds, by the same clock as `Put.due_at`.
         """
-        if self._pending is None and self._forfeited:
-            self._begin_rejoin()
         if self._pending is None:
             try:
-                forget = b"".join(islice(self.log.forgettable, MAX_MOVES))
-                here = self.leases.here(asks.ahead)
-                # One at a time, over all dialogues: else a death would charge several.
-                no_suspects = bool(self.others) and not self._may_meet_suspects(asks.want)
-                max_pages = self._pages_left()
-                self._may_lease = asks.want if max_pages is None else max(0, min(asks.want, max_pages))
-                terms = Terms(
-                    asks.ahead_s, asks.most, here, self.notes, self._claim(asks.want), forget, no_suspects,
-                    max_pages, self._busy_elsewhere, self.finish_at,
-                )  # fmt: skip
-                self._pending = self._freeze(now, asks, terms)
+                self._pending = self._frozen(now, asks, self._terms(asks))
             except SpillLost as error:
                 self._give_up_outbox(error)
                 return None
-        return self._pending.call if isinstance(self._pending, _Sent) else self._pending
+        return self._pending.call if isinstance(self._pending, Composed) else self._pending
+
+    def _terms(self, asks: Asks) -> Terms:
+        forget = b"".join(islice(self.log.forgettable, MAX_MOVES))
+        here, claim = self.leases.here(asks.ahead), self._claim(asks.want)
+        return Terms(asks.ahead_s, asks.most, here, self.notes, claim, forget, max_pages=self.max_pages)
 
     def refused(self) -> None:
         """Note that the call was refused; its script may have been stopped midway."""
-        if isinstance(self._pending, _Sent):
-            _may_be_known(self._pending.prefix)
+        if isinstance(self._pending, Composed):
+            may_be_known(self._pending.prefix)
+
+    def all_durable(self) -> None:
+        """Note that all that was confirmed is on Redis's disk: no roll-back takes it back."""
+        self.log.retire_all()
+
+    def unanswered(self) -> None:
+        """Note that the call got no usable answer."""
 
     def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
         """Process the answer to an exchange; return the numbers of requested and of granted leases.
@@ -329,13 +226,12 @@ class WorkerProtocol:
         Both are 0 if nothing was applied and the run continues.
         """
         sent = self._pending
-        assert isinstance(sent, _Sent)
+        assert isinstance(sent, Composed)
         self._pending = None
-        self.asks_for_suspects = False
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
-            _may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
+            may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
             self.logger.warning(
                 "Worker %s is out of sync with the frontier: it was declared dead, or Redis has lost its "
                 "newest data. It registers again, keeps the requests that it still owns, and stores its "
@@ -345,139 +241,81 @@ class WorkerProtocol:
             self._begin_rejoin()
         elif receipt.applied:
             self._accept(sent, receipt, now)
-            self._hear(receipt.words)
+            self._obey(receipt.commands)
             if receipt.status is Status.FINISHED and not self.outbox:
-                self._finish(over=self._ended_listening(sent))
-            elif receipt.status is Status.OK:
-                self._catch_up()
+                self._finish(over=self._only_listened(sent))
             return sent.call.want, len(receipt.leases)
         else:
             # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
             self.seq += 1
-            self._lower()
-            if receipt.words is not None:
-                # The number fits, so nothing was rolled back. An ack in another shard may wait for this.
+            if receipt.commands is not None:
+                # The number fits, so nothing was rolled back.
                 self.log.retire(sent.at)
             self._learn_of_the_end(sent, receipt)
             return sent.call.want, 0
         return 0, 0
 
-    def _learn_of_the_end(self, sent: _Sent, receipt: Receipt) -> None:
-        # Without words, this worker's run is an older one, and how it ended is not known: others may have
+    def _learn_of_the_end(self, sent: Composed, receipt: Receipt) -> None:
+        # Without commands, this worker's run is an older one, and how it ended is not known: others may have
         # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
-        # Nor will home ever confirm the level that puts without a parent need, or this shard that no
-        # roll-back takes back the puts in its log, for which leases in other shards wait.
-        waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
-        waits = waits or bool(self.others and self.log)
-        if sent.prefix or (receipt.words is None and (self._unfinished or waits)):
+        if sent.prefix or (receipt.commands is None and (self._unfinished or self._waits_for_the_run)):
             self._begin_rejoin()
         elif not self.outbox:
-            # The run ended without this worker: its buffered leases were reclaimed and completed by others.
-            self.leases.keep(())
-            # If the next run has started, the receipt does not describe this one: keep what is gone.
-            self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
-            self._finish(over=self._ended_listening(sent))
-            self._hear(receipt.words)
-            if receipt.words is None and self.home.run > self.run:
-                self._follow_home()
-            elif receipt.words is None and self.outrun_at is None:
-                self.outrun_at = self.together.composed
+            self._end_with_others(sent, receipt)
 
-    def _ended_listening(self, sent: _Sent) -> bool:
-        """Tell whether this worker only listened: then it has no part in what comes after the end.
+    def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
+        """Note that the run has ended without this worker: others got the leases of its buffer."""
+        self.leases.keep(())
+        # If the next run has started, the receipt does not describe this one: keep what is gone.
+        self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
+        self._finish(over=self._only_listened(sent))
+        self._obey(receipt.commands)
 
-        RACE: it was declared dead, and a put for another shard came after *sent*, and waits for the level.
-        """
-        # In a run that others have finished it would wait for nothing.
-        return sent.call.seeding == Seeding.LISTENING and not self.stays_raised()
+    @property
+    def _waits_for_the_run(self) -> bool:
+        """Something of this worker waits for an answer that an ended run does not give."""
+        return False
 
-    def _follow_home(self) -> None:
-        """Register in the run in which this worker is a member at home: nothing of the one before is left.
+    def _only_listened(self, sent: Composed) -> bool:
+        """Tell whether this worker only listened: then the end of the run is final for it."""
+        # In a run that other workers have finished it would wait for nothing.
+        return sent.call.seeding == Seeding.LISTENING
 
-        RACE: home was rolled back to before the end of that run, or has applied a late copy of a join, and
-        was brought into the next one with this worker. While that is no member here, it cannot find the end.
-        """
-        self.log.begin_run()
-        self.run, self.census, self.rolled_back = self.home.run, Census(), False
-        self.outrun_at = None
-        self._begin_rejoin()
-
-    def _catch_up(self) -> None:
-        """Take this shard, with what it has, into the run of another one where this worker has registered.
-
-        RACE: all were rolled back to the run before, and who has taken the other one into its run was killed
-        before it came here. The next worker to join would delete what this shard has.
-        """
-        newest = self.together
-        if self.run < newest.run and newest.run_at < self.composed and not newest.over:
-            self._begin_rejoin(newest.run)
-
-    def _freeze(self, now: float, asks: Asks, terms: Terms) -> _Sent:
-        prefix = self.outbox.prefix(asks.until)
-        self.held_back = False
-        if self.waits_to_seed and prefix:
-            prefix = list(takewhile(lambda move: not _is_parentless(move), prefix))
-            self.held_back = not prefix
-        seeding = self.seeding
-        if seeding == Seeding.DONE:
-            # Only this worker has those beyond the prefix: it counts as seeding until they are stored.
-            if self.outbox.parentless > sum(map(_is_parentless, prefix)) or self.stays_raised():
-                seeding = Seeding.ACTIVE
-            elif self.listening:
-                seeding = Seeding.LISTENING
-        if seeding in _LOWERED:
-            self._lower()  # from now on it may arrive
-        self.composed = self.together.composed = self.together.composed + 1
+    def _frozen(self, now: float, asks: Asks, terms: Terms) -> Composed:
+        prefix = self._prefix(asks.until)
+        seeding = self._level(prefix)
+        self.composed = self._next_number()
         call = Exchange(
             self.id, self.epoch, self.run, self.seq, asks.want, seeding, len(self.leases),
             pack_moves(prefix, now), pack_terms(terms, now), self._registered,
         )  # fmt: skip
-        return _Sent(call, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now)
+        return Composed(call, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now)
 
-    @property
-    def _busy_elsewhere(self) -> bool:
-        seeds = bool(self.others) and self.home.seeding == Seeding.ACTIVE
-        counts = (of.census for of in self.others)
-        return seeds or any(of.waiting > of.declined or of.in_flight or of.delayed for of in counts)
+    def _prefix(self, until: int | None) -> list[Move]:
+        """Return the moves for the next exchange; *until*: see `Asks`."""
+        return self.outbox.prefix(until)
 
-    def _pages_left(self) -> int | None:
-        """Return what the other shards leave of `max_pages` for this one, as far as this worker knows."""
-        if self.max_pages is None:
-            return None
-        return self.max_pages - sum(other.pages for other in self.others)
+    def _level(self, prefix: Sequence[Move]) -> Seeding:
+        """Return the level of seeding that an exchange with these moves reports."""
+        # Only this worker has the puts beyond the prefix: it counts as seeding until they are stored.
+        if self.seeding == Seeding.DONE and self.outbox.parentless > sum(map(is_parentless, prefix)):
+            return Seeding.ACTIVE
+        return Seeding.LISTENING if self.seeding == Seeding.DONE and self.listening else self.seeding
 
-    def _may_meet_suspects(self, want: int) -> bool:
-        """Note that this one may meet a suspect from now on; return False, and do not, if another one may."""
-        self.asks_for_suspects = False
-        found = {of for of in self.together.suspects if of.asks_for_suspects or of.leases.suspect}
-        may = not found - {self}
-        self.together.suspects = {self} if may else found
-        self.asks_for_suspects = want > 0 and may
-        return may
-
-    def _lower(self) -> None:
-        self.raised_at, self.raise_retired = None, False
-
-    def _note_level(self, sent: _Sent, now: float) -> None:
-        if sent.call.seeding in _LOWERED:
-            return
-        if self.raised_at is None:
-            self.raised_at = now
-        elif self.log.covers(self.raised_at, sent.at):
-            self.raise_retired = True
+    def _next_number(self) -> int:
+        """Return the number of the exchange that is composed now."""
+        return self.composed + 1
 
     def _claim(self, want: int) -> Claim | None:
         keys = self._start_keys
         return Claim(keys.kind, keys.mark, self._random_bytes(8)) if keys and want else None
 
-    def _accept(self, sent: _Sent, receipt: Receipt, now: float) -> None:
+    def _accept(self, sent: Composed, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
-        self.outrun_at = None
         gone = self.census.gone  # a roll-back of Redis may have lost it since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
-        self._note_level(sent, now)
         self.next_due_s = receipt.next_due_s
         self.outbox.confirm(sent.prefix)
         del self.notes[: sent.notes]
@@ -505,8 +343,6 @@ class WorkerProtocol:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
             self.leases.grant(lease)
-        if self.leases.suspect:
-            self.together.suspects.add(self)
         # Some leases were granted before these blocks were sent.
         unsent = (note.partition for note in self.notes if isinstance(note, Block))
         for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
@@ -517,17 +353,17 @@ class WorkerProtocol:
         if receipt.leases:
             self._listener.leases_arrived()
 
-    def _hear(self, words: Words | None) -> None:
-        if words is None:
+    def _obey(self, commands: Commands | None) -> None:
+        if commands is None:
             return
-        before, self.words = self.words, words
+        before, self.commands = self.commands, commands
         # Buffered leases were taken under the old limits; a late answer may bring leases to a paused worker.
-        if words.hold is Hold.PAUSED or words.limitings != before.limitings:
+        if commands.hold is Hold.PAUSED or commands.limit_changes != before.limit_changes:
             self.empty_buffer()
-        if words.forgets != before.forgets:
+        if commands.forgets != before.forgets:
             self._renew_ids()
-        if words != before:
-            self._listener.told(before, words)
+        if commands != before:
+            self._listener.commanded(before, commands)
 
     def _renew_ids(self) -> None:
         """Give new ids to puts that may be stored already, because Redis may have dropped their tokens.
@@ -556,8 +392,6 @@ class WorkerProtocol:
         """Note that the run is finished; *over*: for good, for this worker."""
         self.notes.clear()  # in a finished run no request is sent, and no note is applied
         self.finished, self.over = True, self.over or over
-        if over:
-            self.together.end()
 
     def _give_up_outbox(self, error: SpillLost) -> None:
         """Release every lease: an ack of a parent whose children were lost would lose them for good."""
@@ -569,40 +403,34 @@ class WorkerProtocol:
             _START_AGAIN % "outbox_lost" if parentless else "",
         )
         if parentless:
-            self.seeding = self.home.seeding = Seeding.AGAIN  # the run must not finish
+            self._seed_again()
         self.outbox.clear()
-        self.leases.forfeit()
-        self._forfeit_elsewhere()
+        self._forfeit()
         self._listener.outbox_lost(parentless)
         self._begin_rejoin()
 
-    def _forfeit_elsewhere(self) -> None:
-        """Let no page be acked on which lost puts of this shard were found, wherever it lives."""
-        self.together.give_up_deferred()
-        for other in self.others:
-            other.forfeit()
+    def _seed_again(self) -> None:
+        """Note that start() has to run again: the run must not finish."""
+        self.seeding = Seeding.AGAIN
 
-    def forfeit(self) -> None:
-        """Give up all leases, as soon as the call that is under way is answered."""
-        self._forfeited = self._forfeited or bool(self.leases)
+    def _forfeit(self) -> None:
+        """Give up all leases: puts that they have led to are lost, and an ack would lose them for good."""
         self.leases.forfeit()
 
-    def _begin_rejoin(self, run: int | None = None) -> None:
-        """Register again with the next call, in a run if the shard is in an earlier one."""
-        self._lower()
-        self._forfeited = False
-        parentless, everywhere = Parentless.NONE, (self, *self.others)
-        # That a run is finished is home's word alone: a retry may have opened it since another shard ended.
-        is_open = self is not self.home and not self.home.finished
-        if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
-            parentless = Parentless.WAITING
-        elif is_open or any(of.log.parentless for of in everywhere):
-            parentless = Parentless.LOGGED
+    def _begin_rejoin(self) -> None:
+        """Register again with the next call."""
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._pending = Rejoin(
-            self._new_id(), self.id, self.epoch, self.run if run is None else run, self.leases.held(),
-            parentless, seeding, self._registered,
+            self._new_id(), self.id, self.epoch, self.run, self.leases.held(), self._parentless, seeding,
+            self._registered,
         )  # fmt: skip
+
+    @property
+    def _parentless(self) -> Parentless:
+        """Where this worker has puts without a parent lease."""
+        if self.outbox.parentless or self.seeding == Seeding.ACTIVE:
+            return Parentless.WAITING
+        return Parentless.LOGGED if self.log.parentless else Parentless.NONE
 
     def rejoined(self, answer: Rejoined) -> None:
         """Process the answer to a rejoin: continue under the new id, keep our leases, put the log again."""
@@ -614,16 +442,15 @@ class WorkerProtocol:
             self._lose()
             return
         unfinished = self._unfinished
-        # It was asked to keep them before they were given up: the next rejoin releases them.
-        owned = frozenset() if self._forfeited else answer.owned
+        owned = self._still_owned(answer)
         self.leases.keep(owned)
         if answer.status is Status.OK:
-            self._hear(answer.words)
+            self._obey(answer.commands)
             forgot, parentless = self.log.forgot(answer.last_seq)
             self.log.begin_anew()
             if forgot:
                 self._continue_as(rejoin.new_id, answer)
-                self._give_up_leases(parentless)
+                self._give_up_leases(parentless, for_good=self._lacks(forgot, parentless))
                 return
         if answer.status is Status.FINISHED:
             waiting = any(of.outbox.parentless for of in self._closes)
@@ -634,30 +461,36 @@ class WorkerProtocol:
             return
         self.logger.info("Worker %s continues as %s with %d leases", self.id, rejoin.new_id, len(owned))
         if answer.run != self.run:
-            self.census, self.rolled_back = replace(self.census, gone=0), False
+            self.census = replace(self.census, gone=0)
         self._continue_as(rejoin.new_id, answer)
-        # A page of another shard may have the parent of a put.
-        elsewhere = (of.leases.owned for of in self.others)
-        self.outbox.replay(self.log.take(), owned.union(*elsewhere))
+        self.outbox.replay(self.log.take(), self._parents(owned))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
-        self.outrun_at = None
-        self.together.registered_in(self.run)
+
+    def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
+        """Return the leases that this worker keeps, out of `answer.owned`."""
+        return answer.owned
+
+    def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
+        """Return the leases whose children in the log are put again."""
+        return owned
 
     @property
     def _closes(self) -> tuple[WorkerProtocol, ...]:
-        """Those whose puts are not stored any more when the run is over here: at home, all."""
-        return (self, *(self.others if self._shard.number == HOME else ()))
+        """Those whose puts are not stored any more when the run is over here."""
+        return (self,)
 
-    def _give_up_leases(self, parentless: bool) -> None:
+    def _lacks(self, forgot: bool, parentless: bool) -> bool:
+        """Tell whether start() has to run again, because Redis lost its requests; see `ReplayLog.forgot`."""
+        return parentless
+
+    def _give_up_leases(self, parentless: bool, *, for_good: bool) -> None:
         """Release everything that this worker holds: Redis was rolled back further than the log reaches.
 
         Some of its earlier puts are lost, including puts of leases that are still running: an ack of these
         leases would lose them for good.
         """
-        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
-        for_good = parentless or bool(self.others)
         self.logger.error(
             "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. The "
             "pages that it holds are released, and what Redis has lost is crawled again%s",
@@ -665,12 +498,8 @@ class WorkerProtocol:
             _START_AGAIN % "frontier_rolled_back" if for_good else "",
         )
         if parentless:
-            self.seeding = Seeding.AGAIN
-        if for_good:
-            self.home.seeding = Seeding.AGAIN  # the run must not finish
-        self.rolled_back = True
-        self.leases.forfeit()
-        self._forfeit_elsewhere()
+            self.seeding = Seeding.AGAIN  # the run must not finish
+        self._forfeit()
         self._listener.rolled_back(for_good)
         self._begin_rejoin()
 
@@ -681,14 +510,11 @@ class WorkerProtocol:
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None:
             unknown = self.seeding == Seeding.ACTIVE or any(of.log.parentless for of in self._closes)
-        forgot, parentless = self.log.forgot(last_seq)
-        # A put whose parent lived in another shard is lost with this one: the parent is done.
-        forgotten = parentless or unknown or (forgot and bool(self.others))
+        forgotten = unknown or self._lacks(*self.log.forgot(last_seq))
         from_pages = self.outbox.puts - self.outbox.parentless
         if from_pages:
             text = "%s%d requests from its pages are dropped; others have crawled these pages again"
             self.logger.info(text, _ABSENT, from_pages)
-        # Those for other shards wait for a level that home will not confirm any more.
         outboxes = [of.outbox for of in self._closes]
         dropped = sum(outbox.parentless for outbox in outboxes)
         if dropped:
@@ -708,13 +534,17 @@ class WorkerProtocol:
         self._finish(over=True)
 
     def _lose(self) -> None:
-        self.lost = self.together.lost = True
+        self.lost = True
         logger.critical(
             "%s of crawl %r is gone, or was replaced by another one (`scrapy dq move`? FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost. Unless it was moved, the next crawl starts again from start(); if one of "
-            "several shards is gone, after `scrapy dq clear --all`",
-            "The frontier" if self._shard.number == HOME else f"Shard {self._shard.number}",
-            self._shard.crawl,
-        )
+            "frontier_lost. Unless it was moved, the next crawl starts again from start()%s",
+            self._name, self._crawl, self._how_to_start_again,
+        )  # fmt: skip
         self._listener.frontier_lost()
+
+    @property
+    def _name(self) -> str:
+        return "The frontier"
+
+    _how_to_start_again = ""

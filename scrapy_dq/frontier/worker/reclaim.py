@@ -12,7 +12,7 @@ from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.frontier.worker.heartbeat import LONGEST_INTERVAL_S
 from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine
-from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.log import LabelledLog
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
@@ -31,7 +31,7 @@ class Reclaimer:
         max_attempts: int,
         reclaimed: Callable[[int], None],
     ) -> None:
-        self._logger = ShardLog(logger, frontier.name)
+        self._logger = LabelledLog(logger, frontier.name.label)
         self._frontier = frontier
         self._own = own_identity
         self._max_attempts = max_attempts

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 
-from scrapy_dq.frontier.keys import HOME, Shard
 from scrapy_dq.frontier.moves import Put
-from scrapy_dq.frontier.worker.log import ShardLog
+from scrapy_dq.frontier.worker.log import LabelledLog
 
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
@@ -24,13 +23,14 @@ class ReplayLog:
     Past its limit the oldest puts retire early, with a warning.
 
     Args:
-        shard: in which they are. Leases of start payloads, the parents of puts with `once`, are at home.
+        label: what its log lines begin with.
+        is_home: the leases of start payloads, the parents of puts with `once`, are in the same frontier.
     """
 
-    def __init__(self, horizon_s: float, shard: Shard) -> None:
+    def __init__(self, horizon_s: float, label: str = "", *, is_home: bool = True) -> None:
         self._horizon_s = horizon_s
-        self._home = shard.number == HOME
-        self._logger = ShardLog(logger, shard)
+        self._is_home = is_home
+        self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
         # The newest exchange under the worker's present id with a retired put; with one without a parent.
         self._retired_seq = self._retired_parentless_seq = 0
@@ -70,7 +70,7 @@ class ReplayLog:
         """Add a put that the exchange *seq* has confirmed."""
         put.source = None
         put.fresh = False
-        if put.once and put.parent and self._home:
+        if put.once and put.parent and self._is_home:
             put.parent = b""  # confirmed: only this log repeats it, whoever has its parent's lease now
         put.most = 0  # it was admitted; a repeat must not be refused
         self._puts.append((confirmed_at, seq, put))

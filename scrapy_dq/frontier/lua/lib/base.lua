@@ -1,2 +1,2 @@
 -- base: what a script has that changes the frontier; scripts.py creates these functions in a scope of their own.
--- @include keys state orders key_sizes discarded seen_exact seen_expiring seen_compact words
+-- @include keys state orders key_sizes discarded seen_exact seen_expiring seen_compact commands

@@ -5,14 +5,14 @@ local PART = 1000
 local function beat(worker_id, epoch, looks)
   local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
   if meta[1] ~= epoch then return { 'LOST' }, false end
-  local words = tonumber(string.match(meta[2] or '', '^%d+') or 0)
+  local commands = tonumber(string.match(meta[2] or '', '^%d+') or 0)
   local is_one = redis.call('SISMEMBER', key.members, worker_id) == 1
   if is_one then
     -- After its first write a script may exceed maxmemory: a worker that waits for memory is not dead, and says why.
     redis.pcall('HDEL', key.beats, '')
     redis.call('HINCRBY', key.beats, worker_id, 1)
   end
-  if looks ~= '1' then return { 'OK', {}, words }, is_one end
+  if looks ~= '1' then return { 'OK', {}, commands }, is_one end
   local members, beats = redis.call('SMEMBERS', key.members), {}
   for from = 1, #members, PART do
     local till = math.min(from + PART - 1, #members)
@@ -25,5 +25,5 @@ local function beat(worker_id, epoch, looks)
       beats[#beats + 1] = count or '0'
     end
   end
-  return { 'OK', beats, words }, is_one
+  return { 'OK', beats, commands }, is_one
 end

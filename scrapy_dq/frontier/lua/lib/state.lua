@@ -33,7 +33,7 @@ local function load_state()
     limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
-    told = s[7], -- the counters of words.lua; false: none yet
+    told = s[7], -- the counters of commands.lua; false: none yet
     order = s[13] or 'fifo', -- a program has begun it, and no worker that knows its order has joined
     hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
   }

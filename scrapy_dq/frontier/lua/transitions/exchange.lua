@@ -6,7 +6,7 @@
 --          in flight, or sent and done or failed), moves (endings.lua), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
 --          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
---          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), words (steer.lua),
+--          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), commands (steer.lua),
 --          damage (which keys contradict the counts; empty: none), ids of those leases that another worker has declined
 --          (joined) | LOST | RESYNC | FINISHED
 -- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
@@ -30,7 +30,8 @@ if last_seq == seq then
   repeat_grants(worker_id, me[5] or '') -- still in flight: no other worker could settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
-  return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {}, words(), '', declined.among(grants.ids) }
+  return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {},
+    commands(), '', declined.among(grants.ids) }
 end
 
 local puts, positions, endings = read_moves(moves)
@@ -39,7 +40,7 @@ local ahead, most, here, notes, claims, forgotten, finish_at, no_suspects, max_p
 if not last_seq or seq ~= last_seq + 1 then return { 'RESYNC' } end
 if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) then
   remember_nothing(worker_id, seq)
-  return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, words(), '', '' }
+  return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, commands(), '', '' }
 end
 if me[2] == '1' then return { 'RESYNC' } end
 load_sizes(worker_id)
@@ -87,5 +88,5 @@ save_partitions()
 save_state()
 local leases, waits = granted()
 return { state.phase == 'finished' and 'FINISHED' or 'OK', 1, dropped, census(unpack(last)), leases,
-  waits, next_due_ms(), blocked_among(here, ahead), wrong_key, words(), state.damage,
+  waits, next_due_ms(), blocked_among(here, ahead), wrong_key, commands(), state.damage,
   declined.among(grants.ids) }

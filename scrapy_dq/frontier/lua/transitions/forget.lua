@@ -19,6 +19,6 @@ for i, fingerprint in ipairs(cmsgpack.unpack(fingerprints)) do
 end
 tidy_seen()
 save_state()
-tell('forgets') -- workers cache the fingerprints that they sent recently
+send_command('forgets') -- workers cache the fingerprints that they sent recently
 if known[1] then note_event('forget', by, #known) end
 return { 'OK', known }

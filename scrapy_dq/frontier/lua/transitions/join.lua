@@ -5,7 +5,8 @@
 --          replaces (the epoch of what home goes on without; empty: none; see join.lua), kind (of its start keys;
 --          empty: it has none), and those of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
---          census, stored spider_args, limits_before, adopted (1: another scheduler's fingerprints are stored), words
+--          census, stored spider_args, limits_before, adopted (1: another scheduler's fingerprints are stored),
+--          commands
 --          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
 --          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
 --          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
@@ -94,7 +95,7 @@ elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   local was_its_own = of_run < 0 and stored_field('crawled') == worker_id and -1
   local ended_ms = was_its_own or of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
-    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, words(), ended_ms, 1, 0, 0, 0,
+    return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, commands(), ended_ms, 1, 0, 0, 0,
       ours.run_name }
   end
   if keeps_seen(ours.keep_seen) and seen_stays() then
@@ -131,5 +132,5 @@ save_state()
 if resumed == 0 then note_event('began', worker_id, 1, stored_field('run_name')) end
 if joins then note_event('joined', worker_id, 1) end
 return { 'OK', state.epoch, state.run, resumed, census(), stored_field('spider_args'), limits_before,
-  redis.call('EXISTS', key.adopted), words(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
+  redis.call('EXISTS', key.adopted), commands(), -1, crawled ~= '' and crawled ~= worker_id and 1 or 0, forgotten,
   registered_at(worker_id), stored_field('shards_exist') == '1' and 1 or 0, stored_field('run_name') }

@@ -38,7 +38,7 @@ if block_ms > 0 then block(partition, block_ms) end
 classify(partition, 0)
 save_state()
 -- The leases in the workers' buffers were taken under the old limits.
-if given then tell('limitings') end
+if given then send_command('limit_changes') end
 local limits = { delay_ms / 1000, concurrency, math.ceil(blocked_ms() / 1000) }
 note_event('limit', by, 1, string.format('delay %g s, concurrency %g, blocked %g s: ', unpack(limits)) .. partition)
 return { 'OK', delay_ms, concurrency, blocked_ms(), budget, spent_by(partition) }

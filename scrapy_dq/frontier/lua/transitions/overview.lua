@@ -1,7 +1,7 @@
 -- overview: phase, census and members, read atomically. Changes nothing.
 -- ARGS     most_members (to read; '': all)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
---          since, done, waits), words (steer.lua),
+--          since, done, waits), commands (steer.lua),
 --          {run_name, began, ended (of the last run that finished; both in ms), schema}
 -- COST     O(workers), but at most most_members
 -- CRASH    nothing to do
@@ -20,4 +20,4 @@ for at, id in ipairs(most_members > 0 and redis.call('SMEMBERS', key.members) or
 end
 local of_run = redis.call('HMGET', key.meta, 'run_name', 'began', 'ended', 'schema')
 return { state.epoch and state.phase or 'absent', state.epoch or '', state.run, census(seeding, incomplete_starts()),
-  members, words(), of_run }
+  members, commands(), of_run }

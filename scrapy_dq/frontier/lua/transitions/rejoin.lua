@@ -1,7 +1,7 @@
 -- rejoin: a live worker registers again and keeps the leases that it still owns. Idempotent by new_id.
 -- ARGS     new_id, identity, old_id, epoch, run, held (ids of 12 bytes, joined), parentless (0 none, 1 waiting,
 --          2 logged), seeding (1, or 4: start() runs again), registered (of old_id; 0: any), and those of described.lua
--- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), words, registered
+-- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none), commands, registered
 --          | FINISHED, last_seq (2^52: the next run has begun) | LOST
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
@@ -13,7 +13,7 @@ if state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' }
 if is_member(new_id) then
   redis.call('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
-    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, words(), registered_at(new_id) }
+    tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, commands(), registered_at(new_id) }
 end
 local since, registered = registered_at(old_id), tonumber(ARGV[9])
 local by_late_join = since * registered > 0 and since ~= registered -- it knows nothing of that run
@@ -35,7 +35,7 @@ if state.run < run then
     redis.call('UNLINK', key.seeds)
     forget_done_starts()
     free(key.saturated) -- of its budgets, nothing is spent in this run
-    tell('forgets') -- the other workers must not put what waits again under the same ids
+    send_command('forgets') -- the other workers must not put what waits again under the same ids
   end
   state.run, ours.limits = run, ours.limits == stored_field('limits_set') and '' or ours.limits
   describe(ours)
@@ -86,4 +86,4 @@ note_shared()
 if seeding == AGAIN and ours.starts ~= '' then open_run() end
 save_state()
 if ours.starts ~= '' then note_event('returned', new_id, #owned, old_id) end
-return { 'OK', state.run, table.concat(owned), last_seq, words(), registered_at(new_id) }
+return { 'OK', state.run, table.concat(owned), last_seq, commands(), registered_at(new_id) }

@@ -63,7 +63,7 @@ end
 if from_failed + from_dead > 0 or open == '1' then
   begin()
   state.sequence = state.sequence + 1 -- the version of a shard changes (exchange.lua)
-  tell() -- wake workers that are idle because nothing was waiting
+  send_command() -- wake workers that are idle because nothing was waiting
 end
 classify_touched(0)
 save_state()

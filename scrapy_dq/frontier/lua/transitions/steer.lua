@@ -17,7 +17,7 @@ if holds[word] then
   state.hold = holds[word]
   redis.call('HSET', key.meta, 'hold', state.hold)
 end
-tell(word == 'stop' and 'stops')
+send_command(word == 'stop' and 'stops')
 if word ~= 'wake' then note_event(word, by, 1) end
 if word == 'complete' then
   local incomplete = incomplete_starts() > 0

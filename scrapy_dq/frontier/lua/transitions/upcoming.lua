@@ -51,7 +51,7 @@ local function entries_of(partition)
     return entry
   end
 end
-local function tell(where, wait_ms, partition, id, attempts, payload)
+local function send_command(where, wait_ms, partition, id, attempts, payload)
   max_bytes, left = max_bytes - #payload, left - 1
   for _, part in ipairs({ where, wait_ms, partition, id, attempts, payload }) do flat[#flat + 1] = part end
 end
@@ -70,7 +70,7 @@ for _, where in ipairs({ 'rotation', 'suspects', 'resting', 'saturated' }) do
       head.next_entry = head.next_entry or fair > 0 and entries_of(head.partition)
       while more and fair > 0 and max_bytes > 0 and room > 0 do
         more, fair = head.next_entry(), fair - 1
-        if more then tell(where, head.wait_ms, head.partition, more[2], more[3], more[4]) end
+        if more then send_command(where, head.wait_ms, head.partition, more[2], more[3], more[4]) end
       end
       if more then others[#others + 1] = head end
     end
@@ -81,6 +81,6 @@ for at = 0, left - 1 do
   local due = max_bytes > 0 and redis.call('ZRANGE', key.delayed, at, at, 'WITHSCORES') or {}
   if not due[1] then break end
   local id, _, partition, payload = read_delayed(due[1])
-  tell('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, id, 0, payload)
+  send_command('delayed', math.max(0, tonumber(due[2]) - now_ms()), partition, id, 0, payload)
 end
 return flat

@@ -1,4 +1,4 @@
-"""One look at Redis at a time, shared by all browsers."""
+"""Reads of Redis, one at a time, shared by all browsers."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class _Kept:
         self.looked_at = 0.0
         self.asked_at = 0.0
         self.look: Callable[[], Any] | None = None
-        """Looks at it; it remembers what rates need."""
+        """Reads at it; it remembers what rates need."""
         self.task: asyncio.Task[None] | None = None
         """The next look, for all who wait for it."""
 
 
-class Looks:
-    """Looks at Redis in a thread, when a browser asks, at a bounded pace."""
+class Reads:
+    """Reads at Redis in a thread, when a browser asks, at a bounded pace."""
 
     def __init__(self, config: Config) -> None:
         self.crawls = CrawlList()

@@ -1,13 +1,13 @@
--- words: commands and notices for all workers of a crawl (steer.lua, limit.lua, forget.lua).
+-- commands: orders for all workers of a crawl (steer.lua, limit.lua, forget.lua).
 -- @include state
--- Returns what a worker gets: nothing, or the counters told (of all words), stops, forgets, limitings, and the hold.
-local function words()
+-- Returns what a worker gets: nothing, or four counters (of all commands, stops, forgets, limit_changes) and the hold.
+local function commands()
   if not state.told and state.hold == '' then return '' end
   return (state.told or '0 0 0 0') .. ' ' .. state.hold
 end
-local COUNTERS = { stops = 2, forgets = 3, limitings = 4 }
--- Notifies all workers: each gets the counters with its next exchange; the incremented one says what the word was.
-local function tell(counter)
+local COUNTERS = { stops = 2, forgets = 3, limit_changes = 4 }
+-- Each worker gets the counters with its next exchange; the one that has grown says what the command was.
+local function send_command(counter)
   local told = {}
   for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end
   for i = 1, 4 do

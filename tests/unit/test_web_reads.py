@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scrapy_dq.settings import Config
-from scrapy_dq.web import looks as looks_module
-from scrapy_dq.web.looks import MOST_PAUSE_S, Looks, Seen, Subject
+from scrapy_dq.web import reads as reads_module
+from scrapy_dq.web.reads import MOST_PAUSE_S, Reads, Seen, Subject
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -28,8 +28,8 @@ class Clock(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-class TimedLooks(Looks):
-    """Looks whose duration is the cost of their crawl."""
+class TimedLooks(Reads):
+    """Reads whose duration is the cost of their crawl."""
 
     def __init__(self, costs: dict[str, float], until: float) -> None:
         super().__init__(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
@@ -58,7 +58,7 @@ def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, 
         return looks.found
 
     loop = Clock()
-    monkeypatch.setattr(looks_module, "time", SimpleNamespace(monotonic=loop.time))
+    monkeypatch.setattr(reads_module, "time", SimpleNamespace(monotonic=loop.time))
     try:
         return loop.run_until_complete(browse())
     finally:

@@ -1,4 +1,4 @@
-"""The end of a crawl, as one worker sees it, from the protocols of all its dialogues, home first.
+"""The end of a crawl, as one worker sees it, from its protocols in all shards, home first.
 
 Home alone knows of start() methods and of the end of the run. docs/internals/shards.md has the rules.
 
@@ -17,23 +17,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
-from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Seeding
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+from scrapy_dq.frontier.model import UNFINISHED, Seeding
+from scrapy_dq.sharding.protocol import CommonState, ShardProtocol
 
 
-def works(protocols: Sequence[WorkerProtocol]) -> bool:
+def works(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether this worker itself has something to do, or to send."""
     return any(each.outbox or each.leases for each in protocols)
 
 
-def idle(protocols: Sequence[WorkerProtocol]) -> bool:
+def idle(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether nothing of the crawl is left, as of the last exchanges; start payloads may still come."""
     if protocols[0].seeding == Seeding.ACTIVE:
         return False
     return all(each.census.empty for each in protocols) and not works(protocols)
 
 
-def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
+def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
     """Tell whether something of the whole crawl is not done yet, as far as this worker knows.
 
     Args:
@@ -58,12 +58,12 @@ def pending(protocols: Sequence[WorkerProtocol], since: int) -> bool:
     return any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
-def outrun(protocols: Sequence[WorkerProtocol]) -> bool:
+def outrun(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether nothing is left at home, and another shard has gone on without this worker.
 
     RACE: home was rolled back to before the end of the run, after the next one had begun in both. Who is no
     member there gets no answer that could end the run at home. One that home has taken into the next run
-    follows it: see `WorkerProtocol`.
+    follows it (`ShardProtocol._follow_home`).
     """
     home = protocols[0]
     if home.finished or home.seeding == Seeding.ACTIVE or not home.census.empty or works(protocols):
@@ -74,7 +74,7 @@ def outrun(protocols: Sequence[WorkerProtocol]) -> bool:
     )
 
 
-def reason(protocols: Sequence[WorkerProtocol]) -> str:
+def reason(protocols: Sequence[ShardProtocol]) -> str:
     """Return why this worker closes when nothing is left to do: `finished`, unless something is missing."""
     home = protocols[0]
     if any(each.left_behind for each in protocols) or outrun(protocols):
@@ -90,30 +90,44 @@ def reason(protocols: Sequence[WorkerProtocol]) -> str:
     return "unserved" if any(each.census.unserved for each in protocols) else "finished"
 
 
-def spread(protocols: Iterable[WorkerProtocol]) -> None:
-    """Make these, the first one with home, those of one process in all shards of a crawl."""
-    found = list(protocols)
-    for each in found:
-        each.others, each.together = [other for other in found if other is not each], found[0].together
-        each.home = found[0]
-    if len(found) > 1:
-        found[0].finish_at = UNFINISHED
-    for each in found[1:]:
-        # Only home knows who is seeding, and says when the run is finished.
-        each.seeding, each.finish_at = Seeding.DONE, ELSEWHERE
+class AtOnce:
+    """Tells whether all shards would have said at one moment what the last answer of each says.
+
+    That takes two answers of each shard, nothing new between (see `TerminationDetector`). An owner asks about
+    one thing only.
+    """
+
+    def __init__(self, protocols: Sequence[ShardProtocol], common: CommonState) -> None:
+        self._protocols = protocols
+        self._common = common
+        self._first: tuple[int, list[int]] | None = None
+        """The exchanges that were composed when each said so first, and the versions of all shards then."""
+
+    def confirms(self, each_says_so: bool) -> bool:
+        """Return whether all said so at one moment; *each_says_so*: all last answers do."""
+        if not each_says_so:
+            self._first = None
+            return False
+        versions = [each.census.version for each in self._protocols]
+        if self._first and self._first[0] < min(each.applied for each in self._protocols):
+            before, self._first = self._first, None
+            if before[1] == versions:
+                return True
+        self._first = self._first or (self._common.composed, versions)
+        return False
 
 
 class Level:
     """Of one worker.
 
     Args:
-        protocols: of all its dialogues; the first one is that with home.
+        protocols: of all its parts; the first one is that with home.
         home_answers: whether home has answered the last call. Otherwise others may have declared this worker
             dead there and finished the run, while its puts are still accepted in another shard.
     """
 
     def __init__(
-        self, protocols: Sequence[WorkerProtocol], home_answers: Callable[[], bool] = lambda: True
+        self, protocols: Sequence[ShardProtocol], home_answers: Callable[[], bool] = lambda: True
     ) -> None:
         self._protocols = protocols
         self._home_answers = home_answers
@@ -160,11 +174,11 @@ class TerminationDetector:
     """Of one worker. The questions are ordinary exchanges, after each of which a step costs O(1).
 
     Args:
-        protocols: of all its dialogues; the first one is that with home.
+        protocols: of all its parts; the first one is that with home.
         ask: makes the next exchange with a shard due at once.
     """
 
-    def __init__(self, protocols: Sequence[WorkerProtocol], ask: Callable[[int], None]) -> None:
+    def __init__(self, protocols: Sequence[ShardProtocol], ask: Callable[[int], None]) -> None:
         self._protocols = protocols
         self._ask = ask
         self._stage = _Stage.WORKING

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from scrapy_dq.frontier.moves import Ack, Ending
-from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+from scrapy_dq.sharding.protocol import ShardProtocol
 
 
 class DeferredEnds:
@@ -23,10 +23,10 @@ class DeferredEnds:
     collector visits only once: with objects, full collections stopped a process for a quarter of a second.
 
     Args:
-        protocols: of its dialogues, by shard.
+        protocols: of its parts, by shard.
     """
 
-    def __init__(self, protocols: Sequence[WorkerProtocol]) -> None:
+    def __init__(self, protocols: Sequence[ShardProtocol]) -> None:
         self._protocols = protocols
         self._needs: dict[bytes, dict[int, int]] = {}
         """By lease and other shard, the highest number of a put there on which the lease depends."""

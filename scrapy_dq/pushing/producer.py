@@ -11,14 +11,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from scrapy_dq.frontier.frontier import Frontier, Identity
-from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Joined, Status
+from scrapy_dq.frontier.answers import Joined
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Identity, Status
 from scrapy_dq.frontier.moves import Move, Put
 from scrapy_dq.frontier.worker.listener import Count, Listener
 from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Alarm
 from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.sharding.make import worker_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Producer(Listener):
     @property
     def members(self) -> list[tuple[Frontier, str]]:
         """The frontier of each shard, and the id under which this process is registered there."""
-        ids = (dialogue.id for dialogue in self._worker.dialogues)
+        ids = (part.id for part in self._worker.parts)
         return list(zip(self._frontiers, ids, strict=True))
 
     @property
@@ -104,7 +105,7 @@ class Producer(Listener):
             await self._worker.stop(LEAVING_S, durable=False)
 
     def _new_worker(self) -> Worker:
-        return Worker(
+        return worker_of(
             self._frontiers, self._crawl, self._options, self, connect=self._connect, capacity=lambda: 0
         )
 
@@ -131,7 +132,7 @@ class Producer(Listener):
         """
         if not self._worker.put(put):
             self._need_run()
-        if self._worker.full:
+        if any(part.full for part in self._worker.parts):
             await self.hand_in()
 
     async def hand_in(self) -> None:
@@ -141,24 +142,26 @@ class Producer(Listener):
             FrontierError: the crawl is another one now, or Redis refuses this process or does not answer.
         """
         async with self._waiting:  # at the end, each shard's wait for its disk calls this
-            await self._confirmed(range(len(self._frontiers)))
-            if len(self._frontiers) > 1:
+            parts = self._worker.parts
+            await self._confirmed(parts)
+            if len(parts) > 1:
                 # If home has taken this process for dead, others may have finished the run over these puts.
-                await self._confirmed((HOME,))
+                await self._confirmed(parts[:1])
 
-    async def _confirmed(self, shards: Sequence[int]) -> None:
+    async def _confirmed(self, parts: Sequence[Worker]) -> None:
         worker, silent_since = self._worker, 0.0
         since = worker.composed
-        while late := [shard for shard in shards if not worker.has_all(shard, since)]:
+        while late := [part for part in parts if not part.has_all(since)]:
             self._need_run()
-            if (refusal := worker.refusal) is not None:
-                raise refusal
+            for part in worker.parts:
+                if part.refusal is not None:
+                    raise part.refusal
             now, reason = time.monotonic(), worker.outage
             silent_since = (silent_since or now) if reason else 0.0
             if reason and now - silent_since >= PATIENCE_S:
                 raise FrontierUnavailable(reason)
-            for shard in late:
-                worker.ask_if_idle(shard)
+            for part in late:
+                part.ask_if_idle()
             # Not asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes with an answer.
             await self._answered.wait(LOOK_S)
         self._need_run()

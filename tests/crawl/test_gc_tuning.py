@@ -18,16 +18,16 @@ TELLS = spider_of("""
 TWO_CRAWLS = """\
 import gc
 
-from scrapy_dq import collector
+from scrapy_dq import gc_tuning
 
-collector.freeze()
+gc_tuning.freeze()
 frozen = gc.get_freeze_count()
 more = [[] for _ in range(1000)]
-collector.freeze()
+gc_tuning.freeze()
 assert 1000 < gc.get_freeze_count() <= frozen
-collector.release()
+gc_tuning.release()
 assert 1000 < gc.get_freeze_count() <= frozen
-collector.release()
+gc_tuning.release()
 assert gc.get_freeze_count() == 0
 """
 

@@ -1,0 +1,95 @@
+"""Requests from their attributes, exactly as they were stored; and copies of requests."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from scrapy import Request
+from scrapy.http import Headers
+
+from scrapy_dq.codec.refusing import reason_of
+from scrapy_dq.codec.unfit import NotHere, Unfit
+
+_TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
+"""Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
+_CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
+"""A constructor gets an empty container, not None, as from `Request.copy()`."""
+
+
+def copied(request: Request) -> Request:
+    """Return a copy of *request* whose headers and `meta` the caller may modify.
+
+    Not `request.copy()` for a subclass: its constructor may change what it is given, and loses what its
+    `attributes` do not list.
+    """
+    if type(request) is Request:
+        return request.copy()
+    made = copy.copy(request)
+    made._meta = dict(request.meta)  # Scrapy has no public way
+    made.headers = Headers(request.headers, encoding=request.headers.encoding)
+    return made
+
+
+def plain(kwargs: dict[str, Any]) -> Request:
+    """Return a request of Scrapy's own class, with these attributes as they are."""
+    headers = kwargs.pop("headers", None)
+    meta = kwargs.setdefault("meta", {})
+    if _TAKES_VERBATIM_URL and "verbatim_url" not in meta:
+        meta["verbatim_url"] = True
+        request = Request(**kwargs)
+        del request.meta["verbatim_url"]
+    else:
+        request = Request(**kwargs)
+    if headers:
+        # Without their constructor and `update`, which would normalize each name and value again.
+        request.headers = made = Headers.__new__(Headers)
+        made.encoding = request.encoding
+        dict.update(made, headers)
+    changed = request.url != kwargs["url"] or "method" in kwargs
+    return _exact(request, kwargs) if changed else request
+
+
+def of_class(cls: type[Request], kwargs: dict[str, Any]) -> Request:
+    """Return a request of a subclass, with the attributes in *kwargs* as they are.
+
+    Its constructor may modify its arguments, merge some into others, and add to numbers: it gets copies.
+    """
+    kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
+    try:
+        request = cls(**{name: _copied(value) for name, value in kwargs.items()})
+    except Exception as error:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise NotHere(f"{name} cannot be constructed: {reason_of(error)}") from error
+    for name in ("callback", "errback", "priority", "dont_filter", "cookies", "flags"):
+        if name in kwargs:
+            setattr(request, name, kwargs[name])
+    for name in ("meta", "cb_kwargs"):
+        if name in kwargs:
+            values = getattr(request, name)
+            values.clear()
+            values.update(kwargs[name])
+    if "headers" in kwargs:
+        request.headers.clear()
+        dict.update(request.headers, kwargs["headers"])
+    return _exact(request, kwargs)
+
+
+def _copied(value: Any) -> Any:
+    # Not copy.deepcopy: it would run methods of the instances in an entry.
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if type(value) is list else value
+
+
+def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
+    """Undo what a constructor changed: safe_url_string() alters even some safe URLs."""
+    url = kwargs["url"]
+    if request.url != url:
+        if "://" not in url and "://" in request.url:
+            # w3lib before 2.5 turns http:x, which Request would refuse, into http:///x.
+            raise Unfit(f"url: Missing scheme in request url: {url!a:.50}")
+        request._url = url  # without verbatim_url, Scrapy has no public way
+    if "method" in kwargs and request.method != kwargs["method"]:
+        request.method = kwargs["method"]
+    return request

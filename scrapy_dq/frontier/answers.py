@@ -1,0 +1,179 @@
+"""The answers of Redis to a worker or a command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from scrapy_dq.frontier.model import Census, Commands, Lease, Limits, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to an exchange."""
+
+    status: Status
+    applied: bool = False
+    dropped: tuple[int, ...] = ()
+    """Positions, in the prefix, of puts that were already seen."""
+    census: Census = Census()
+    leases: tuple[Lease, ...] = ()
+    next_due_s: float | None = field(default=None, compare=False)
+    """Seconds until the next entry is due or a partition's wait ends; None: there is neither."""
+    blocked: tuple[bytes, ...] = ()
+    """Those partitions of `Terms.here` that are blocked."""
+    wrong_key: str = field(default="", compare=False)
+    """A message about a start key of another type, from which nothing is read; empty: none."""
+    refused: tuple[int, ...] = ()
+    """Positions of puts that were refused because too many entries wait (`Put.most`)."""
+    commands: Commands | None = None
+    """None: not read."""
+    damage: str = ""
+    """Which keys contradict the counts: some were deleted or evicted, and an audit is due; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to join."""
+
+    status: Status
+    epoch: str
+    run: int
+    resumed: bool
+    census: Census
+    spider_args: str
+    limits_before: Limits | None = None
+    """The limits of the run that this worker's have replaced; None: they are the same."""
+    adopted: bool = False
+    """Fingerprints of another scheduler were adopted: `Put.known_as` is looked up."""
+    commands: Commands = Commands()
+    ended_s: float | None = None
+    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched, or it
+    has ended while this worker joined it."""
+    crawled: bool = False
+    """Another worker with a start() has taken part in this run: its items may exist elsewhere."""
+    forgotten: int = field(default=0, compare=False)
+    """How many requests of the run before had failed, or were dead letters: they are still seen, and this
+    join, which has begun a run, has deleted their records."""
+    registered: int = field(default=0, compare=False)
+    """Passed to every exchange of this worker."""
+    shards_exist: bool = False
+    """All shards of the crawl exist."""
+    run_name: str = ""
+    """The name of the run that was joined."""
+
+    @property
+    def loss(self) -> str:
+        """The warning about the `forgotten` requests; empty if no request was forgotten."""
+        if not self.forgotten:
+            return ""
+        return (
+            f"{self.forgotten:,} request{'s' * (self.forgotten != 1)} of the last run had failed for good or "
+            f"become dead letters. They were seen, so this run does not crawl them (SCHEDULER_PERSIST), and "
+            f"their records are deleted. `scrapy dq retry` before a run begins has them crawled again "
+            f"(docs/incremental.md)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoined:
+    """The answer to rejoin."""
+
+    status: Status
+    run: int = 0
+    owned: frozenset[bytes] = frozenset()
+    last_seq: int | None = None
+    """The last exchange under the old id that Redis has stored; None: Redis has no record of the old id."""
+    commands: Commands | None = field(default=None, compare=False)
+    """None: not read."""
+    registered: int = field(default=0, compare=False)
+    """Passed to every exchange under the new id."""
+
+
+class Notices(NamedTuple):
+    """The events of a run that no worker has reported yet."""
+
+    run: int
+    census: Census
+    kinds: list[str]
+    """Of finished, dead (there are dead letters), deaths (the third worker died), outage (of a minute)."""
+
+
+class Flushed(NamedTuple):
+    """The result of a flush."""
+
+    joined: str
+    """Id of a live worker: the flush was refused, and nothing was deleted; else empty."""
+    deleted: Census
+    left: bool = False
+    """Some of the seen set is left: the exchanges of the next run delete it, or `scrapy dq clear --all`."""
+    shards: int = 1
+    """How many the crawl had, as it was stored at home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The findings of an audit; see lua/transitions/audit.lua."""
+
+    lists: int = 0
+    """Lists without a band, so that no worker would have served them."""
+    unled: int = 0
+    """Requests in those lists, unless the lists were repaired."""
+    partitions: int = 0
+    """Partitions with entries that were in no set (rotation etc.), so that no worker would have served
+    them."""
+    members: int = 0
+    """Workers that were missing among the members."""
+    gone: int = 0
+    """Requests that were counted, but not found."""
+    seen_gone: bool = False
+    """The seen set is gone."""
+
+    def __add__(self, other: Audited) -> Audited:
+        return Audited(
+            self.lists + other.lists, self.unled + other.unled, self.partitions + other.partitions,
+            self.members + other.members, self.gone + other.gone, self.seen_gone or other.seen_gone,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The counts of a worker for the history of its crawl (lua/lib/samples.lua)."""
+
+    exchanges: int = 0
+    """Exchanges, and rejoins, that were answered."""
+    exchange_s: float = 0.0
+    """Time until their answers."""
+    errors: int = 0
+    """Calls without a usable answer."""
+    outage_s: float = 0.0
+    """Time without a usable answer; of outages that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A registered worker, as others see it."""
+
+    worker_id: str
+    identity: dict[str, Any]
+    """Host, boot id, PID namespace, pid and start time: see `worker/identity.py`."""
+    fenced: bool
+    in_flight: int
+    beat: int = 0
+    since: float = 0.0
+    """When it joined, in seconds since 1970 by the clock of Redis; 0: unknown."""
+    done: int = 0
+    """Requests of this run that it has completed, including failed ones."""
+    waits_since: float = 0.0
+    """Since when it has had no usable answer to its exchanges, as `since`; 0: it has."""
+    waits_for: str = ""
+    """Why."""
+
+
+class Standing(NamedTuple):
+    """The stored state of a run."""
+
+    epoch: str
+    """Empty: nothing is stored."""
+    run: int
+    open: bool

@@ -1,0 +1,183 @@
+"""A worker as a member of its crawl in one frontier: joining, being alive, leaving."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from scrapy_dq.frontier.answers import Joined
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.model import FrontierError, FrontierUnavailable, Identity, Status
+from scrapy_dq.frontier.worker import durability
+from scrapy_dq.frontier.worker.dialogue import Dialogue
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
+from scrapy_dq.frontier.worker.listener import Count, Listener
+from scrapy_dq.frontier.worker.log import LabelledLog
+from scrapy_dq.frontier.worker.options import WorkerOptions
+from scrapy_dq.frontier.worker.reclaim import Reclaimer
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+JOIN_PATIENCE_S = 5.0
+"""How long `join` is repeated without an answer before it raises."""
+
+
+class Membership:
+    """The membership of one worker in one frontier.
+
+    Args:
+        dialogue: of the worker with the frontier.
+        identity: of this process; see `identity.py`.
+        connect: see `Pulse`.
+    """
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        dialogue: Dialogue,
+        identity: dict[str, Any],
+        crawl: Identity,
+        options: WorkerOptions,
+        listener: Listener,
+        *,
+        heartbeat: Heartbeat,
+        connect: Callable[[], Any],
+    ) -> None:
+        self._frontier = frontier
+        self.dialogue, self._protocol = dialogue, dialogue.protocol
+        self._identity, self._crawl = identity, crawl
+        self._logger = LabelledLog(logger, frontier.name.label)
+        self.handed_in = False
+        """It is leaving, and has stored what it had: what is put from now on would be lost."""
+        self.gave_up = False
+        """A step of leaving has failed."""
+        protocol = self._protocol
+        self._reclaimer = Reclaimer(
+            frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
+        )
+        self._beats_as = ""
+        self._pulse = Pulse(
+            heartbeat, frontier, connect,
+            observed=lambda silent, dead: self._reclaimer.observed(
+                protocol.id, protocol.epoch, protocol.run, silent, dead
+            ),
+            commanded=dialogue.count_commands, counting=dialogue.counting,
+        )  # fmt: skip
+
+    async def join(self, new_epoch: str) -> Joined:
+        """Join, reclaim the leases of dead workers of this machine, and start the heartbeat.
+
+        Raises:
+            FrontierUnavailable, FrontierRefused: it may be a member, which the others will take for dead.
+        """
+        # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
+        joined = await self.patiently(lambda: self._join(new_epoch))
+        if joined.status is Status.OK:
+            of_run = self._protocol.epoch, self._protocol.run
+            with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
+                await self._reclaimer.reclaim_local(*of_run, by=self._protocol.id)
+            self.beat()
+        return joined
+
+    async def _join(self, new_epoch: str) -> Joined:
+        joined = await self._register(new_epoch)
+        self._protocol.joined(joined, time.monotonic())
+        return joined
+
+    async def _register(self, new_epoch: str) -> Joined:
+        return await self._frontier.join(self._protocol.id, self._identity, new_epoch, self._crawl)
+
+    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call of joining; without an answer, repeat it for JOIN_PATIENCE_S."""
+        return await self.dialogue.until(time.monotonic() + JOIN_PATIENCE_S, call)
+
+    async def undo_join(self) -> None:
+        """Unregister, if `join` was answered; the crawl could not be joined elsewhere."""
+        if self._protocol.epoch:
+            with suppress(FrontierError):  # the others take it for dead
+                await self._leave(began=False)
+
+    def beat(self) -> None:
+        """Beat under the id that the worker has now; a rejoin changes it."""
+        if self._beats_as != self._protocol.id:
+            self._beats_as = self._protocol.id
+            self._pulse.start(self._protocol.id, self._protocol.epoch)
+
+    # Leaving.
+
+    async def attempt(self, step: Callable[[float], Awaitable[None]], deadline: float) -> None:
+        """Take a step of leaving: one of the methods below; after a failure, none."""
+        if self.gave_up or not self.dialogue.begun:
+            return
+        try:
+            await step(deadline)
+        except FrontierError as error:
+            self.gave_up = True
+            outbox = self._protocol.outbox
+            self._logger.error(
+                "%s, for as long as closing may take: %d moves were not stored. Requests from pages are not "
+                "lost: the pages are in flight under worker %s and will be crawled again. %d requests came "
+                "from no page: start(), or whoever has put them, has to put them again",
+                error, len(outbox), self._protocol.id, outbox.parentless,
+            )  # fmt: skip
+
+    async def hand_in(self, deadline: float) -> None:
+        """Release the buffer, and send the outbox."""
+        protocol, dialogue = self._protocol, self.dialogue
+        protocol.empty_buffer()
+        while protocol.unsaid and not dialogue.done:
+            await dialogue.until(deadline, dialogue.exchange)
+            await self._wait_for_more()
+            if protocol.unsaid and time.monotonic() >= deadline:
+                raise FrontierUnavailable("Redis takes too long to store what this worker has found")
+        self.handed_in = True
+
+    async def _wait_for_more(self) -> None:
+        """Wait until the next exchange can send more than the last one."""
+
+    async def make_durable(self, deadline: float) -> None:
+        """Wait, in an open run, until all puts are on Redis's disk: then they are retired."""
+
+        async def verify() -> None:
+            await self.dialogue.until(deadline, self.dialogue.exchange)
+            await self.hand_in(deadline)
+
+        if self._protocol.finished or self.dialogue.done:
+            return
+        doubt = await self.wait_until_durable(verify, deadline)
+        if doubt:
+            self._logger.warning("%s", doubt)
+        else:
+            self._protocol.all_durable()
+
+    async def leave(self, deadline: float, *, version: int = -1, kept: bool = False, why: str = "") -> None:
+        """Unregister; what is still leased goes back. *version*, *kept*, *why*: see Frontier.leave."""
+        protocol, dialogue = self._protocol, self.dialogue
+        if not dialogue.done:
+            protocol.log.retire_all()
+            applied = -1
+            while protocol.log.forgettable and protocol.applied > applied and time.monotonic() < deadline:
+                applied = protocol.applied
+                await dialogue.until(deadline, dialogue.exchange)
+        if not protocol.lost:
+            await dialogue.until(deadline, lambda: self._leave(version, kept, why=why))
+
+    async def _leave(self, version: int = -1, kept: bool = False, began: bool = True, why: str = "") -> None:
+        of, keep_seen = self._protocol, self._crawl.keep_seen
+        released, last = await self._frontier.leave(
+            of.id, of.epoch, of.run, keep_seen, version, kept, began, why
+        )
+        self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
+
+    def end(self) -> None:
+        """Drop what was not stored; the owner stops the heartbeat."""
+        self.handed_in = True
+        self._reclaimer.cancel()
+        self.dialogue.end()
+
+    async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
+        """See `durability.py`."""
+        return await durability.wait_until_durable(self._frontier, self._protocol, verify, deadline)

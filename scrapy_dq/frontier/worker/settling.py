@@ -1,0 +1,40 @@
+"""The ways in which a worker ends a lease."""
+
+from __future__ import annotations
+
+import time
+
+from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Ending, Fail, Release, Return, next_id
+
+
+class Settling:
+    """The ways in which a lease ends."""
+
+    def settle(self, move: Ending | Return) -> None:
+        """Settle a lease; ignored if it was not taken, or is settled."""
+        raise NotImplementedError
+
+    def ack(self, entry_id: bytes) -> None:
+        """Settle a lease: its work is done, and all its children were put."""
+        self.settle(Ack(entry_id))
+
+    def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
+        """Settle a lease whose work is done, and is to be done again after *wait_s* seconds; see `Again`."""
+        due_at = time.monotonic() + wait_s
+        self.settle(Again(entry_id, next_id(entry_id), payload, priority, start, due_at))
+
+    def release(self, entry_id: bytes) -> None:
+        """Return a lease to the backlog; no attempt is charged."""
+        self.settle(Release(entry_id))
+
+    def fail(self, entry_id: bytes, reason: str, label: str) -> None:
+        """Settle a lease whose work has failed for good; *label*: see `Fail`."""
+        self.settle(Fail(entry_id, reason, label))
+
+    def bury(self, entry_id: bytes, reason: str) -> None:
+        """Turn a lease into a dead letter."""
+        self.settle(Bury(entry_id, reason))
+
+    def decline(self, entry_id: bytes, reason: str, fingerprint: bytes = b"") -> None:
+        """Return a lease that the code of this worker cannot serve: it never gets it again; see `Decline`."""
+        self.settle(Decline(entry_id, reason, fingerprint))

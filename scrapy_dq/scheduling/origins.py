@@ -1,0 +1,63 @@
+"""Where a request comes from, and which leases must not end before it is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scrapy import Request
+
+from scrapy_dq.scheduling.in_progress import Feeding
+from scrapy_dq.scheduling.session import Session
+
+
+class Origin(NamedTuple):
+    """The origin of a request that the worker stores now."""
+
+    parent: Request | None
+    """Its callback yielded the request, or the request follows it; None: unknown, or there is no parent."""
+    lease: bytes | None
+    """The lease of the parent or of the start payload; None: unknown, or there is no lease."""
+    continues: bool
+    """The request is a redirect or a retry of its parent."""
+    from_start: bool
+    """`start()` yielded it."""
+    feeding: Feeding | None
+    """The start payload from which it was made."""
+
+    @property
+    def begins(self) -> bool:
+        """No page led to it: `start()` or a start payload did."""
+        return self.from_start or self.feeding is not None
+
+
+class Origins:
+    """Finds the origins of the requests that a worker stores."""
+
+    def __init__(self, session: Session) -> None:
+        self._hooks = session.hooks
+        self._in_progress = session.in_progress
+        self._worker = session.worker
+
+    def of(self, request: Request) -> Origin:
+        """Return the origin of *request*, which the engine passes now."""
+        of, work = self._hooks, self._in_progress
+        parent = of.parent_of(request)
+        return Origin(
+            parent, work.parent_of(parent), request is of.following, of.from_start(request), work.feeding
+        )
+
+    def lease_of(self, request: Request) -> bytes | None:
+        """Return only the lease of its origin."""
+        return self._in_progress.parent_of(self._hooks.parent_of(request))
+
+    def possible_parents(self, request: Request) -> set[bytes]:
+        """Return the leases that may have led to *request*."""
+        return self._in_progress.possible_parents(self._hooks.parent_of(request))
+
+    def await_puts(self, request: Request, references: Sequence[int]) -> None:
+        """Keep the leases that may have led to *request* until these earlier puts are certain."""
+        if any(references):  # with one shard, the order of moves keeps them
+            parents = self.possible_parents(request)
+            for reference in references:
+                self._worker.depends(parents, reference)

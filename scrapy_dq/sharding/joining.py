@@ -1,0 +1,65 @@
+"""Joining the other shards than home, and what home says when a worker leaves them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from scrapy_dq.frontier.answers import Joined, Standing
+from scrapy_dq.frontier.model import FrontierError, RunOver, Status
+from scrapy_dq.sharding.membership import Home
+from scrapy_dq.sharding.part import Part
+from scrapy_dq.sharding.protocol import ShardProtocol
+
+
+async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
+    """Join all shards but home, the first of *parts*, which has *joined*.
+
+    Returns:
+        FINISHED: the run ended during the call; the worker has to leave the shards that it joined.
+    Raises:
+        FrontierUnavailable, FrontierRefused: the worker has left all shards, home too.
+    """
+    home, others = parts[0], [each.membership for each in parts[1:]]
+    at_home = home.frontier
+    try:
+        of = Home(joined.epoch, joined.run, joined.shards_exist, at_home.standing)
+        for each in others:
+            each.home = of
+        joins = await asyncio.gather(*(each.join("") for each in others), return_exceptions=True)
+        for answer in joins:
+            if isinstance(answer, BaseException):
+                raise answer
+        if not joined.shards_exist:
+            await home.membership.patiently(partial(at_home.note_shards, home.epoch, home.run))
+    except RunOver:
+        joined = replace(joined, status=Status.FINISHED)
+        home.protocol.joined(joined, time.monotonic())
+    except FrontierError:
+        await asyncio.gather(*(each.undo_join() for each in others))
+        await home.membership.undo_join()
+        raise
+    return joined
+
+
+async def standing_of(home: Part) -> Standing | None:
+    """Return where home stands, also for a worker whose exchanges it answers no more; None: unknown."""
+    try:
+        return await home.frontier.standing()
+    except FrontierError:
+        return None
+
+
+def version_of(shard: ShardProtocol, home: Standing | None) -> int:
+    """Return the version with which its last worker clears a shard; -1: not, its run is not known to be over.
+
+    RACE: the shard was rolled back, and another worker has taken it into the next run with this one. Or a
+    retry has opened the run again since home said that it is finished.
+    """
+    if home is None or home.epoch != shard.epoch:
+        return -1
+    over = home.run > shard.run or (home.run == shard.run and not home.open)
+    return shard.census.version if over else -1

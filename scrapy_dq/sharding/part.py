@@ -1,0 +1,48 @@
+"""A worker in one shard of a crawl with several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dq.frontier.worker.worker import Worker
+from scrapy_dq.sharding.membership import PartMembership
+from scrapy_dq.sharding.protocol import ShardProtocol
+
+if TYPE_CHECKING:
+    from scrapy_dq.sharding.worker import ShardedWorker
+
+
+class Part(Worker):
+    """A worker in one shard; for the arguments after the first two see `Worker`.
+
+    Args:
+        whole: the worker of all shards, which its owner uses.
+        number: of the shard.
+    """
+
+    protocol_class = ShardProtocol
+    membership_class = PartMembership
+    protocol: ShardProtocol
+    membership: PartMembership
+
+    def __init__(self, whole: ShardedWorker, number: int, *args: Any, **options: Any) -> None:
+        self._whole = whole
+        self.number = number
+        super().__init__(*args, capacity=lambda: whole.room_of(self), **options)
+
+    @property
+    def puts_outage(self) -> str:
+        """Why this shard takes no puts without a parent now: an outage of it, or of home."""
+        return self.outage or self._whole.home.outage
+
+    def has_all(self, since: int) -> bool:
+        """As `Worker.has_all`; home also has to keep the run open for puts in other shards."""
+        if not super().has_all(since):
+            return False
+        of = self.protocol
+        ended = of.finished and of.composed > since and not of.under_way
+        return of is not of.home or ended or self._whole.keeps_open
+
+    def _exchanged(self) -> None:
+        self.membership.beat()
+        self._whole.exchanged(self)

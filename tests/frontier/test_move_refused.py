@@ -1,0 +1,180 @@
+"""What cannot be moved, or not now: another move, a worker that joins, a late call, an unfit crawl."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scrapy_dq.frontier import forget, peek
+from scrapy_dq.frontier.admin.control import Command, steer
+from scrapy_dq.frontier.admin.drop import drop
+from scrapy_dq.frontier.admin.retry import retry_records
+from scrapy_dq.frontier.archive import move
+from scrapy_dq.frontier.archive.parts import Shape
+from scrapy_dq.frontier.frontier import Frontier
+from scrapy_dq.frontier.keys import Shard
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, Order, Seen, Status
+from scrapy_dq.frontier.scripts import Script
+from support import stored
+from support.sharded_crawl import HOSTS, Crawl, filled
+
+quick = pytest.mark.usefixtures("_quick_disks")
+
+
+# At once
+
+
+@quick
+def test_of_two_that_move_a_crawl_at_once_one_is_refused(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
+) -> None:
+    """Somebody repeats a command that is still running."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    entries, call, begun = crawl.entries(), Script.call, []
+
+    async def second(self: Script, client: Any, *args: Any) -> Any:
+        if not begun and args[3:4] == ("delayed",):
+            begun.append(1)
+            await asyncio.to_thread(crawl.move, 3, elsewhere)
+        return await call(self, client, *args)
+
+    monkeypatch.setattr(Script, "call", second)
+    with pytest.raises(FrontierRefused, match="or the same command runs elsewhere"):
+        crawl.move(3, elsewhere)
+    assert begun
+    assert there.entries() == entries
+    there.check(3)
+
+
+@quick
+def test_a_worker_that_joins_meanwhile_is_named(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
+    """Nothing is moved beside it; one that was away is told that its crawl is gone."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 2)
+    crawl.join(2)
+    workers = crawl.workers
+    with pytest.raises(FrontierRefused, match=r"worker worker has joined crawl .* meanwhile: stop it"):
+        crawl.move(3, elsewhere)
+    assert there.entries() == {}
+    workers[0].leave()
+    with pytest.raises(FrontierRefused, match="worker worker has joined"):
+        crawl.move(3, elsewhere)
+    assert workers[1].rejoin("again").status is Status.OK  # shard 1 was not reached
+    assert workers[0].rejoin("again").status is Status.LOST
+    for worker in workers[1:]:
+        worker.leave()
+    crawl.move(3, elsewhere)
+    assert workers[1].rejoin("once more").status is Status.LOST
+
+
+@quick
+@pytest.mark.parametrize("since", ["it is complete", "another crawl has begun"])
+def test_a_late_copy_of_the_first_step_empties_no_shard(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str, elsewhere: str
+) -> None:
+    """There was nothing in it then."""
+    crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    call, late = Script.call, []
+
+    async def noted(script: Script, client: Any, names: Any, *args: Any) -> Any:
+        if args[2:3] == ("begin",):
+            late.append((script, names, args))
+        return await call(script, client, names, *args)
+
+    monkeypatch.setattr(Script, "call", noted)
+    crawl.move(2, elsewhere)
+    if since == "another crawl has begun":
+        for number in range(2):
+            stored.roll_back(there.redis, Shard(there.name, number), {})
+        filled(there, 2)
+    entries = there.entries()
+    assert len(late) == 2
+    for script, names, args in late:
+
+        async def again(frontiers: list[Frontier]) -> Any:
+            return await call(script, frontiers[0].client, names, *args)  # noqa: B023
+
+        assert there.with_frontiers(again)[0] == b"CHANGED"
+    assert there.entries() == entries
+
+
+# Refused
+
+
+@quick
+def test_what_cannot_be_done_meanwhile_is_refused(
+    crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], elsewhere: str
+) -> None:
+    """It would change what was read already. Each message says how to continue."""
+    crawl = crawl_of(Seen.EXACT, True)
+    crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    killed_at(12, True)
+    with pytest.raises(FrontierUnavailable):
+        crawl.move(3, elsewhere)
+    killed_at(0, False)
+    before = stored.dump(crawl.redis, crawl.name)
+    home, overview = Shard(crawl.name, 0), peek(crawl.redis, crawl.name)
+    for change in (
+        lambda: retry_records(crawl.redis, home, overview, (), [b"x" * 12]),
+        lambda: crawl.workers[0].live.call("limit", HOSTS[0]),
+        lambda: forget(crawl.redis, crawl.name, [(b"x" * 20, b"-")]),
+        lambda: drop(crawl.redis, crawl.name, HOSTS[0].decode()),
+        lambda: steer(crawl.redis, crawl.name, Command.COMPLETE),
+        lambda: crawl.join(1),
+    ):
+        with pytest.raises(FrontierRefused, match="being moved: `scrapy dq move <spider>` with the same opt"):
+            change()
+    with pytest.raises(FrontierRefused, match=rf"half moved: the same command with --to, to {elsewhere}"):
+        crawl.move(3)
+    assert stored.dump(crawl.redis, crawl.name) == before
+    assert crawl.move(1, elsewhere, Order.LIFO).now == Shape(Order.FIFO, Seen.EXACT, 3)  # as it was begun
+
+
+@quick
+def test_what_cannot_be_moved_is_refused_and_nothing_changes(
+    crawl_of: Callable[..., Crawl], elsewhere: str
+) -> None:
+    """Compact as exact; onto a crawl that exists; one that is not there."""
+    crawl, there = crawl_of(Seen.COMPACT, True), crawl_of(Seen.COMPACT, True, url=elsewhere)
+    with pytest.raises(FrontierRefused, match="there is no crawl"):
+        crawl.move(3)
+    filled(crawl, 1)
+    before = stored.dump(crawl.redis, crawl.name)
+    for url in (elsewhere, ""):
+        with pytest.raises(FrontierRefused, match="does not hold whole fingerprints"):
+            crawl.move(3, url, seen=Seen.EXACT)
+    filled(there, 2)
+    for url in (elsewhere, crawl.url):
+        with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
+            crawl.move(2, url)
+    assert stored.dump(crawl.redis, crawl.name) == before
+
+
+@quick
+def test_entries_that_are_not_found_are_not_deleted(
+    crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
+) -> None:
+    """The counts know of more than was read."""
+    crawl, read = crawl_of(Seen.EXACT, True), move.dump
+    there = crawl_of(Seen.EXACT, True, url=elsewhere)
+    filled(crawl, 1)
+    entries = crawl.entries()
+
+    async def some(*args: Any) -> Any:
+        async for part in read(*args):
+            if part.kind != "delayed":
+                yield part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(move, "dump", some)
+        with pytest.raises(FrontierRefused, match=r"counts 198 requests, and 178 were found: it was not mov"):
+            crawl.move(1, elsewhere)
+    assert crawl.entries() == entries
+    with pytest.raises(FrontierRefused, match="half imported"):
+        there.join(1)

@@ -1,0 +1,132 @@
+"""A process with a Queue that was away: suspended, declared dead, forgotten, or late for the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from queues.conftest import QUICK, Background, Lines, Make, StartProgram, join_crawl
+from scrapy_dq.frontier.model import Order
+from support.given import StartProxy
+from support.live_frontier import HandWorker, LiveFrontier
+from support.redis_server import RedisServer
+from support.waiting import wait_until
+
+
+def finish_without(live: LiveFrontier, own: str) -> None:
+    """Have another worker declare *own* dead, and finish the run."""
+    other = HandWorker(live, "other")
+    other.reclaim(own)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
+
+
+SLEEPER = """
+import sys
+from scrapy_dq import Queue
+record, url, crawl = sys.argv[1:]
+q = Queue(crawl, url=url)
+q.put("first")
+lines = open(record, "a", buffering=1)
+while (item := q.get()) != "end":
+    q.task_done()
+    print(item, file=lines)
+q.task_done()
+q.put("last")
+"""
+
+
+def test_a_process_that_was_suspended_at_the_end_of_the_run(
+    make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
+) -> None:
+    """It was declared dead, and the others finished the run: it continues in the next one."""
+    program = start_program(SLEEPER, redis_server.url, crawl_name)
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    # It may be stopped before it has reported that the first one is done: that one would come back.
+    wait_until(lambda: live.call("census").done == 1, "the program waits for an item")
+    assert lines() == ["first"]
+    program.send(signal.SIGSTOP)
+    finish_without(live, *live.members())
+    q = make()
+    q.put("second")
+    os.kill(program.pid, signal.SIGCONT)
+    wait_until(lambda: lines() == ["first", "second"], "the program goes on")
+    q.put("end")
+    program.end()
+    assert q.get() == "last"
+    live.close()
+
+
+def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
+    make: Make, start_proxy: StartProxy, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """While put() waits for Redis its process is declared dead, the run ends, and another one begins."""
+    proxy = start_proxy(redis_server.url)
+    q = make(url=proxy.url, settings=QUICK)
+    join_crawl(q)
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    (own,) = live.members()
+    proxy.black_hole()
+    putting = Background(lambda: q.put_all(range(3)))
+    assert putting.blocked
+    finish_without(live, own)
+    following = make()
+    join_crawl(following)
+    proxy.pass_through()
+    putting.wait(20)
+    assert [following.get() for _ in range(3)] == [0, 1, 2]
+    q.close()
+    live.close()
+
+
+def test_a_process_that_was_declared_dead(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
+    """What it had in its hands is somebody else's; its task_done changes nothing, and it goes on."""
+    q = make()
+    q.put_all(["a", "b"])
+    assert q.get() == "a"
+    live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
+    other = HandWorker(live, "other")
+    (own,) = live.members() - {"other"}
+    other.reclaim(own)
+    while len(other.held) < 2:
+        other.exchange(want=2)
+    q.task_done()
+    q.put("c")
+    assert q.get(timeout=60) == "c"
+    census = other.exchange().census
+    assert (census.in_flight, census.done) == (3, 0)
+    other.leave()
+    live.close()
+
+
+@pytest.mark.parametrize("ends", ["flush", "close"])
+def test_a_process_that_redis_forgot_while_it_was_away(
+    make: Make,
+    start_redis: Callable[..., RedisServer],
+    start_proxy: StartProxy,
+    crawl_name: str,
+    ends: str,
+) -> None:
+    """Redis was rolled back beyond its puts, and others finished the run: the items are in the next one."""
+    server = start_redis(appendonly=True)
+    live = LiveFrontier(server.url, crawl_name, Order.FIFO)
+    other = HandWorker(live, "other")
+    before = live.dump()
+    proxy = start_proxy(server.url)
+    q = make(url=proxy.url, settings={"DQ_SHUTDOWN_GRACE": 20})
+    q.put_all(range(3))
+    proxy.refuse()
+    live.roll_back(before)
+    assert other.exchange().status.value == "FINISHED"
+    other.leave()
+    ending = Background(getattr(q, ends))
+    proxy.pass_through()
+    ending.wait(60)
+    following = make(url=server.url)
+    assert [following.get(timeout=60) for _ in range(3)] == [0, 1, 2]
+    for each in (q, following):
+        each.close()
+    live.close()

@@ -1,0 +1,217 @@
+"""A folder with an embedded Redis, and the processes that use it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from scrapy_dq.embedded import EmbeddedRedis
+from scrapy_dq.extras import pip_install
+from support.waiting import wait_until
+
+EXTRA = pip_install("embedded")
+USER = """
+import os, sys, time
+from pathlib import Path
+from typing import Any
+from scrapy_dq.embedded import EmbeddedRedis, binary
+
+if sys.argv[2]:
+    binary._candidates = lambda: iter([sys.argv[2]])
+user = EmbeddedRedis(Path(sys.argv[1]))
+print("imported", flush=True)
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.001)
+path = user.acquire()
+print(user.pid, path, flush=True)
+sys.stdin.read()
+user.release()
+"""
+
+
+SAYS_7_0 = '[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit'
+
+
+class User:
+    """A process that acquires once the file *go* is there, and releases on request."""
+
+    def __init__(self, place: Place, go: Path, **environ: str) -> None:
+        self._output = Path(tempfile.mkstemp(dir=place.home, suffix=".out")[1])
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", USER, str(place.directory), place.binary, str(go)],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, lines: int) -> str:
+        """Return line number *lines* of its output, once it is there."""
+
+        def line() -> str:
+            text = self._output.read_text()
+            assert self._process.poll() is None, text
+            return text.split("\n")[lines - 1] if text.count("\n") >= lines else ""
+
+        return wait_until(line, "the user's output")
+
+    def server(self) -> tuple[int, str]:
+        """Return the pid and the socket of the server it uses."""
+        pid, path = self.wait_for(2).split(" ", 1)
+        return int(pid), path
+
+    def signal_group(self, signum: int) -> None:
+        """Send a signal to its process group, as a terminal does, and wait for its end."""
+        os.killpg(self._process.pid, signum)
+        self._process.wait(60)
+
+    def leave(self) -> None:
+        """Let it release, and wait for its end."""
+        self._process.communicate(timeout=120)
+        assert self._process.returncode == 0, self._output.read_text()
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self._process.kill()
+        self._process.wait(60)
+        if self._process.stdin:
+            self._process.stdin.close()
+
+
+class Place:
+    """A temporary home with the directory of one embedded Redis, and everybody who uses it."""
+
+    def __init__(self, binary: str) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="dq-é "))
+        self.directory = self.home / "project" / ".scrapy" / "dq"
+        self.binary = binary
+        self._users: list[EmbeddedRedis] = []
+        self._processes: list[User] = []
+
+    def user(self, **options: float) -> EmbeddedRedis:
+        """Return another user in this process, which has not acquired yet."""
+        user = EmbeddedRedis(self.directory, **options)
+        self._users.append(user)
+        return user
+
+    def process(self, go: Path | None = None, **environ: str) -> User:
+        """Start another user in a process of its own."""
+        process = User(self, go or Path("/"), **environ)
+        self._processes.append(process)
+        return process
+
+    def client(self, user: EmbeddedRedis) -> redis.Redis:
+        """Return a client of the server that *user* has acquired."""
+        return redis.Redis(unix_socket_path=str(user.acquire()), socket_timeout=5)
+
+    def acquired(self, **options: float) -> EmbeddedRedis:
+        """Return another user in this process, which has acquired."""
+        user = self.user(**options)
+        user.acquire()
+        return user
+
+    def script(self, text: str, name: str = "redis-server") -> Path:
+        """Write a shell script that stands for a server binary."""
+        path = self.home / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def hang(self) -> Path:
+        """Let servers not become daemons from now on; return the file with the pid of a child of one."""
+        pid_file = self.home / "sleeper.pid"
+        self.binary = str(self.script(f"{SAYS_7_0}\nsleep 60 & echo $! >'{pid_file}'; wait"))
+        return pid_file
+
+    def fill(self, keys: int) -> None:
+        """Store that many keys, and stop the server."""
+        user = self.user()
+        pipe = self.client(user).pipeline()
+        for number in range(keys):
+            pipe.set(str(number), "1")
+        pipe.execute()
+        user.release()
+
+    def load_slowly(self, delay_us: int) -> None:
+        """Let servers pause at every stored key from now on; they answer at every thousandth."""
+        self.binary = str(self.script(f'exec "{self.binary}" "$@" --key-load-delay {delay_us}'))
+
+    def log(self) -> str:
+        """Return the log of all servers that this directory has had."""
+        return (self.directory / "redis.log").read_text()
+
+    def close(self) -> None:
+        """End whatever the test has left, and remove the home."""
+        for process in self._processes:
+            process.kill()
+        for user in self._users:
+            user.release()
+        for process in psutil.process_iter(["cwd"]):
+            if (process.info["cwd"] or "").startswith(str(self.home)):
+                kill(process.pid)
+        shutil.rmtree(self.home)
+
+
+def lives(pid: int | None) -> bool:
+    """Tell whether *pid* runs; one that waits to be reaped does not."""
+    try:
+        return psutil.Process(pid or 0).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(pid: int | None) -> None:
+    """Kill a server and wait until it is gone."""
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not lives(pid), "the server's end")
+
+
+@contextmanager
+def suspended(pid: int | None) -> Iterator[None]:
+    """Freeze a server for the time of the block."""
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+every_kind = pytest.mark.usefixtures("redis_kind")
+
+
+def aof_file(place: Place) -> Path:
+    """Return the file that commands are appended to."""
+    return max(place.directory.rglob("*.aof"), key=lambda path: path.stat().st_size)
+
+
+def only_path(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
+
+
+def run_python(script: str, place: Place | None = None) -> str:
+    """Run a script, with `user()` for a new user of *place*, and return what it prints."""
+    before = "from scrapy_dq.embedded import *\nfrom scrapy_dq.embedded import binary, server\n"
+    if place:
+        before += f"binary._candidates = lambda: iter([{place.binary!r}])\n"
+        before += f"user = lambda **more: EmbeddedRedis(server.Path({str(place.directory)!r}), **more)\n"
+    return subprocess.check_output(
+        [sys.executable, "-c", before + textwrap.dedent(script)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, timeout=120,
+    )  # fmt: skip

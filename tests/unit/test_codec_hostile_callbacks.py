@@ -1,0 +1,94 @@
+"""Untrusted names of callbacks: they lead to callbacks of the spider alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scrapy_dq import RedisCrawlSpider
+from scrapy_dq.codec import Codec
+from support.packed_entries import CALLBACK, URL, pack, reason
+from unit.test_codec_hostile import BookSpider, touched
+
+
+@pytest.fixture
+def codec() -> Iterator[Codec]:
+    """Yield a codec, and see that nothing of this module was run in the meantime."""
+    touched.clear()
+    yield Codec(BookSpider())
+    assert not touched
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__init__",
+        "from_crawler",
+        "start",
+        "closed",
+        "logger",
+        "trap",
+        "cached_trap",
+        "class_trap",
+        "partial_trap",
+        "static",
+        "assigned",
+        "Inner",
+        "name",
+        "no_such_method",
+        "\ud800",
+        b"parse_book",
+        None,
+        ["parse_book"],
+    ],
+)
+def test_a_callback_resolves_to_nothing_but_a_callback(name: Any, codec: Codec) -> None:
+    """No dunder, no hook of Scrapy's, no property, no attribute, no class."""
+    for key in (CALLBACK, CALLBACK + 1):
+        why = reason(pack({1: URL, key: name}), codec)
+        assert "the spider 'books' has no callback" in why
+
+
+class FedSpider(RedisCrawlSpider):
+    name = "fed"
+
+    def parse_book(self, response: Any) -> Any: ...
+    def parse_start_url(self, response: Any, **kwargs: Any) -> Any: ...
+    def make_request_from_data(self, data: bytes) -> Any: ...
+    def spider_idle(self) -> None: ...
+    def process_results(self, response: Any, results: Any) -> Any: ...
+    def _requests_to_follow(self, *args: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "make_request_from_data",
+        "spider_idle",
+        "process_results",
+        "_requests_to_follow",
+        "warn_if_not_fed",
+        "setup_redis",
+    ],
+)
+def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
+    """Of Scrapy's spiders and ours, overridden or not: it takes arguments of another kind."""
+    codec = Codec(FedSpider())
+    for own in ("parse_book", "parse_start_url", "parse"):
+        assert codec.decode(pack({1: URL, CALLBACK: own})).callback
+    assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
+
+
+def test_a_method_that_comes_from_python_itself_is_not_a_callback() -> None:
+    """Of a mixin such as threading.Thread; a mixin of any other package may define callbacks."""
+
+    class Encoding(BookSpider, json.JSONEncoder):
+        pass
+
+    codec = Codec(Encoding())
+    assert codec.decode(pack({1: URL, CALLBACK: "parse_book"})).callback
+    for name in ("encode", "default", "iterencode"):
+        assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)

@@ -1,0 +1,97 @@
+"""PageMethods of scrapy-playwright: carried without results; those that reach further have to be listed."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import msgpack
+import pytest
+from msgpack import ExtType
+from scrapy import Request, Spider
+
+from scrapy_dq.codec import FORMAT, CannotDecode, Codec
+from support.codec_values import URL, refused, there_and_back
+
+
+class BookSpider(Spider):
+    name = "books"
+
+
+@pytest.fixture
+def codec() -> Codec:
+    return Codec(BookSpider())
+
+
+PAGE_METHODS = """
+from typing import Any
+class PageMethod:
+    def __init__(self, method, *args, **kwargs):
+        self.method, self.args, self.kwargs, self.result = method, args, kwargs, None
+"""
+
+
+@pytest.fixture
+def page_method(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a class as that of scrapy-playwright 0.0.48, in a module of that name."""
+    module = ModuleType("scrapy_playwright.page")
+    exec(PAGE_METHODS, vars(module))
+    monkeypatch.setitem(sys.modules, "scrapy_playwright.page", module)
+    monkeypatch.setitem(sys.modules, "scrapy_playwright", ModuleType("scrapy_playwright"))
+    monkeypatch.setattr(sys.modules["scrapy_playwright"], "page", module, raising=False)
+    return vars(module)["PageMethod"]
+
+
+def test_page_methods_are_carried_without_their_results(page_method: Any, codec: Codec) -> None:
+    """What scrapy-playwright has found stays in the worker that ran it."""
+    method = page_method("wait_for_selector", "div.quote", timeout=5000)
+    method.result = object()
+    again = there_and_back([method], codec)[0]
+    assert type(again) is page_method
+    assert vars(again) == {
+        "method": "wait_for_selector", "args": ("div.quote",), "kwargs": {"timeout": 5000}, "result": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": 1}, {"args": []}, {"kwargs": None}, {"more": 1}],
+    ids=" ".join,
+)
+def test_a_page_method_of_another_shape_is_not_read(
+    changes: dict[str, Any], page_method: Any, codec: Codec
+) -> None:
+    """Whoever can write to Redis can have stored it."""
+    state = {"method": "click", "args": ExtType(2, msgpack.packb([])), "kwargs": {}}
+
+    def read(state: dict[str, Any]) -> Any:
+        stored = ExtType(5, msgpack.packb([f"{page_method.__module__}:PageMethod", state]))
+        return codec.decode(bytes((FORMAT,)) + msgpack.packb({1: URL, 8: {"x": stored}})).meta["x"]
+
+    assert read(state).method == "click"
+    with pytest.raises(CannotDecode, match="PageMethod"):
+        read(state | changes)
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        (("goto", "file:///etc/passwd"), {}),
+        (("set_input_files", "input", "/etc/passwd"), {}),
+        (("screenshot",), {"path": "/tmp/x"}),
+        (("add_script_tag",), {"path": "x"}),
+        (("__class__",), {}),
+    ],
+)
+def test_page_methods_that_reach_further_have_to_be_listed(
+    args: Any, options: Any, page_method: Any, codec: Codec
+) -> None:
+    """Files, and other addresses; those that are listed are carried like any other class."""
+    method = page_method(*args, **options)
+    assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in refused(method, codec)
+    listing = Codec(BookSpider(), types=["scrapy_playwright.page.PageMethod"])
+    assert vars(there_and_back(method, listing)) == vars(method)
+    payload = listing.encode(Request(URL, meta={"x": method}))
+    with pytest.raises(CannotDecode, match="DQ_TYPES"):
+        codec.decode(payload)
