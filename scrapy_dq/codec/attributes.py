@@ -202,8 +202,10 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
     watched = {_WRITES_A_FILE, "referrer_policy", "download_timeout", *own}
 
     def check(value: Any) -> Any:
+        if type(value) is not dict:
+            exactly(value, dict)
         # Scrapy adds 1 and compares it with the deepest of all: after a NaN, no response passes any more.
-        if type(exactly(value, dict).get("depth", 0)) not in (int, bool):
+        if type(value.get("depth", 0)) not in (int, bool):
             raise Unfit("depth is an int")
         if watched.isdisjoint(value):
             return value

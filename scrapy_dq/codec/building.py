@@ -35,7 +35,8 @@ def plain(kwargs: dict[str, Any]) -> Request:
     """Return a request of Scrapy's own class, with these attributes as they are."""
     headers = kwargs.pop("headers", None)
     meta = kwargs.setdefault("meta", {})
-    if _TAKES_VERBATIM_URL and "verbatim_url" not in meta:
+    verbatim = _TAKES_VERBATIM_URL and "verbatim_url" not in meta
+    if verbatim:
         meta["verbatim_url"] = True
         request = Request(**kwargs)
         del request.meta["verbatim_url"]
@@ -44,10 +45,9 @@ def plain(kwargs: dict[str, Any]) -> Request:
     if headers:
         # Without their constructor and `update`, which would normalize each name and value again.
         request.headers = made = Headers.__new__(Headers)
-        made.encoding = request.encoding
+        made.encoding = kwargs.get("encoding", "utf-8")
         dict.update(made, headers)
-    changed = request.url != kwargs["url"] or "method" in kwargs
-    return _exact(request, kwargs) if changed else request
+    return request if verbatim and "method" not in kwargs else _exact(request, kwargs)
 
 
 def of_class(cls: type[Request], kwargs: dict[str, Any]) -> Request:

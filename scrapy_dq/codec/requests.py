@@ -109,7 +109,8 @@ class Codec:
     def encode(self, request: Request) -> bytes:
         """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
         try:
-            plan = self._plan(type(request))
+            cls = type(request)
+            plan = self._plans.get(cls) or self._plan(cls)
             payload = self._payload(request, plan)
             formats.check_size(payload, self._max_bytes)
             if not plan.scrapys:
@@ -300,22 +301,18 @@ class Codec:
         return building.of_class(cls, {**defaults, **kwargs})
 
     def _plan(self, cls: type[Request]) -> _Plan:
-        plan = self._plans.get(cls)
-        if plan is None:
-            name = "" if cls is Request else f"{cls.__module__}.{cls.__qualname__}"
-            if name and ("<locals>" in name or self._request_class(name) is not cls):
-                raise Unfit(f"{name} is not a class that another worker can find by its name")
-            known = [attribute for attribute in cls.attributes if attribute in KEYS]
-            added = [attribute for attribute in cls.attributes if attribute not in KEYS]
-            writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
-            readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
-            readers.update(
-                {a: (a, _after(self._values.lift, _ADDED.get(a, attributes.anything))) for a in added}
-            )
-            bases = [base for base in cls.__mro__ if base not in Request.__mro__]
-            scrapys = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
-            read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
-            plan = self._plans[cls] = _Plan(name, writers, read, readers, added, scrapys)
+        name = "" if cls is Request else f"{cls.__module__}.{cls.__qualname__}"
+        if name and ("<locals>" in name or self._request_class(name) is not cls):
+            raise Unfit(f"{name} is not a class that another worker can find by its name")
+        known = [attribute for attribute in cls.attributes if attribute in KEYS]
+        added = [attribute for attribute in cls.attributes if attribute not in KEYS]
+        writers = [(a, KEYS[a], DEFAULTS.get(a), self._write[a]) for a in known]
+        readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
+        readers.update({a: (a, _after(self._values.lift, _ADDED.get(a, attributes.anything))) for a in added})
+        bases = [base for base in cls.__mro__ if base not in Request.__mro__]
+        scrapys = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
+        read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
+        plan = self._plans[cls] = _Plan(name, writers, read, readers, added, scrapys)
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:

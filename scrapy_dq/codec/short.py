@@ -50,12 +50,14 @@ def lengthen(unpacked: Any) -> dict[Any, Any]:
     entry: dict[Any, Any] = exactly(unpacked, dict)
     if DEPTH in entry:
         depth = entry.pop(DEPTH)
-        _add(entry, META, "depth", depth if type(depth) is int else exactly(depth, int))
+        if type(depth) is not int:
+            exactly(depth, int)
+        _add(entry, META, "depth", depth)
     if REFERER in entry:
         short = entry.pop(REFERER)
         shared, rest = short if type(short) is list and len(short) == 2 else (short, b"")
-        url = exactly(entry.get(URL, ""), str)
-        if not (type(shared) is int and type(rest) is bytes and shared >= 0):
+        url = entry.get(URL, "")
+        if not (type(url) is str and type(shared) is int and type(rest) is bytes and shared >= 0):
             raise Unfit("a Referer is not a length, or a length and bytes")
         _add(entry, HEADERS, _REFERER, [url.encode("utf-8", "surrogatepass")[:shared] + rest])
     return entry
@@ -67,10 +69,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
-    if key not in entry:
-        entry[key] = {name: value}
-        return
-    mapping = entry[key]
+    mapping = entry.setdefault(key, {})
     if type(mapping) is not dict or name in mapping:
         raise Unfit(f"{name!r} is written twice")
     mapping[name] = value

@@ -71,10 +71,6 @@ class Values:
         self._left = self._max_bytes
         return self._lower(value, MAX_DEPTH)
 
-    def lift(self, value: Any) -> Any:
-        """Return the value that *value*, just unpacked, stands for; raise Unfit and others."""
-        return self._lift(value, MAX_DEPTH)
-
     def _lower(self, value: Any, depth: int) -> Any:
         kind = type(value)
         if kind in SCALARS:
@@ -131,7 +127,8 @@ class Values:
                 raise
         return lowered
 
-    def _lift(self, value: Any, depth: int) -> Any:
+    def lift(self, value: Any, depth: int = MAX_DEPTH) -> Any:
+        """Return the value that *value*, just unpacked, stands for; raise Unfit and others."""
         kind = type(value)
         if kind in SCALARS:
             return value
@@ -151,7 +148,7 @@ class Values:
         raise Unfit(f"a {kind.__name__} is not allowed in an entry")
 
     def _lift_each(self, values: Iterable[Any], depth: int) -> list[Any]:
-        return [self._lift(item, depth) for item in values]
+        return [self.lift(item, depth) for item in values]
 
     def _lift_extension(self, code: int, plain: Any, depth: int) -> Any:
         build = _BUILDERS.get(code)
@@ -159,7 +156,7 @@ class Values:
             return build(self._lift_each(exactly(plain, list), depth))
         if code == OBJECT:
             name, state = plain
-            return self._classes.find(name).build(self._lift(state, depth))
+            return self._classes.find(name).build(self.lift(state, depth))
         simple = _SIMPLE_BY_CODE.get(code)
         if simple is None:
             raise Unfit(f"the extension {code} is unknown to this version")

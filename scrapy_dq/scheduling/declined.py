@@ -26,13 +26,10 @@ class Declined:
         self._reasons: dict[str, str] = {}
         """By cause, the first reason."""
         self._last = ""
-        self._in_a_row = 0
+        self.in_a_row = 0
+        """The owner sets it to 0 when this worker can serve a request."""
         self.leaving = False
         """This worker must leave the crawl."""
-
-    def served(self) -> None:
-        """Note that this worker can serve a request."""
-        self._in_a_row = 0
 
     def add(self, reason: str, url: str, *, was_declined: bool) -> bool:
         """Note a request that this worker cannot serve; return whether it must leave the crawl.
@@ -51,9 +48,9 @@ class Declined:
         self._counts[cause] += 1
         if was_declined:
             return False
-        self._in_a_row = self._in_a_row + 1 if cause == self._last else 1
+        self.in_a_row = self.in_a_row + 1 if cause == self._last else 1
         self._last = cause
-        if self.leaving or self._in_a_row < IN_A_ROW:
+        if self.leaving or self.in_a_row < IN_A_ROW:
             return False
         self.leaving = True
         logger.error(

@@ -46,18 +46,19 @@ class DownloadHooks:
         self._pools: WeakSet[HTTPConnectionPool] = WeakSet()
         self._current: Request | None = None
         """The request whose download handler is running at this moment, if it is watched."""
-        self._watches = False
+        self.watches = False
+        """There were requests to watch."""
 
     def watch(self, request: Request) -> None:
         """Report when *request*, which the engine is about to get, is sent."""
-        if not self._watches:
-            self._watches = True
+        if not self.watches:
+            self.watches = True
             self._crawler.signals.connect(self._answer_began, signals.headers_received)
         self._watched.add(request)
 
     def is_watched(self, request: Request) -> bool:
         """Return whether `watch` was called for *request*."""
-        return self._watches and request in self._watched
+        return request in self._watched
 
     def move(self, request: Request, to: Request) -> None:
         """Note that the engine gets *to*, a copy, instead of *request*."""
@@ -90,7 +91,7 @@ class DownloadHooks:
 
         def download(request: Request, *spider: Any) -> Any:
             reached.add(request)
-            if not self._watches:
+            if not self.watches:
                 return original(request, *spider)
             run = partial(self._run, self._watch_pool(handlers, request))
             started = run(original, request, *spider)

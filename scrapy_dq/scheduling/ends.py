@@ -63,8 +63,8 @@ class Ends:
         self._session.downloads.ended(request, sent=sent)
         if not sent:
             worker.never_sent(lease)
-        elif self.outgoing.is_watched(request):  # its download handler may not have reported it
-            worker.sent(lease)
+        elif self.outgoing.watches and self.outgoing.is_watched(request):
+            worker.sent(lease)  # its download handler may not have reported it
         worker.downloaded(lease)
 
     # Its end.
@@ -72,9 +72,11 @@ class Ends:
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by EngineHooks: *request* has left the engine."""
         self._session.downloads.ended(request)
-        ending = DONE if outcome is Outcome.DONE else Ending(outcome, reason, request.url)
-        if outcome is Outcome.FAILED and request in self._in_progress.local:
-            self._session.count(stats.FAILED)
+        ending = DONE
+        if outcome is not Outcome.DONE:
+            ending = Ending(outcome, reason, request.url)
+            if outcome is Outcome.FAILED and request in self._in_progress.local:
+                self._session.count(stats.FAILED)
         for lease, its_ending in self._in_progress.left(request, ending):
             self._end(lease, its_ending)
 

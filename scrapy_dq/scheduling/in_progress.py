@@ -94,9 +94,10 @@ class InProgress:
         """
         if parent is None:
             return self.feeding.lease if self.feeding else None
-        if parent in self.local and len(ancestors := self.local.parents(parent)) == 1:
+        lease = self._leases.get(parent)
+        if lease is None and parent in self.local and len(ancestors := self.local.parents(parent)) == 1:
             return next(iter(ancestors))
-        return self._leases.get(parent)
+        return lease
 
     def possible_parents(self, parent: Request | None) -> set[bytes]:
         """Return the leases that must not end while what is stored now, a local request, is not done."""
@@ -109,14 +110,14 @@ class InProgress:
 
     def left(self, request: Request, ending: Ending) -> list[tuple[bytes, Ending]]:
         """Note that the engine has finished *request*; return the leases that end now, and how."""
-        if request in self.local:
-            # Interrupted: the spider is closing, and its parents are released; they will yield it again.
-            if ending.outcome is Outcome.INTERRUPTED or not self.local.is_taken(request):
-                return []
-            free = self.local.done(request)
-            return [(each, self._waiting.pop(each)) for each in free if each in self._waiting]
         entry_id = self._leases.pop(request, None)
-        return self.end(entry_id, ending) if entry_id is not None else []
+        if entry_id is not None:
+            return self.end(entry_id, ending)
+        # Interrupted: the spider is closing, and its parents are released; they will yield it again.
+        if not self.local.is_taken(request) or ending.outcome is Outcome.INTERRUPTED:
+            return []
+        free = self.local.done(request)
+        return [(each, self._waiting.pop(each)) for each in free if each in self._waiting]
 
     def end(self, entry_id: bytes, ending: Ending) -> list[tuple[bytes, Ending]]:
         """Return a lease that ends, and how; none while local requests may be its children."""

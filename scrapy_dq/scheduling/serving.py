@@ -16,12 +16,12 @@ from scrapy_dq.scheduling.downloads import HeldDownloads
 from scrapy_dq.scheduling.ends import Ends
 from scrapy_dq.scheduling.in_progress import Feeding
 from scrapy_dq.scheduling.session import Session
-from scrapy_dq.start_urls.payloads import NoRequest, NotMadeHere, Payloads
+from scrapy_dq.start_urls.payloads import FED, NoRequest, NotMadeHere, Payloads
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable, prose_without_logins, without_login
 
 EXPANDING_S = 0.01
-"""How long one call of `next_request` may spend on making requests from start payloads."""
+"""How long one call of `next_request` may spend on start payloads, and on requests that it cannot serve."""
 
 
 class Serving:
@@ -32,12 +32,14 @@ class Serving:
         spider = session.crawler.spider
         assert spider is not None
         self._session = session
+        self._codec = session.codec
+        self._count = session.count
         self._worker = session.worker
         self._downloads = session.downloads
         self._hooks = session.hooks
         self._in_progress = session.in_progress
         self._ends = ends
-        self._payloads = Payloads(spider, session.codec)
+        self._payloads = Payloads(spider, self._codec)
         self.declined = Declined(spider, session.config.crawl)
         self._held_up = HeldDownloads(session.hooks, ends.held_up)
 
@@ -47,21 +49,25 @@ class Serving:
             return None
         local_first = len(self._in_progress.local) and self._downloads.local_turn
         request = self._take_local() if local_first else None
-        until = time.monotonic() + EXPANDING_S
+        until = 0.0
         while request is None:
             lease = self._worker.take()
             if lease is None:
                 request = self._take_local()
                 if request is None:
                     return None
-            elif Payloads.is_fed(lease.payload):
+            elif lease.payload[:1] in FED:
+                until = until or time.monotonic() + EXPANDING_S
                 self._make_requests(lease)
             else:
                 request = self._decode(lease)
-            if request is None and time.monotonic() >= until:
-                self._hooks.wake()  # there may be more, but the event loop must have its turn
-                return None
-        self._session.count(stats.DEQUEUED, stats.SCRAPY_DEQUEUED)
+            if request is None:
+                now = time.monotonic()
+                until = until or now + EXPANDING_S
+                if now >= until:
+                    self._hooks.wake()  # there may be more, but the event loop must have its turn
+                    return None
+        self._count(stats.DEQUEUED, stats.SCRAPY_DEQUEUED)
         return request
 
     def _take_local(self) -> Request | None:
@@ -77,7 +83,7 @@ class Serving:
 
     def _decode(self, lease: Lease) -> Request | None:
         try:
-            request = self._session.codec.decode(lease.payload)
+            request = self._codec.decode(lease.payload)
         except CannotServe as error:
             self._decline(lease, prose_without_logins(str(error)))
             return None
@@ -87,7 +93,7 @@ class Serving:
             self._worker.never_sent(lease.entry_id)
             self._worker.bury(lease.entry_id, reason)
             return None
-        self.declined.served()
+        self.declined.in_a_row = 0
         if self._session.revisits is not None:
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
         else:
@@ -110,7 +116,7 @@ class Serving:
     def _fingerprint_of(self, payload: bytes) -> bytes:
         """Return what `seen` stores of a request that cannot be decoded; empty: nothing that is known."""
         try:
-            return self._session.admissions.fingerprint(self._session.codec.plain(payload)) or b""
+            return self._session.admissions.fingerprint(self._codec.plain(payload)) or b""
         except Exception:  # a fingerprinter of the project may need what is missing
             return b""
 
@@ -130,7 +136,7 @@ class Serving:
                 self._session.warnings.warn_dead(f"A start payload ({_excerpt(lease.payload)})", str(error))
                 self._worker.bury(lease.entry_id, str(error))
         else:
-            self.declined.served()
+            self.declined.in_a_row = 0
             self._ends.fed(lease.entry_id)
 
     def _feed(self, requests: Iterable[Request], of: Feeding) -> None:
@@ -150,7 +156,7 @@ class Serving:
         if not self._in_progress.local.holds(of.lease):
             for put in of.puts:
                 self._worker.note_fed(put)
-        self._session.count(stats.FED)
+        self._count(stats.FED)
         if of.refused:
             raise NoRequest(of.refused)
 

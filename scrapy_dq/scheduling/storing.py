@@ -7,7 +7,6 @@ import logging
 import time
 from hashlib import sha1
 from operator import index
-from typing import NamedTuple
 
 from scrapy import Request
 
@@ -29,15 +28,6 @@ from scrapy_dq.stats import names as stats
 from scrapy_dq.text import prose_without_logins, shown
 
 logger = logging.getLogger(__name__)
-
-
-class Placed(NamedTuple):
-    """Where and when a request waits."""
-
-    partition: bytes
-    due: Due
-    reason: str
-    """Why no worker can serve the request with its meta; empty: its meta is valid."""
 
 
 class Storing:
@@ -98,7 +88,7 @@ class Storing:
             if not request.meta.get("dq_local"):
                 stored = self._session.stored_form.of(request, origin.parent, origin.continues)
                 payload = self._session.codec.encode(stored)
-                return self._put(request, origin, fingerprint, payload, Placed(partition, due, reason))
+                return self._put(request, origin, fingerprint, payload, partition, due, reason)
         except CannotEncode as error:
             unfit = error
         if self._schemes.refuse(request, origin):
@@ -127,10 +117,10 @@ class Storing:
         return True
 
     def _put(
-        self, request: Request, origin: Origin, fingerprint: bytes | None, payload: bytes, placed: Placed
-    ) -> bool:
-        """Put *request* into the outbox; as a dead letter if no worker can serve it."""
-        partition, due, reason = placed
+        self, request: Request, origin: Origin, fingerprint: bytes | None, payload: bytes, partition: bytes,
+        due: Due, reason: str,
+    ) -> bool:  # fmt: skip
+        """Put *request* into the outbox; with a *reason* why no worker can serve it, as a dead letter."""
         if reason and fingerprint is not None:
             # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But
             # many pages may link to it, and one dead letter is enough.

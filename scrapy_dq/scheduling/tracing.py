@@ -37,7 +37,7 @@ from scrapy_dq.frontier.worker.settling import Settling
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.scheduling.own_thread import within
 from scrapy_dq.settings import Config, ConfigError
-from scrapy_dq.start_urls.payloads import Payloads
+from scrapy_dq.start_urls.payloads import FED
 from scrapy_dq.text import printable, prose_without_logins
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class TracedWorker(Settling):
         if lease is not None:
             if lease.payload[:1] == _MARK:
                 self._begin(lease, NonRecordingSpan(_context_of(lease.payload)))
-            elif Payloads.is_fed(lease.payload) and self._tracing.begins():
+            elif lease.payload[:1] in FED and self._tracing.begins():
                 self._begin(lease, None)
         return lease
 

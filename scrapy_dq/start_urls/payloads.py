@@ -17,6 +17,9 @@ from scrapy_dq.text import printable, prose_without_logins, url_error
 LONGEST_FED_S = 2_592_000
 """30 days: a payload that is due later, milliseconds in place of seconds, would keep the whole crawl open."""
 
+FED = (bytes((formats.PAYLOAD,)), bytes((formats.ITEM,)))
+"""The first byte of an entry that was fed, and is not a request yet."""
+
 
 class NoRequest(ValueError):
     """No request can be made from it; the message is the reason of its dead letter."""
@@ -32,11 +35,6 @@ class Payloads:
     def __init__(self, spider: Spider, codec: Codec) -> None:
         self._codec = codec
         self._make: Callable[[bytes], Any] = getattr(spider, "make_request_from_data", request_from_data)
-
-    @staticmethod
-    def is_fed(payload: bytes) -> bool:
-        """Tell whether the payload of an entry was fed, and is not a request yet."""
-        return bool(payload) and payload[0] in (formats.PAYLOAD, formats.ITEM)
 
     def requests(self, payload: bytes) -> list[Request]:
         """Return the requests that an entry stands for, at least one.
