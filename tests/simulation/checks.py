@@ -143,8 +143,9 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
     if crawler.unnoticed and crawler.worker.ending == "finished":
         raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
-    # Its last answer may be a moment old, or older if it was frozen since.
-    replaced = schedule.replaced_at(crawler.worker.epoch) < crawler.decided_at - 0.1
+    # It can know no more than its last answer, which may be a moment old, or older if it was frozen since.
+    knew_at = min(crawler.decided_at - 0.1, schedule.network.answered_at.get(crawler.process, 0.0))
+    replaced = schedule.replaced_at(crawler.worker.epoch) < knew_at
     frozen = {"freeze", "block"} & set(schedule.report.faults)
     if replaced and not frozen and epoch and epoch.decode() != crawler.worker.epoch:
         raise Violation(f"{crawler.process.name} closes with reason finished, but its frontier is gone")

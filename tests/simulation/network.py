@@ -62,6 +62,8 @@ class Network:
         """Called with each call that was run, and its outcome."""
         self.after: dict[Process, Callable[[Callable[[], None]], None]] = {}
         """What happens when the next exchange of a process was applied; it gets what repeats the call."""
+        self.answered_at: dict[Process, float] = {}
+        """When the last answer to a call of its event loop arrived."""
         self.trace: Callable[[str], None] | None = None
 
     def cut(self, away_s: float = 0.0, shard: int | None = None) -> None:
@@ -149,6 +151,7 @@ class Client:
 
         def reply(outcome: Any) -> None:
             if network.generations[shard] == generation:
+                network.answered_at[process] = world.now
                 settle(outcome)
                 network.strike(transition, number, "answered", process)
 
