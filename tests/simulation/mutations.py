@@ -43,6 +43,7 @@ class Mutation:
 
 GUARD = "guard"
 SHARDS = "shards"
+RULES = "unit/test_shard_rules.py::test_"
 
 MUTATIONS = (
     Mutation("1", "an exchange is applied out of sequence", (
@@ -160,7 +161,7 @@ MUTATIONS = (
     )),
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
-    )),
+    ), test="worker/test_heartbeat.py::test_three_looks_at_least_are_needed"),
     Mutation(GUARD, "what is in flight of a host is not in its budget", (
         (LUA + "moves/lease.lua", "budget - used_by(partition)", "budget - spent_by(partition)"),
     )),
@@ -199,60 +200,61 @@ MUTATIONS = (
     # verification/); 2,694 seeds in which a worker is cut off from a shard, and taken for dead, did not.
     Mutation(SHARDS, "a put without a parent does not wait for home", (
         (SHARDING + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
-    )),
+    ), test=RULES + "a_put_without_a_parent_waits_for_home"),
     Mutation(SHARDS, "the level does not wait for puts elsewhere", (
         (SHARDING + "closing.py", "        return bool(self._last)\n", "        return False\n"),
-    )),
+    ), test=RULES + "a_level_stays_until_its_puts_are_certain"),
     Mutation(SHARDS, "the level does not wait for its raise", (
         (SHARDING + "closing.py",
          "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
-    )),
+    ), test=RULES + "a_level_stays_until_home_cannot_forget_that_it_was_raised"),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (SHARDING + "protocol.py",
          "            self._lower()  # from now on it may arrive\n", "            pass\n"),
         (SHARDING + "protocol.py", "        if sent.call.seeding in _LOWERED:\n            return\n",
          "        if sent.call.seeding in _LOWERED:\n            return self._lower()\n"),
-    )),
+    ), test=RULES + "a_level_counts_as_lowered_when_that_is_sent"),
     Mutation(SHARDS, "a level that is raised does not open home", (
         (LUA + "moves/finish.lua",
          "ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'", "ELSEWHERE"),
-    )),
+    ), test="simulation/test_seeds.py::test_what_was_found_stays_mended"),
     Mutation(SHARDS, "the shards are asked once", (
         (SHARDING + "closing.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
          "            home.finish_at = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
-    )),
+    ), test=RULES + "all_shards_answer_twice_before_home_may_finish"),
     Mutation(SHARDS, "their versions are not compared", (
         (SHARDING + "closing.py",
          "(shard > 0 and of.census", "(False and of.census"),
-    )),
+    ), test=RULES + "a_shard_that_has_changed_between_its_answers_begins_the_collect_anew"),
     Mutation(SHARDS, "home finishes although it has changed", (
         (LUA + "moves/finish.lua",
          "not finish_at or finish_at == state.sequence", "not finish_at or finish_at >= 0"),
-    )),
+    ), test="frontier/test_shards.py::test_home_finishes_with_the_version_of_the_collect_alone"),
     Mutation(SHARDS, "a finished home retires no log", (
         (WORKER + "protocol.py", "            if receipt.commands is not None:\n", "            if False:\n"),
-    )),
+    ), test=RULES + "a_home_that_is_finished_retires_its_log"),
     Mutation(SHARDS, "a shard that is gone is made anew", (
         (LUA + "transitions/join.lua", "  if exists then return 'LOST' end\n", ""),
-    )),
+    ), test="frontier/test_shards.py::"
+        "test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost"),
     Mutation(SHARDS, "a shard stays in an older run", (
         (LUA + "transitions/join.lua", "return state.run < of_run or", "return"),
-    )),
+    ), test="simulation/test_seeds.py::test_what_was_found_stays_mended"),
     Mutation(SHARDS, "a page that is done is charged with its worker's death", (
         (LUA + "transitions/drain.lua", "lease.quarantined = not lease.deferred", "lease.quarantined = true"),
-    )),
+    ), test="frontier/test_shards.py::test_a_kept_lease_is_no_suspect"),
     Mutation(SHARDS, "a suspect of each shard at once", (
         (SHARDING + "protocol.py",
          "no_suspects=not self._may_meet_suspects(asks.want)", "no_suspects=False"),
-    )),
+    ), test=RULES + "one_shard_at_a_time_may_bring_a_suspect"),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
         (SHARDING + "protocol.py", "            other.forfeit()\n", "            pass\n"),
         (SHARDING + "protocol.py", "        self.together.give_up_deferred()\n", ""),
-    )),
+    ), test=RULES + "an_outbox_that_is_lost_costs_the_leases_of_all_shards"),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (SHARDING + "worker.py",
          "                self.home.dialogue.note(Gone(each, gone))\n", "                pass\n"),
-    )),
+    ), test="worker/test_shards_end_of_run.py::test_home_knows_what_is_gone_from_another_shard"),
 )  # fmt: skip
 
 
