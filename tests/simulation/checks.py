@@ -218,7 +218,7 @@ def limited(partition: bytes) -> bool:
 def politeness(schedule: Schedule) -> None:
     """Check the delay and the concurrency of each host, over all workers."""
     setup, struck = schedule.plan.setup, set(schedule.report.faults)
-    if struck & IMPOLITE or schedule.commands["limit"]:
+    if struck & IMPOLITE or schedule.taken_for_dead or schedule.commands["limit"]:
         return
     if setup.delay_s:
         by_host: dict[Any, list[float]] = defaultdict(list)
@@ -237,8 +237,8 @@ def politeness(schedule: Schedule) -> None:
 
 def concurrency(schedule: Schedule) -> None:
     """Check, as a request is sent, how many of its host are under way."""
-    most = schedule.plan.setup.concurrency
-    if not most or schedule.commands["limit"] or set(schedule.report.faults) & IMPOLITE:
+    most, struck = schedule.plan.setup.concurrency, set(schedule.report.faults)
+    if not most or struck & IMPOLITE or schedule.taken_for_dead or schedule.commands["limit"]:
         return
     running: Counter[bytes] = Counter()
     for crawler in schedule.crawlers:
