@@ -17,11 +17,12 @@ from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.crawler import Crawler
 
 from scrapy_dq import Scheduler
+from scrapy_dq.scheduling.ends import Ends
 
 CALLED = ("enqueue_request", "next_request", "has_pending_requests")
 """What the engine calls again and again."""
-BESIDE = ("open", "close", "settled", "downloaded", "_sent_out")
-"""Once; and what the engine's parts call because we ask for it. Of a coroutine: until it first waits."""
+BESIDE = ("open", "close", "settled", "downloaded", "_sent")
+"""Once; and what the engine calls because we ask for it (`Ends`). Of a coroutine: until it first waits."""
 STEPS, COLLECTION, LOOP = "steps", "garbage collection", "loop"
 TICK_S = 0.005
 
@@ -132,8 +133,9 @@ class _Timed:
 
         scheduler.open = open_and_watch
         for name in CALLED + BESIDE:
-            if hasattr(scheduler, name):
-                setattr(scheduler, name, notes.wrap(name, getattr(scheduler, name)))
+            of = Ends if hasattr(Ends, name) else scheduler  # one crawl in a process: only one has Ends
+            if hasattr(of, name):
+                setattr(of, name, notes.wrap(name, getattr(of, name)))
         crawler.signals.connect(notes.listen, signals.spider_opened, weak=False)
         crawler.signals.connect(notes.write, signals.engine_stopped, weak=False)
         return scheduler
