@@ -73,7 +73,7 @@ def test_the_memory_of_a_worker_over_a_million_pages() -> None:
     """It grows by what it remembers, which is bounded (LOCAL_SEEN); Scrapy's filter knows every URL."""
     with RedisServer() as server:
         plan: dict[str, Any] = {"requests": 1_000_000, "phases": ["crawled"]}
-        # The log of puts holds those of the horizon: the faster the machine, the more.
+        # The log keeps the puts of DQ_ROLLBACK_HORIZON. With 10 s, a faster machine would need more memory.
         ours = plan | {
             "scheduler": "scrapy_dq.Scheduler",
             "settings": {"REDIS_URL": server.url, "DQ_ROLLBACK_HORIZON": 1},
