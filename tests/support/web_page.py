@@ -20,7 +20,7 @@ from support.waiting import patience
 
 TOKEN = "a-token-of-more-than-16-characters"
 UNPACED = (
-    "import sys; from scrapy.cmdline import execute; from scrapy_dq.web import looks; looks.PAUSE = 0; "
+    "import sys; from scrapy.cmdline import execute; from scrapy_dq.web import reads; reads.PAUSE = 0; "
     "execute(['scrapy', *sys.argv[1:]])"
 )
 
