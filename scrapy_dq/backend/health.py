@@ -135,6 +135,23 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
     return Finding("replicas", OK, text)
 
 
+def failover(after_s: float, option: str, horizon_s: float, *, guarded: bool) -> Finding:
+    """Judge for how long a master that is cut off from the others goes on confirming writes, which are lost.
+
+    Args:
+        after_s: seconds after which another master takes over; *option*: where that is configured.
+        horizon_s: DQ_ROLLBACK_HORIZON.
+        guarded: a write is confirmed only if a replica has it, or was there a moment ago.
+    """
+    text = f"a master that is cut off is replaced after {after_s:g} s ({option})"
+    if guarded or after_s < horizon_s:
+        return Finding("failover", OK, text)
+    text += f", and DQ_ROLLBACK_HORIZON is {horizon_s:g} s: pages that it has confirmed before may be missing"
+    return Finding(
+        "failover", WARN, f"{text}. Lower {option}, or set min-replicas-to-write or DQ_WAIT_REPLICAS"
+    )
+
+
 def latency(median_s: float) -> Finding:
     """Judge the round-trip time to Redis."""
     text = f"{median_s * 1000:.2f} ms for a round trip (median of 20)"

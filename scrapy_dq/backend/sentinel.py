@@ -78,6 +78,20 @@ def pools_of(client: Any) -> list[Any]:
     return [pool, *(each.connection_pool for each in manager.sentinels)] if manager else [pool]
 
 
+def down_after_s(client: Any) -> float | None:
+    """Return the longest time, in seconds, after which a Sentinel takes the master of *client* for dead.
+
+    None: *client* asks no Sentinel, or none tells. Blocking.
+    """
+    pool = client.connection_pool
+    found: list[float] = []
+    for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
+        with suppress(RedisError, OSError, KeyError):
+            found.append(sentinel.sentinel_master(pool.service_name)["down-after-milliseconds"] / 1000)
+        sentinel.connection_pool.disconnect()
+    return max(found, default=None)
+
+
 def is_on_the_loop(connection: type) -> bool:
     """Tell whether a class of connections is one of `redis.asyncio`."""
     return issubclass(connection, redis.asyncio.connection.AbstractConnection)

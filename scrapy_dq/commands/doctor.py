@@ -6,7 +6,7 @@ import argparse
 import ssl
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from scrapy_dq.backend.clients import speaks_tls
 from scrapy_dq.backend.cluster import address_of
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.backend.health import BAD, OK, WARN, Finding
-from scrapy_dq.backend.sentinel import pools_of
+from scrapy_dq.backend.sentinel import down_after_s, pools_of
 from scrapy_dq.commands import common, exclusive
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.subcommand import DONE, FAILED, Subcommand, WrongUsage
@@ -215,6 +215,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
             *health.check_requirements(info, place.target, embedded=place.config.embedded),
             *health.check_operation(info, place.config.wait_replicas),
         ]
+        findings += _failover(client, place.config, info)
     findings += exposure(client)
     trips = []
     for _ in range(PINGS):
@@ -232,6 +233,16 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
         if start_keys and first.number == HOME:
             findings.append(health.start_keys(start_keys.keys, *backlog.unusable_keys(client, start_keys)))
     return findings
+
+
+def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what Sentinel, or the cluster, does about a master that is cut off; nothing if it is unknown."""
+    option, after_s = "down-after-milliseconds of Sentinel", down_after_s(client)
+    if address_of(client) and (node_timeout_ms := backlog.configured(client, "cluster-node-timeout")):
+        option, after_s = "cluster-node-timeout", node_timeout_ms / 1000
+    if after_s is not None:
+        guarded = config.wait_replicas > 0 or "min_slaves_good_slaves" in info
+        yield health.failover(after_s, option, config.rollback_horizon_s, guarded=guarded)
 
 
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:

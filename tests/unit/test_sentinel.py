@@ -129,6 +129,17 @@ def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> N
         made.close()
 
 
+def test_the_longest_time_of_all_sentinels_counts(sentinels: Sentinels) -> None:
+    """After it, they take the master for dead: what it confirms meanwhile is lost."""
+    with connect_url(sentinels.url) as client:
+        assert sentinel.down_after_s(client) == 0.5
+        with sentinels.sentinel(sentinels.ports[1]) as one:
+            one.sentinel_set(SERVICE, "down-after-milliseconds", 700)
+        assert sentinel.down_after_s(client) == 0.7
+    with redis.Redis(port=sentinels.master.port) as alone:
+        assert sentinel.down_after_s(alone) is None
+
+
 def test_a_client_follows_a_master_that_still_answers(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:

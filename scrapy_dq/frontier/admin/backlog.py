@@ -225,8 +225,13 @@ def compress_depth(client: Any) -> int | None:
     Raises:
         redis.exceptions.RedisError: no reply.
     """
+    return configured(client, "list-compress-depth")
+
+
+def configured(client: Any, name: str) -> int | None:
+    """Return a number of the configuration of this Redis; None: as `compress_depth`, which see. Blocking."""
     with suppress(ResponseError, ValueError):
-        if found := client.config_get("list-compress-depth"):
+        if found := client.config_get(name):
             return int(next(iter(found.values())))
     return None
 
