@@ -77,3 +77,5 @@ class Rejoin(NamedTuple):
     """ACTIVE or AGAIN."""
     registered: int = 0
     """The answer under *old_id* has it; 0: any."""
+    before_id: str = ""
+    """Its id before *old_id*: Redis may know only that one. Empty: it had none."""

@@ -14,6 +14,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, FrontierUntrusted
 
@@ -57,7 +58,9 @@ def explain(error: BaseException) -> str:
             return f"{meaning} ({describe(error)})"
     if isinstance(error, ResponseError):
         return f"Redis answers with an error ({describe(error)})"
-    return f"Redis does not answer ({describe(error)})"
+    late = isinstance(error, (RedisTimeoutError, TimeoutError))
+    within = " within socket_timeout (REDIS_PARAMS)" if late else ""
+    return f"Redis does not answer{within} ({describe(error)})"
 
 
 def unavailable(error: BaseException) -> FrontierUnavailable:

@@ -126,8 +126,8 @@ class Frontier(Caller):
         Source: transitions/rejoin.lua
         """
         reply = await self._call(
-            "rejoin", call.new_id, json.dumps(identity), call.old_id, call.epoch, call.run,
-            b"".join(call.held), int(call.parentless), int(call.seeding), call.registered,
+            "rejoin", call.new_id, json.dumps(identity), f"{call.old_id}\0{call.before_id}", call.epoch,
+            call.run, b"".join(call.held), int(call.parentless), int(call.seeding), call.registered,
             *wire.pack_identity(crawl, self.order, self._seen),
         )  # fmt: skip
         return wire.parse_rejoined(reply)

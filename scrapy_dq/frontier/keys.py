@@ -22,6 +22,7 @@ KEYS = (
     Key("members", "set", "while workers are registered"),
     Key("beats", "hash", "while workers are registered; no TTL: an eviction policy would delete it"),
     Key("absent", "hash", "from the first worker that was declared dead until the next run starts"),
+    Key("accused", "hash", "from the first worker that was declared dead until the run is over"),
     Key(
         "seen",
         "set",

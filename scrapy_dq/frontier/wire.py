@@ -206,7 +206,7 @@ def parse_rejoined(reply: list[Any]) -> Rejoined:
 
 
 def _exchange_number(stored: int) -> int | None:
-    return None if stored < 0 else int(stored)
+    return None if stored == -1 else int(stored)
 
 
 def parse_receipt(reply: list[Any], now: float) -> Receipt:

@@ -63,8 +63,14 @@ _ENDS = {
     ),
     "frontier_damaged": (
         logging.ERROR,
-        "keys were deleted or evicted during the run: {census.gone} requests, or fingerprints that were "
-        "seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True crawls everything again",
+        "keys were deleted, evicted, or lost in a failover during the run ({census.gone} found): requests, "
+        "or the fingerprints that were seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True "
+        "crawls everything again",
+    ),
+    "cut_off": (
+        logging.ERROR,
+        "this worker alone does not reach a part of Redis, and the others would have waited for it. They go "
+        "on without it; what its start() alone has yielded, the same command yields again",
     ),
     "unserved": (
         logging.ERROR,
@@ -266,7 +272,7 @@ class Progress:
     async def _log(self) -> None:
         census = self._worker.census
         logger.info(
-            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %s%s",
+            "All workers together: %.1f pages/s, %d done, %d waiting, %s%d in flight, %s%s%s",
             (census.done - self._done) / (time.monotonic() - self._since),
             census.done,
             census.waiting,
@@ -275,6 +281,7 @@ class Progress:
             count_of(census.workers, "worker"),
             # The crawl cannot end before it does.
             "" if self._hooks.start_over else "; start() still runs here",
+            "; outdated: Redis gives this worker no answer" if self._worker.outage else "",
         )
         self._since, self._done = time.monotonic(), census.done
 

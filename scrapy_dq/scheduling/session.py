@@ -341,6 +341,9 @@ class Session(Listener):
         self.hooks.close_spider("frontier_lost")
         self._begin_grace()
 
+    def cut_off(self) -> None:
+        self.hooks.close_spider("cut_off")
+
     def put_dropped(self, put: Put) -> None:
         request = put.source
         if request is None:  # *put* comes from the spilled part of a long outbox

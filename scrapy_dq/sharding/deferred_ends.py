@@ -65,6 +65,10 @@ class DeferredEnds:
             heappush(self._waiting[other], (number, serial, entry_id))
         return True
 
+    def waits_for(self, entry_id: bytes, shards: frozenset[int]) -> bool:
+        """Tell whether a lease depends on a put to one of these shards."""
+        return not shards.isdisjoint(self._needs.get(entry_id, ()))
+
     def forget(self, entry_id: bytes) -> None:
         """Note that a lease was released: what it depends on does not matter any more."""
         self._needs.pop(entry_id, None)
@@ -83,6 +87,18 @@ class DeferredEnds:
             del self._deferred[entry_id]
             ending = self._endings.pop(entry_id, None)
             yield own, Ack(entry_id) if ending is None else ending
+
+    def give_up_on(self, shard: int) -> list[tuple[int, bytes]]:
+        """Remove those that wait for *shard*, and return their leases, each with its own shard."""
+        waiting, self._waiting[shard] = self._waiting[shard], []
+        given_up = []
+        for _, serial, entry_id in waiting:
+            of, own, _ = self._deferred.get(entry_id, (-1, 0, 0))
+            if of == serial:
+                del self._deferred[entry_id]
+                self._endings.pop(entry_id, None)
+                given_up.append((own, entry_id))
+        return given_up
 
     def give_up(self) -> list[tuple[int, bytes]]:
         """Remove all that wait, and return their leases, each with its shard."""

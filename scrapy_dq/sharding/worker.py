@@ -41,6 +41,7 @@ from scrapy_dq.sharding.joining import join_others, standing_of, version_of
 from scrapy_dq.sharding.pace import rhythm_of, share
 from scrapy_dq.sharding.part import Part
 from scrapy_dq.sharding.protocol import ShardProtocol, connect_protocols
+from scrapy_dq.sharding.reach import Reach
 
 
 class ShardedWorker(Worker):
@@ -104,6 +105,7 @@ class ShardedWorker(Worker):
         self._told_as = ""
         self._deferred = DeferredEnds(protocols)
         self._common.give_up_deferred = self._deferred.give_up
+        self._reach = Reach(self._parts, options.ttl_s, self._deferred, self._end, listener)
         self._level = Level(protocols, lambda: not self.home.outage)
         self._was_needed = False
         """The level of seeding, after the last exchange."""
@@ -243,6 +245,8 @@ class ShardedWorker(Worker):
         if shard is None:
             return
         part = self.parts[shard]
+        if self._deferred.waits_for(move.entry_id, self._reach.lost):
+            move = Release(move.entry_id)
         ending = part.dialogue.settled(move)
         if ending is None or isinstance(ending, (Release, Decline)):
             self._deferred.forget(move.entry_id)
@@ -276,7 +280,8 @@ class ShardedWorker(Worker):
 
     def room_of(self, part: Part) -> int:
         """Return how many leases of a shard can run here at once: its share of the free slots."""
-        capacity = 0 if self.over else self._capacity()
+        # What it runs may lead to a shard that it does not reach: others run it.
+        capacity = 0 if self.over or self._reach.lost else self._capacity()
         if capacity <= 0:
             return capacity
         free, running = capacity, 0
@@ -369,6 +374,7 @@ class ShardedWorker(Worker):
         for part in self.parts:
             if part.epoch:
                 part.dialogue.begin()  # `stop` leaves it
+        self._reach.begin()
         return joined
 
     async def stop(self, deadline_s: float, *, durable: bool | None = None, why: str = "") -> None:
@@ -427,6 +433,7 @@ class ShardedWorker(Worker):
 
     def _end_all(self) -> None:
         self._leaving = True
+        self._reach.end()
         self.heartbeat.stop()
         for each in self.parts:
             each.membership.end()

@@ -205,6 +205,9 @@ def test_live_workers_that_wait_are_bad(
 def test_what_is_measured_is_judged() -> None:
     """A distant Redis and a clock that differs are warned about."""
     assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
+    late = [health.failover(s, "an option", 10, guarded=False).level for s in (5, 10, 15)]
+    assert late == ["ok", "warn", "warn"]
+    assert health.failover(15, "an option", 10, guarded=True).level == "ok"
     assert [health.clock(s).level for s in (0.0, -1.9, 2.5, -90)] == ["ok", "ok", "warn", "warn"]
     assert health.scripts("NOPERM").level == "bad"
     assert [health.format_bytes(n) for n in (0, 1023, 1024, 5 * 1024**3, 1024**5)] == [
@@ -220,7 +223,7 @@ def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker)
     live.redis.delete(live.key("bands"), live.key("backlog:0:b"))
     finding = dq.found("doctor", "--audit")["findings"][-1]
     assert (finding["level"], dq.status) == ("bad", 1)
-    assert "2 requests are gone, 1 lists of requests were in no index" in finding["text"]
+    assert "requests that are gone: 2, lists of requests that were in no index: 1" in finding["text"]
     assert "doctor --repair" in finding["text"]
     finding = dq.found("doctor", "--repair")["findings"][-1]
     assert (finding["level"], dq.status) == ("bad", 1)

@@ -69,6 +69,18 @@ def dq(crawl: Spread, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> D
     return dq
 
 
+def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
+    """A master that is cut off confirms writes for 600 s here; workers repeat those of 10 s."""
+    failover = lambda **more: [  # noqa: E731
+        (each["level"], each["text"]) for each in dq.found("doctor", **more)["findings"]
+        if each["what"] == "failover"
+    ]  # fmt: skip
+    ((level, text),) = failover()
+    assert level == "warn"
+    assert "is replaced after 600 s (cluster-node-timeout), and DQ_ROLLBACK_HORIZON is 10 s" in text
+    assert [level for level, _ in failover(DQ_WAIT_REPLICAS=1)] == ["ok"]
+
+
 def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
     """By each command that only looks, in a bounded time."""
     crawl.fail_all()

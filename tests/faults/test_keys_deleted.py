@@ -67,7 +67,10 @@ def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) 
     assert verdict.leases_left == 0
     assert crawl.overview().census.gone >= 1
     told = [line for worker in workers for line in lines(worker, "ERROR")]
-    assert any("were deleted or evicted" in line and "requests are gone" in line for line in told)
+    assert any(
+        "were deleted, evicted, or lost in a failover" in line and "requests that are gone: " in line
+        for line in told
+    )
 
 
 def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(fault_crawl: MakeCrawl) -> None:

@@ -6,10 +6,12 @@ import time
 
 import pytest
 
+from scrapy_dq.backend.clients import connect_url
 from support import outages
 from support.fault_spiders import GATHERED, start_together
-from support.given import MakeCrawl
+from support.given import MakeCrawl, StartProxy
 from support.waiting import Stopwatch, wait_until
+from worker.engine import call_of
 
 RESUMES_WITHIN_S = 3.0
 
@@ -75,3 +77,51 @@ def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_
     crawl.note(verdict, black_holes=times, resumed_after_s=resumed_s, kept=[one.kept for one in told])
     crawl.assert_whole(verdict)
     assert all(one.lasted_s < seconds + RESUMES_WITHIN_S + stalled_s for one in told)
+
+
+def test_a_worker_whose_exchanges_are_cut_for_good_loses_its_leases(fault_crawl: MakeCrawl) -> None:
+    """Its heartbeats pass, on another connection. It stops them: the others take its requests, and finish.
+
+    It is back when its exchanges pass again.
+    """
+    crawl = fault_crawl(
+        proxied=True, site={"pages": 400}, settings={"CONCURRENT_REQUESTS": 8}, spider=GATHERED
+    )
+    (cut_off,) = crawl.start()
+    others = start_together(crawl, beside=cut_off, settings={"REDIS_URL": crawl.redis_url})[1:]
+    crawl.wait_for_part(0.2)
+    crawl.proxy.lose(*call_of("exchange"))
+    held = crawl.leases({cut_off.pid})
+    for worker in others:
+        worker.wait(60)
+    assert cut_off.running
+    assert set(crawl.done) == crawl.site.paths
+    assert cut_off.text.count("it stops its heartbeat, and its requests go to other workers") == 1
+    crawl.proxy.pass_through()
+    crawl.end_whole(held, workers=3, held=held)
+
+
+def test_the_requests_of_a_worker_that_is_only_cut_off_are_no_suspects(
+    fault_crawl: MakeCrawl, start_proxy: StartProxy
+) -> None:
+    """Two workers are cut off in turn, for longer than the TTL, and come back: nothing runs one by one."""
+    crawl = fault_crawl(
+        proxied=True, site={"pages": 300, "latency_s": 0.3}, spider=GATHERED,
+        settings={"CONCURRENT_REQUESTS": 8, "DQ_WORKER_TTL": 1},
+    )  # fmt: skip
+    (first,) = crawl.start()
+    other_proxy = start_proxy(crawl.redis_url)
+    second = start_together(crawl, 1, beside=first, settings={"REDIS_URL": other_proxy.url})[1]
+    quarantine, held = f"dq:{{{crawl.project.name}}}:quarantine", 0
+    with connect_url(crawl.redis_url) as redis:
+        for worker, proxy in [(first, crawl.proxy), (second, other_proxy)] * 2:
+            pages = len(crawl.done)
+            wait_until(lambda n=pages: len(crawl.done) > n + 20, "both work")
+            rejoins = worker.text.count(" continues as ")
+            proxy.black_hole()
+            held += crawl.leases({worker.pid})
+            wait_until(lambda w=worker: not crawl.leases({w.pid}), "its requests are taken over")
+            assert redis.zcard(quarantine) == 0
+            proxy.pass_through()
+            wait_until(lambda w=worker, n=rejoins: w.text.count(" continues as ") > n, "it is back")
+    crawl.end_whole(held, held=held)

@@ -133,7 +133,7 @@ def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None
 
     assert len(done) == COUNT + 2 - missing
     assert found.gone == missing == receipt.census.gone
-    assert f"{missing} requests are gone" in findings_of(found)
+    assert f"requests that are gone: {missing}" in findings_of(found)
     assert live.call("census").gone == missing
 
 

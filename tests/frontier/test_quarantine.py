@@ -72,6 +72,31 @@ def test_rejoin_keeps_the_suspect_and_its_slot(
     assert numbers(worker.exchange(ack(1), want=9)) == [2]
 
 
+def suspected(live: LiveFrontier) -> list[int]:
+    return sorted(int(i) for i, (_, _, suspect, _) in live.state()["entries"].items() if suspect)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_what_is_taken_from_two_workers_that_stay_away_is_suspect(
+    live: LiveFrontier, worker: HandWorker, back: bool
+) -> None:
+    """A worker may only be cut off: what it held is no suspect, unless another one is lost with it, too, and
+    the first one has not come back.
+    """
+    worker.exchange(*(put(n) for n in range(1, 5)))
+    first, second = HandWorker(live, "first"), HandWorker(live, "second")
+    assert first.take(2) == [1, 2]
+    worker.fence("first")
+    assert worker.drain("first") == (2, 0, 0)
+    assert suspected(live) == []
+    assert second.take(3) == [1, 2, 3]
+    if back:
+        first.rejoin("first again")
+    worker.fence("second")
+    assert worker.drain("second") == (3, 0, 0)
+    assert suspected(live) == ([] if back else [1, 2])
+
+
 def test_at_the_limit_it_is_buried_with_the_reason(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:

@@ -61,14 +61,13 @@ class Answered(Listener):
         protocol = next((of for of in self._protocols if _rejoins(of, new_id)), None)
         if protocol is None:
             return  # it is a late copy
-        log = protocol.log
+        lost, parentless_lost = protocol.log.forgot(None if last_seq == -1 else last_seq)
         if not finished:
-            lost = log._retired if last_seq < 0 else log._retired_seq > last_seq
             self.unnoticed = self.unnoticed or lost
             return
         # An answer before this one may have been lost. What pages had yielded is not missing in a run that is
         # finished: their leases were not settled in what Redis had, so others have processed them again.
-        self.unnoticed = log._retired_parentless if last_seq < 0 else log._retired_parentless_seq > last_seq
+        self.unnoticed = parentless_lost
         if last_seq >= OTHER_RUN:
             self.outrun = protocol.seeding == Seeding.DONE
         else:

@@ -20,11 +20,21 @@ if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
 KEPT = {
-    b"meta", b"seen", b"absent", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted", b"discarded",
-    b"decliners", b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
+    b"meta", b"seen", b"absent", b"accused", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted",
+    b"discarded", b"decliners", b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
 }  # fmt: skip
 """Keys of a crawl that may be left when its run is finished."""
-IMPOLITE = {"freeze", "block", "stall", "redis_clock", "redis_frozen", "shard_apart", *faults.LOSSES}
+IMPOLITE = {
+    "freeze",
+    "block",
+    "stall",
+    "redis_clock",
+    "redis_frozen",
+    "shard_apart",
+    "exchanges_cut",
+    "shard_cut",
+    *faults.LOSSES,
+}
 """Faults after which a worker may download what was given to another one meanwhile."""
 Identity = tuple[int, str]
 """A page, and where it was found if it is not filtered."""
@@ -153,7 +163,7 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
 
 def dead_letters(schedule: Schedule) -> None:
     """Check that only a page that kills its workers is given up."""
-    deadly = ("kill", "sigterm_kill", "freeze", "block", "stall", "shard_apart")
+    deadly = ("kill", "sigterm_kill", "freeze", "block", "stall", "shard_apart", "exchanges_cut", "shard_cut")
     kills = sum(schedule.report.faults[name] for name in deadly)
     # The first time that an entry kills its worker, it is not the suspect; another one may be.
     kills += len({each.killer for each in schedule.crawlers if each.killer})

@@ -134,6 +134,10 @@ class Crawler(Answered):
             self._start.cancel()
         self._wake()
 
+    def cut_off(self) -> None:
+        if not self._stopping:
+            self.stop("cut_off")
+
     def close(self) -> None:
         """Remove its files, at the end of its schedule."""
         for each in self.worker.parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,21 @@ def shard_apart(schedule: Schedule, random: Random, victim: Crawler | None) -> N
         schedule.network.part(victim.process, shard, seconds)
 
 
+def exchanges_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """No exchange of one worker reaches Redis, until nothing else is left; its heartbeats do."""
+    if victim is not None:
+        schedule.struck("exchanges_cut", victim.process.name)
+        schedule.network.without_exchanges.add(victim.process)
+
+
+def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """One worker has no way to one shard, which others reach, until nothing else is left."""
+    if victim is not None:
+        shard = random.randrange(schedule.setup.shards)
+        schedule.struck("shard_cut", f"{victim.process.name} {shard}")
+        schedule.network.part(victim.process, shard, inf)
+
+
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """A replica that lags takes the place of Redis at once."""
     _lose(schedule, random, "fail_over", 0.0)
@@ -223,7 +239,15 @@ BY_NAME = {
 }  # fmt: skip
 BY_NAME_OVER_SHARDS = BY_NAME | {
     each.__name__: each
-    for each in (shard_roll_back, shard_fail_over, shard_away, shard_redis_frozen, shard_apart)
+    for each in (
+        shard_roll_back,
+        shard_fail_over,
+        shard_away,
+        shard_redis_frozen,
+        shard_apart,
+        exchanges_cut,
+        shard_cut,
+    )
 }
 OF_A_SHARD = ("away", "redis_frozen", "roll_back", "fail_over")
 """Faults that can strike one shard of several: their names begin with `shard_` then."""

@@ -122,6 +122,9 @@ MUTATIONS = (
     Mutation("13", "ids are used again", (
         ("scrapy_dq/scheduling/admission.py", "prefix = os.urandom(8)", "prefix = bytes(8)"),
     )),
+    Mutation(GUARD, "a worker counts as alive although its exchanges get no answer", (
+        (WORKER + "heartbeat.py", "        if not self._was_cut_off:\n", "        if True:\n"),
+    )),
     Mutation(GUARD, "each put counts as new", (
         (LUA + "moves/put.lua", "if not admit[admission](token) then return KNOWN end",
          "admit[admission](token)"),
@@ -251,6 +254,10 @@ MUTATIONS = (
         (SHARDING + "protocol.py", "            other.forfeit()\n", "            pass\n"),
         (SHARDING + "protocol.py", "        self.together.give_up_deferred()\n", ""),
     ), test=RULES + "an_outbox_that_is_lost_costs_the_leases_of_all_shards"),
+    Mutation(SHARDS, "a worker that is cut off from a shard returns no leases", (
+        (SHARDING + "reach.py", "            self._end(own, Release(entry_id))\n", "            pass\n"),
+        (SHARDING + "worker.py", "if self._deferred.waits_for(", "if False and ("),
+    ), test="worker/test_shards_reach.py"),
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (SHARDING + "worker.py",
          "                self.home.dialogue.note(Gone(each, gone))\n", "                pass\n"),

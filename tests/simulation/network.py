@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from redis.exceptions import ConnectionError as Cut
@@ -52,6 +53,8 @@ class Network:
         self.timeout_s = timeout_s
         self.away_until: defaultdict[int, float] = defaultdict(float)
         self._apart_until: defaultdict[tuple[Process, int], float] = defaultdict(float)
+        self.without_exchanges: set[Process] = set()
+        """No call of their event loops reaches Redis, only their heartbeats."""
         self.calls = 0
         self.generations: Counter[int] = Counter()
         """The number of times that all connections to a shard were cut."""
@@ -76,6 +79,16 @@ class Network:
         """Let no call of a process reach a shard for a while."""
         at = process, shard
         self._apart_until[at] = max(self._apart_until[at], self.world.now + away_s)
+
+    @property
+    def cut_off(self) -> set[Process]:
+        """The processes whose way to Redis, or to a shard, is cut for good."""
+        return self.without_exchanges | {who for (who, _), until in self._apart_until.items() if until == inf}
+
+    def mend(self) -> None:
+        """End that."""
+        self.without_exchanges.clear()
+        self._apart_until.clear()
 
     def begins(self, process: Process, transition: str, shard: int) -> tuple[int, str]:
         """Count a call; return its number among those of its transition, and the fault that strikes it."""
@@ -123,6 +136,8 @@ class Client:
         world, thread = network.world, process.main
         transition, shard = transition_of(name, args), shard_called(name, args)
         number, fault = network.begins(process, transition, shard)
+        if process in network.without_exchanges:
+            fault = "lost"
         generation = network.generations[shard]
         answer: asyncio.Future[Any] = process.loop.create_future()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from scrapy_dq.frontier.model import Order, Seen
 from simulation import faults, site
@@ -162,7 +163,7 @@ def drawn(seed: int) -> Plan:
     memory_moves = plan.setup.memory_moves
     if any(strike.fault == "disk_lost" for strike in plan.strikes):
         memory_moves = 1  # else an outage is too short for a worker to have much on disk
-    own = {
+    own: dict[str, Any] = {
         "memory_moves": memory_moves,
         "revisits": revisits,
         "max_pages": max_pages,
@@ -170,6 +171,13 @@ def drawn(seed: int) -> Plan:
         "budget": budget,
         "lacking": lacking,
     }
+    random = Random(f"{seed} cut for good")
+    # One that has lost what was on its disk, and comes back after the end, has start() run again.
+    if random.random() < 0.05 and all(strike.fault != "disk_lost" for strike in plan.strikes):
+        fault = random.choice(("exchanges_cut", "shard_cut")) if seed >= SHARDED else "exchanges_cut"
+        plan = replace(plan, strikes=(*plan.strikes, _at_a_time(random, fault)))
+        if plan.setup.ttl_s > (ttl_s := random.choice((0.4, 0.8))):
+            own |= {"ttl_s": ttl_s, "stall_s": random.choice((1.0, 2.0)) * ttl_s}
     functions = Random(f"{seed} functions").random() < 0.75
     random = Random(f"{seed} never sent")
     rate = random.choice((0.0, 0.0, 0.5))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
-from scrapy_dq.frontier.worker.heartbeat import Heartbeat
+from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
 from scrapy_dq.sharding import worker as sharded_module
 from simulation.virtual import Process, world
 
@@ -24,7 +24,7 @@ def install() -> None:
 
         def beat() -> None:
             if not self._stop.is_set():
-                for pulse in self.due():
+                for pulse in filter(Pulse.may_beat, self.due()):
                     with suppress(StopIteration):  # it has ended: nothing of it waits
                         pulse.beat().send(None)
                         raise AssertionError("a beat waits")

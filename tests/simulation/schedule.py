@@ -285,12 +285,16 @@ class Schedule(Answers):
         self.world.at(self.world.now + LOOK_S, self._look)
         if self.commands["pause"] or self.commands["drain"]:
             commands.resume_again(self)
-        if self._starting or any(each.there for each in chain(self.crawlers, self.others())):
+        there = {each.process for each in chain(self.crawlers, self.others()) if each.there}
+        if self._starting or there - self.network.cut_off:
             return
         if self.world.now < max(self.store.frozen.values(), default=0.0) + LOOK_S:
             return  # it runs then what has reached it
         # As a user would: until a crawl has finished, the command is given again.
-        if self._is_over() and not checks.gone_on(self):
+        if there and self._is_over():
+            self._note("mended")
+            self.network.mend()
+        elif self._is_over() and not checks.gone_on(self):
             self.world.over = True
         else:
             self.start_later(0.4, part=len(self.crawlers) % self.setup.parts)

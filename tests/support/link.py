@@ -71,11 +71,14 @@ class Behaviour:
     faults: list[Fault] = field(default_factory=list)
     commands: Counter[str] = field(default_factory=Counter)
     script_error: str = ""
+    lost: tuple[bytes, ...] = ()
 
     def fate_of(self, message: bytes) -> Fault | None:
         """Count a command and choose its fault, if any."""
         name = command_name(message)
         self.commands[name] += 1
+        if any(each in message for each in self.lost):
+            return Fault("hold", name, b"")
         for fault in self.faults:
             if fault.matches(name, message):
                 self.faults.remove(fault)

@@ -100,6 +100,10 @@ class RedisProxy:
         """Answer every script with this error, as a service does that restricts them; "" ends it."""
         self._call(lambda: setattr(self._behaviour, "script_error", error))
 
+    def lose(self, *containing: bytes) -> None:
+        """Close each connection at a command with one of these, which Redis never gets; others pass."""
+        self._call(lambda: setattr(self._behaviour, "lost", containing))
+
     def black_hole(self) -> None:
         """Accept connections and bytes, and answer nothing; whatever is under way is lost."""
         self._call(lambda: setattr(self._behaviour, "silent", True))
@@ -109,7 +113,7 @@ class RedisProxy:
         self._run(self._close())
 
     def pass_through(self) -> None:
-        """End `refuse` and `black_hole`; the connections that the latter kept are cut: they miss bytes."""
+        """End `refuse`, `lose` and `black_hole`; the latter's connections are cut: they miss bytes."""
         self._run(self._open())
 
     def present(self, tls: ssl.SSLContext) -> None:
@@ -162,6 +166,7 @@ class RedisProxy:
         return fault
 
     async def _open(self) -> None:
+        self._behaviour.lost = ()
         if self._behaviour.silent:
             self._drop()
             self._behaviour.silent = False

@@ -142,7 +142,7 @@ class ReferenceFrontier(Entries):
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
-        held: Collection[bytes], parentless: Parentless, seeding: int, crawl: Identity,
+        held: Collection[bytes], parentless: Parentless, seeding: int, before_id: str, crawl: Identity,
     ) -> Rejoined:  # fmt: skip
         if self.epoch != epoch:
             return Rejoined(Status.LOST)
@@ -150,6 +150,12 @@ class ReferenceFrontier(Entries):
             me = self.members[new_id]
             me.beats += 1
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
+        known = (*self.members, *self.absent)
+        if of_before := old_id not in known and before_id in known:
+            old_id = before_id
+        last_seq = self._last_seq(old_id, new_id)
+        if of_before:
+            last_seq = -2 - last_seq
         member = self.members.get(old_id)
         registered = member is not None and not member.fenced
         again = seeding == Seeding.AGAIN
@@ -158,7 +164,7 @@ class ReferenceFrontier(Entries):
         if over:
             return Rejoined(Status.FINISHED, last_seq=2**52)
         if self.phase == "finished" and self.run >= run and not stays:
-            return Rejoined(Status.FINISHED, last_seq=_known(self._last_seq(old_id, new_id)))
+            return Rejoined(Status.FINISHED, last_seq=_known(last_seq))
         if self.run < run:
             keep_seen = bool(crawl.keep_seen and self.crawl.keep_seen)
             if self.phase == "finished":
@@ -173,7 +179,7 @@ class ReferenceFrontier(Entries):
         done = old.done if old else 0
         me = self.members[new_id] = Worker(identity, seeding=seeding, done=done, starts=crawl.starts)
         me.lasting_id, me.offered = (old.lasting_id, old.offered) if old else (new_id, 0)
-        me.came_from = self._last_seq(old_id, new_id)
+        me.came_from = last_seq
         for each in (old_id, new_id):
             self.absent.pop(each, None)
         if old and not old.fenced:
@@ -214,7 +220,7 @@ class ReferenceFrontier(Entries):
         for entry_id in chosen:
             entry = self._end_lease(worker, entry_id)
             entry.attempts += entry.suspect
-            entry.suspect = True
+            entry.suspect = entry.suspect or self._is_suspect(entry_id, worker_id)
             if entry.attempts >= max_attempts:
                 self.decliners.pop(entry_id, None)
                 self.dead[entry_id] = (worker_id, entry.attempts, entry.payload)
@@ -228,6 +234,10 @@ class ReferenceFrontier(Entries):
             del self.members[worker_id]
         self.classify_touched(0)
         return len(chosen) - buried, buried, len(worker.leases)
+
+    def _is_suspect(self, entry_id: bytes, worker_id: str) -> bool:
+        by, self.accused[entry_id] = self.accused.get(entry_id), worker_id
+        return worker_id not in self.absent or (by not in (None, worker_id) and by in self.absent)
 
     def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool) -> tuple[int, bool]:
         if self._stale(epoch, run):
@@ -353,8 +363,11 @@ class ReferenceFrontier(Entries):
         kept = {Admission.SEEN: keep_seen, Admission.SEED: keep_admitted, Admission.ID: keep_admitted}
         self.tokens = {by: self.tokens[by] if keep else set() for by, keep in kept.items()}
         self.delayed: dict[bytes, tuple[int, Put]] = {}
+        self.accused: dict[bytes, str] = {}
+        """By entry, the worker from which it was taken last."""
         if not keep_admitted:
             self.absent: dict[str, int] = {}
+            """Workers that were declared dead, and may come back."""
             self.decliners: dict[bytes, Declined] = {}
         clock, spent = self.clock if keep_seen else 0, self.spent if keep_admitted else {}
         self.clear_partitions()
@@ -403,4 +416,4 @@ class ReferenceFrontier(Entries):
 
 
 def _known(last_seq: int | None) -> int | None:
-    return None if last_seq is None or last_seq < 0 else last_seq
+    return None if last_seq == -1 else last_seq

@@ -161,6 +161,7 @@ def stored_state(
         "delayed": delayed,
         "members": {i: _member(workers[i], int(beats[i.encode()])) for i in members},
         "absent": {worker_id.decode(): int(seq) for worker_id, seq in plain["absent"].items()},
+        "accused": {entry_id: by.decode() for entry_id, by in plain["accused"].items()},
         "cleared": meta.get(b"cleared") == b"1",
         "starts": starts_in(meta),
         "tokens": {
@@ -239,6 +240,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
             for i, w in reference.members.items()
         },
         "absent": reference.absent,
+        "accused": reference.accused,
         "cleared": reference.cleared,
         "starts": reference.starts,
         "tokens": reference.tokens,

@@ -22,13 +22,37 @@ def test_a_refusal_after_an_outage_is_reported_too(caplog: pytest.LogCaptureFixt
         outage.began(FrontierRefused("Its memory is full"))
     outage.began(FrontierUnavailable("Redis does not answer"))
     outage.ended(5)
-    outage.began(FrontierUnavailable("Redis does not answer"))
     assert [line.partition(" after")[0] for line in caplog.messages] == [
         "Redis does not answer. It goes on",
         "Its memory is full. It goes on",
         "Redis is back",
-        "Redis does not answer. It goes on",
     ]
+
+
+def test_of_many_short_outages_one_in_a_minute_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is reset again and again would fill the log. One that lasts is reported soon."""
+    caplog.set_level(logging.INFO)
+    clock = Mock(monotonic=Mock(return_value=100.0))
+    monkeypatch.setattr("scrapy_dq.frontier.worker.outage.time", clock)
+    outage = Outage("It goes on")
+
+    def reset(at: float, *, lasts_s: float = 0.5) -> None:
+        clock.monotonic.return_value = at
+        outage.began(FrontierUnavailable("reset"))
+        clock.monotonic.return_value = at + lasts_s
+        outage.began(FrontierUnavailable("reset"))
+        outage.ended(0)
+
+    for second in range(100, 200):
+        reset(second)
+    reset(210.0, lasts_s=6.0)
+    assert [line.replace("; 0 moves were kept meanwhile", "") for line in caplog.messages] == [
+        "reset. It goes on", "Redis is back after 0.5 s",
+        "reset (short outages before it: 59). It goes on", "Redis is back after 0.5 s",
+        "reset (short outages before it: 39). It goes on", "Redis is back after 6.0 s",
+    ]  # fmt: skip
 
 
 def test_its_pauses_double_up_to_2_s_and_its_end_is_one_line(

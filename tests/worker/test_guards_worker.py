@@ -21,6 +21,7 @@ from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
 from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.frontier.worker.leases import Leases
 from scrapy_dq.frontier.worker.listener import Count
+from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.frontier.worker.spill import Spill
 from worker.engine import IDENTITY, Crawl, Engine, until
 
@@ -89,6 +90,7 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
         heartbeat,
         frontier,  # type: ignore[arg-type]
         Mock(side_effect=[ValueError("a client that cannot be made"), Mock()]),
+        outage=Outage(),
         observed=lambda silent, dead: observed.append((silent, dead)),
     ).start("own", "epoch")
     try:

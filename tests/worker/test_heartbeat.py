@@ -17,7 +17,9 @@ import redis
 
 from scrapy_dq.frontier.admin.control import Command, steer
 from scrapy_dq.frontier.keys import HOME, Shard
+from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Observer, Pulse
+from scrapy_dq.frontier.worker.outage import Outage
 from support.proxy import RedisProxy
 from support.waiting import wait_until
 from worker.engine import IDENTITY, Crawl, Engine, until
@@ -110,8 +112,9 @@ class Beats:
         self.told: list[int] = []
         self.heartbeat = Heartbeat(ttl_s=ttl_s)
         self.pulse = Pulse(
-            self.heartbeat, engine.frontier, self.connect, observed=self.note, commanded=self.told.append
-        )
+            self.heartbeat, engine.frontier, self.connect, outage=Outage(), observed=self.note,
+            commanded=self.told.append,
+        )  # fmt: skip
 
     def connect(self) -> object:
         self.threads.add(threading.get_ident())
@@ -273,7 +276,8 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
     heartbeat = Heartbeat(ttl_s=0.06)
     frontiers = [Hangs(), Answers(), Hangs(), Answers()]
     for each in frontiers:
-        Pulse(heartbeat, cast("Any", each), Mock(), observed=lambda *_: None).start("own", "epoch")
+        pulse = Pulse(heartbeat, cast("Any", each), Mock(), outage=Outage(), observed=lambda *_: None)
+        pulse.start("own", "epoch")
     await until(lambda: frontiers[1].beats > 5 and frontiers[3].beats > 5, "they beat")
     assert [frontiers[0].beats, frontiers[2].beats] == [1, 1]
     assert threading.active_count() == before + 1
@@ -284,7 +288,45 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
 
 def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
     frontier: Any = SimpleNamespace(name=Shard("crawl", shard))
-    return Pulse(heartbeat, frontier, Mock(), observed=Mock())
+    return Pulse(heartbeat, frontier, Mock(), outage=Outage(), observed=Mock())
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "passes_since", "cut_off"),
+    [
+        (None, 0.0, False),
+        ((10.0, 40.0), 0.0, False),
+        ((10.0, 41.0), 0.0, True),
+        # The event loop has been blocked since, and makes no tries.
+        ((10.0, 11.0), 0.0, False),
+        # All of Redis was away, and has answered heartbeats for a moment.
+        ((10.0, 100.0), 90.0, False),
+        ((10.0, 100.0), None, False),
+    ],
+)
+async def test_a_worker_without_exchanges_stops_its_heartbeat(
+    unanswered: tuple[float, float] | None, passes_since: float | None, cut_off: bool
+) -> None:
+    """If they have failed for longer than the TTL, and the heartbeat has passed for as long."""
+    pulse = pulse_of(Heartbeat(ttl_s=30), 0)
+    pulse.beat = AsyncMock()  # type: ignore[method-assign]
+    pulse._outage.unanswered, pulse._passes_since = unanswered, passes_since
+    pulse.begin()
+    assert pulse.beat.called is not cut_off
+    pulse._outage.ended(0)
+    pulse.begin()
+    assert pulse.beat.called
+
+
+def test_a_refusal_is_an_answer() -> None:
+    """A full Redis refuses all workers: none of them could do the work of another one."""
+    outage = Outage()
+    outage.began(FrontierUnavailable("no answer"))
+    outage.began(FrontierUnavailable("no answer"))
+    assert outage.unanswered is not None
+    assert outage.unanswered[0] < outage.unanswered[1]
+    outage.began(FrontierRefused("full"))
+    assert outage.unanswered is None
 
 
 def test_other_shards_than_home_are_told_rarely() -> None:

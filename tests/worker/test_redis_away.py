@@ -99,7 +99,7 @@ async def test_stop_gives_up_when_redis_stays_unavailable(
         assert clock.seconds < 4
         [line] = messages(caplog, logging.ERROR)
         assert engine.worker.id in line
-        assert "moves were not stored" in line
+        assert "Moves that were not stored: " in line
         assert 0 in entries(state(), engine.worker.id)
         running.cancel()
         async with Engine(crawl) as other:
@@ -122,4 +122,4 @@ async def test_stop_keeps_its_deadline_while_a_slow_redis_answers(
         assert began.seconds < 1.5
     [line] = messages(caplog, logging.ERROR)
     assert "takes too long" in line
-    assert re.search(r"\d{4,} moves were not stored", line)
+    assert re.search(r"not stored: \d{4,}\.", line)

@@ -100,3 +100,7 @@ def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
     log.begin_anew()
     assert log.forgot(0) == (False, False)
     assert log.forgot(None) == (True, True)  # an id that Redis does not know: from before that
+    # It knows the id before that: what was retired under that one is there, or is not; nothing was since.
+    assert log.forgot(-2 - 2) == log.forgot(-2 - 3) == (False, False)
+    assert log.forgot(-2 - 1) == (True, False)
+    assert log.forgot(-2) == (True, True)

@@ -22,11 +22,11 @@ NEXT_S = 1.0
 _TORN = "torn"
 """The damage after a script that was stopped by an error (lua/lib/stopped.lua)."""
 _FINDINGS = {
-    "gone": "{} requests are gone",
+    "gone": "requests that are gone: {}",
     "seen_gone": "the seen set is gone: pages are crawled again",
-    "lists": "{} lists of requests were in no index",
-    "partitions": "{} partitions would not have been served",
-    "members": "{} workers were missing among the members",
+    "lists": "lists of requests that were in no index: {}",
+    "partitions": "partitions that would not have been served: {}",
+    "members": "workers that were missing among the members: {}",
 }
 
 
@@ -89,7 +89,7 @@ class Auditor:
         else:
             if found != Audited() or not self._warned:
                 self._warned = True
-                level, cause = logging.ERROR, "Keys of crawl %r were deleted or evicted while it runs"
+                level, cause = logging.ERROR, "Keys of crawl %r were deleted, evicted, or lost in a failover"
                 if damage == _TORN and not (found.gone or found.seen_gone):
                     level, cause = logging.WARNING, "A script of crawl %r was stopped by an error"
                 text = cause + " (%s): %s. %s"

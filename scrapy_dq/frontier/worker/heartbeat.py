@@ -80,6 +80,9 @@ class Pulse:
     Args:
         connect: returns a client of `redis.asyncio`; called in the thread.
         observed: called on the event loop with the ids of silent workers and of dead workers.
+        outage: of the exchanges with the frontier. If beats pass for longer than the TTL while exchanges get
+            no answer (each has a connection of its own, and one may be cut), it stops beating: a worker that
+            cannot settle its leases must lose them.
         commanded: called on the event loop at each beat, with `Commands.count`.
         counting: what to report from time to time; None: nothing.
     """
@@ -90,6 +93,7 @@ class Pulse:
         frontier: Frontier,
         connect: Callable[[], Any],
         *,
+        outage: Outage,
         observed: Callable[[list[str], list[str]], None],
         commanded: Callable[[int], None] = lambda count: None,
         counting: Counting | None = None,
@@ -103,12 +107,16 @@ class Pulse:
         self._frontier = frontier
         self._connect = connect
         self.observer = Observer(heartbeat.ttl_s, heartbeat.interval_s * self.every)
+        self._outage = outage
         self._observed = observed
         self._commanded = commanded
         self._counting = counting
         self._worker = ("", "")
         # Of the thread; when it looks at all members again, if there are many.
         self._look_at = 0.0
+        self._passes_since: float | None = None
+        """Since when its beats are answered."""
+        self._was_cut_off = False
         self._alone: Frontier | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -120,9 +128,35 @@ class Pulse:
     # In the thread.
 
     def begin(self) -> None:
-        """Beat, unless the last beat has no answer yet."""
-        if self._task is None or self._task.done():
+        """Beat, unless the last beat has no answer yet, or the worker is cut off."""
+        if self.may_beat() and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self.beat())
+
+    def may_beat(self) -> bool:
+        """Tell whether exchanges also get answers; if they get none, log that this worker stops beating."""
+        was_cut_off, self._was_cut_off = self._was_cut_off, self._is_cut_off
+        if not self._was_cut_off:
+            return True
+        self.observer.missed()
+        if not was_cut_off:
+            self._logger.warning(
+                "Redis has answered this worker's heartbeat, but no exchange for %.0f s: it stops its "
+                "heartbeat, and its requests go to other workers",
+                self._heartbeat.ttl_s,
+            )
+        return False
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """Exchanges have failed for longer than the TTL, and beats have passed for as long.
+
+        A worker whose event loop is blocked makes no tries, and is not cut off. After an outage of all of
+        Redis, its exchanges have a TTL's time to get through.
+        """
+        unanswered, passes_since = self._outage.unanswered, self._passes_since
+        if unanswered is None or passes_since is None:
+            return False
+        return unanswered[1] - max(unanswered[0], passes_since) > self._heartbeat.ttl_s
 
     async def end(self) -> None:
         """Give up the beat that is under way, and disconnect."""
@@ -143,7 +177,10 @@ class Pulse:
                 # Without its beats the worker would be fenced again and again.
                 self._logger.exception("Unexpected error in the heartbeat; trying again")
             self.observer.missed()
+            self._passes_since = None
             return
+        if self._passes_since is None:
+            self._passes_since = time.monotonic()
         # At each beat: an answer that was pending when the command was sent clears the call, but lacks the
         # command.
         self._heartbeat.on_loop(self._commanded, commands)
@@ -161,7 +198,8 @@ class Pulse:
         if self._alone is None:
             self._alone = self._frontier.on(self._connect())
         counting, now = self._counting, time.monotonic()
-        report = counting and counting.due(now, self._heartbeat.wait if self._is_home else None)
+        says_so = self._is_home or self._heartbeat.waits_for_home
+        report = counting and counting.due(now, self._heartbeat.wait if says_so else None)
         if not (counting and report):
             return await self._alone.beat(worker_id, epoch, looks)
         waited_s, why = (now - report.wait.since, report.wait.why) if report.wait else (0.0, "")
@@ -210,6 +248,11 @@ class Heartbeat:
     def wait(self) -> Wait | None:
         """The longest outage now; None if Redis answers."""
         return min(filter(None, [outage.wait for outage in self.outages]), default=None)
+
+    @property
+    def waits_for_home(self) -> bool:
+        """Home gives no answer: the others learn elsewhere for what this worker waits."""
+        return self.outages[0].wait is not None
 
     def look_interval_s(self, members: int, every: int = 1) -> float:
         """Return how many seconds pass between two looks at all members; *every*: see `Pulse`."""

@@ -60,7 +60,7 @@ class Membership:
         )
         self._beats_as = ""
         self._pulse = Pulse(
-            heartbeat, frontier, connect,
+            heartbeat, frontier, connect, outage=dialogue.outage,
             observed=lambda silent, dead: self._reclaimer.observed(
                 protocol.id, protocol.epoch, protocol.run, silent, dead
             ),
@@ -116,12 +116,16 @@ class Membership:
             await step(deadline)
         except FrontierError as error:
             self.gave_up = True
-            outbox = self._protocol.outbox
+            outbox, from_no_page = self._protocol.outbox, ""
+            if outbox.parentless:
+                from_no_page = (
+                    f". Requests that came from no page: {outbox.parentless}; start(), or whoever has put "
+                    f"them, has to put them again"
+                )
             self._logger.error(
-                "%s, for as long as closing may take: %d moves were not stored. Requests from pages are not "
-                "lost: the pages are in flight under worker %s and will be crawled again. %d requests came "
-                "from no page: start(), or whoever has put them, has to put them again",
-                error, len(outbox), self._protocol.id, outbox.parentless,
+                "%s, for as long as closing may take. Moves that were not stored: %d. Requests from pages "
+                "are not lost: the pages are in flight under worker %s and will be crawled again%s",
+                error, len(outbox), self._protocol.id, from_no_page,
             )  # fmt: skip
 
     async def hand_in(self, deadline: float) -> None:

@@ -7,8 +7,13 @@ import random
 import time
 from typing import NamedTuple
 
+from scrapy_dq.frontier.model import FrontierRefused
+
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
+WARN_EVERY_S, LONG_S = 60.0, 5.0
+"""After a warning, other outages that end within LONG_S are only counted for this long: a connection that is
+reset again and again would fill the log."""
 MEANWHILE = (
     "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
     "Redis is available again"
@@ -25,8 +30,9 @@ class Wait(NamedTuple):
 class Outage:
     """A period without a usable answer from Redis: logs a warning, and one line when it ends.
 
-    If the type of the error changes meanwhile, for example because Redis answers but refuses, it logs another
-    warning: somebody may have to act.
+    Of many short ones, it logs one in a minute, with the number of the others. If the type of the error
+    changes meanwhile, for example because Redis answers but refuses, it logs another warning: somebody may
+    have to act.
 
     Args:
         meanwhile: a sentence for the warning: what continues, and what is kept.
@@ -41,7 +47,15 @@ class Outage:
         self._meanwhile = meanwhile
         self._kept = kept
         self._since: float | None = None
+        self.unanswered: tuple[float, float] | None = None
+        """The first and the last try without any answer, in monotonic seconds; None: the last one got one.
+
+        A refusal is an answer.
+        """
         self._warned: set[type[Exception]] = set()
+        self._quiet_until = 0.0
+        self._unlogged = 0
+        """Outages since the last warning that were too short for one."""
         self._tries = 0
 
     @property
@@ -68,11 +82,17 @@ class Outage:
     def began(self, error: Exception) -> None:
         """Note a try that failed; *error* says why, in a sentence without a full stop."""
         self.error = error
+        now = time.monotonic()
+        first = self.unanswered[0] if self.unanswered else now
+        self.unanswered = None if isinstance(error, FrontierRefused) else (first, now)
         if self._since is None:
-            self._since = time.monotonic()
-        if type(error) not in self._warned:
+            self._since = now
+        short = not self._warned and now < min(self._quiet_until, self._since + LONG_S)
+        if type(error) not in self._warned and not short:
             self._warned.add(type(error))
-            logger.warning("%s%s. %s", self._label, error, self._meanwhile)
+            more = f" (short outages before it: {self._unlogged})" if self._unlogged else ""
+            self._quiet_until, self._unlogged = now + WARN_EVERY_S, 0
+            logger.warning("%s%s%s. %s", self._label, error, more, self._meanwhile)
 
     def ended(self, kept: int) -> float:
         """Note an answer, and return how many seconds the outage lasted that it ends; 0: there was none.
@@ -80,14 +100,17 @@ class Outage:
         Args:
             kept: the number of moves (see `kept` above) that were kept.
         """
-        self._tries, self.error = 0, None
+        self._tries, self.error, self.unanswered = 0, None, None
         if self._since is None:
             return 0.0
         lasted_s = time.monotonic() - self._since
-        logger.info(
-            "%sRedis is back after %.1f s; %d %s were kept meanwhile",
-            self._label, lasted_s, kept, self._kept,
-        )  # fmt: skip
+        if self._warned:
+            logger.info(
+                "%sRedis is back after %.1f s; %d %s were kept meanwhile",
+                self._label, lasted_s, kept, self._kept,
+            )  # fmt: skip
+        else:
+            self._unlogged += 1
         self._since = None
         self._warned.clear()
         return lasted_s

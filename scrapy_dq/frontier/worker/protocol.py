@@ -96,6 +96,7 @@ class WorkerProtocol:
         self._pending: Composed | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
+        self._id_before = ""
         self.epoch = ""
         self.run = 0
         self.seq = 1
@@ -422,7 +423,7 @@ class WorkerProtocol:
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._pending = Rejoin(
             self._new_id(), self.id, self.epoch, self.run, self.leases.held(), self._parentless, seeding,
-            self._registered,
+            self._registered, self._id_before,
         )  # fmt: skip
 
     @property
@@ -466,7 +467,8 @@ class WorkerProtocol:
         self.outbox.replay(self.log.take(), self._parents(owned))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
-        self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
+        self._id_before, self.id = self.id, new_id
+        self.run, self.seq, self._registered = answer.run, 1, answer.registered
 
     def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
         """Return the leases that this worker keeps, out of `answer.owned`."""
@@ -492,8 +494,8 @@ class WorkerProtocol:
         leases would lose them for good.
         """
         self.logger.error(
-            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: what worker %s had stored is gone. The "
-            "pages that it holds are released, and what Redis has lost is crawled again%s",
+            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: some of what worker %s had stored is "
+            "gone. The pages that it holds are released, and crawled again%s",
             self.id,
             _START_AGAIN % "frontier_rolled_back" if for_good else "",
         )
@@ -508,7 +510,7 @@ class WorkerProtocol:
         # it was declared dead, and the run has finished because an equal one is complete.
         # If the next run has begun, nothing shows whether that was so, or how its run has ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
-        if last_seq is None:
+        if last_seq is None or last_seq < 0:
             unknown = self.seeding == Seeding.ACTIVE or any(of.log.parentless for of in self._closes)
         forgotten = unknown or self._lacks(*self.log.forgot(last_seq))
         from_pages = self.outbox.puts - self.outbox.parentless

@@ -32,8 +32,10 @@ class ReplayLog:
         self._is_home = is_home
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # The newest exchange under the worker's present id with a retired put; with one without a parent.
+        # The newest exchange under the worker's present id with a retired put; with one without a parent. The
+        # same of its id before.
         self._retired_seq = self._retired_parentless_seq = 0
+        self._before = 0, 0
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False
@@ -57,13 +59,16 @@ class ReplayLog:
         """Tell whether a rolled-back Redis may have lost retired puts.
 
         Args:
-            last_seq: the newest exchange under the worker's present id that Redis has stored; None: Redis has
-                no record of the id.
+            last_seq: see `Rejoined.last_seq`.
         Returns:
             whether some may be missing; whether some of these have no parent, so that nothing repeats them.
         """
         if last_seq is None:
             return self._retired, self._retired_parentless
+        if last_seq < 0:
+            seq, parentless_seq = self._before
+            here, parentless_here = self._retired_seq > 0, self._retired_parentless_seq > 0
+            return here or seq > -2 - last_seq, parentless_here or parentless_seq > -2 - last_seq
         return self._retired_seq > last_seq, self._retired_parentless_seq > last_seq
 
     def add(self, put: Put, confirmed_at: float, seq: int) -> None:
@@ -112,12 +117,14 @@ class ReplayLog:
 
     def begin_anew(self) -> None:
         """Note that the worker has a new id: its exchanges are counted from 1 again."""
+        self._before = self._retired_seq, self._retired_parentless_seq
         self._retired_seq = self._retired_parentless_seq = 0
 
     def begin_run(self) -> None:
         """Note that the run of all retired puts is over: none of them can be missed."""
         self._retired = self._retired_parentless = False
         self.begin_anew()
+        self._before = 0, 0
 
     def puts(self) -> Iterator[Put]:
         """Yield the puts, oldest first."""

@@ -8,6 +8,7 @@
 --   returned, quarantine  ZSET  partition 0 place(16) id(12) attempts(1) payload
 --   declined              ZSET  as `returned`, attempts +128 of a suspect; score: its number
 --   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, who declined it, ...
+--   accused               HASH  id -> worker: see drain.lua
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
 --                                     +128 quarantine; DEFERRED before the partition: see endings.lua

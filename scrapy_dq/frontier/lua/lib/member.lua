@@ -37,7 +37,7 @@ local function clear_run(keep_seen, keep_admitted)
   end
   redis.call('UNLINK', key.members, key.beats, key.bands, key.more_bands, key.returned, key.quarantine,
     key.declined, key.delayed, key.rotation, key.suspects, key.resting, key.saturated, key.busy, key.unsent,
-    key.earliest, key.blocked, key.messages)
+    key.earliest, key.blocked, key.messages, key.accused)
   if not keep_admitted and state.budget_period ~= 2 then redis.call('UNLINK', key.spent) end
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent, key.decliners) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0

@@ -1,5 +1,7 @@
 -- drain: the leases of a fenced worker -> quarantine, or declined (declined.lua), in bounded steps; when none is left,
 -- the member is removed.
+-- A worker may only be cut off: its leases go back to their places, unless one of them was taken from another worker,
+-- too, that has not come back since. `accused` has, by entry, the worker from which it was taken.
 -- Only leases from quarantine are charged an attempt; an entry that reaches max_attempts is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
@@ -14,8 +16,15 @@ local fenced = redis.call('HGET', worker_key(worker_id), 'fenced')
 if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
 load_sizes()
-local moved, buried = 0, 0
+local MOST_ACCUSED = 10000 -- of a crawl that never ends: then all are forgotten
+local cut_off, moved, buried = redis.call('HEXISTS', key.absent, worker_id) == 1, 0, 0
 write_first()
+if redis.call('HLEN', key.accused) > MOST_ACCUSED then redis.call('UNLINK', key.accused) end
+local function is_suspect(id)
+  local by = redis.call('HGET', key.accused, id)
+  redis.call('HSET', key.accused, id, worker_id)
+  return not cut_off or by and by ~= worker_id and redis.call('HEXISTS', key.absent, by) == 1
+end
 -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
 -- Not HKEYS: it reads the whole hash in each step.
 for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
@@ -25,7 +34,7 @@ for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) d
     bury(worker_id, id, lease, 'its worker died ' .. lease.attempts .. ' times while it was the suspect')
     buried = buried + 1
   elseif lease then
-    lease.quarantined = not lease.deferred
+    lease.quarantined = not lease.deferred and (lease.quarantined or is_suspect(id))
     release(worker_id, id, lease)
     moved = moved + 1
   end

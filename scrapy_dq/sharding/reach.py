@@ -1,0 +1,96 @@
+"""Which shards a worker cannot reach although other workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from scrapy_dq.frontier.model import FrontierError
+from scrapy_dq.frontier.moves import Release, Return
+from scrapy_dq.frontier.worker.heartbeat import BEATS_PER_TTL
+from scrapy_dq.frontier.worker.listener import Listener
+from scrapy_dq.sharding.deferred_ends import DeferredEnds
+from scrapy_dq.sharding.part import Part
+
+logger = logging.getLogger(__name__)
+
+
+class Reach:
+    """Compares which shards this worker and the others reach. It waits for a shard that answers none of them.
+
+    Whoever waits for a shard says so in the others (lua/transitions/report.lua): a live member that says
+    nothing of the kind has answers from all.
+
+    Args:
+        parts: of the worker.
+        deferred: its leases whose ends wait for puts in other shards.
+        end: ends such a lease, which is in the given shard.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], ttl_s: float, deferred: DeferredEnds,
+        end: Callable[[int, Return], None], listener: Listener,
+    ) -> None:  # fmt: skip
+        self._parts = parts
+        self._listener = listener
+        self._ttl_s = ttl_s
+        self._deferred = deferred
+        self._end = end
+        self.lost: frozenset[int] = frozenset()
+        """The shards that have given this worker no answer for *ttl_s*, while they answer others."""
+        self._beats: dict[str, int] = {}
+        """Of the other members, when this worker looked last."""
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Look from time to time, until `end`."""
+        self._task = asyncio.create_task(self._watch())
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._ttl_s / BEATS_PER_TTL)
+            with suppress(FrontierError):  # it looks again
+                await self._look()
+
+    async def _look(self) -> None:
+        silent = {shard for shard, part in enumerate(self._parts) if self._is_silent(part)}
+        witness = next((part for part in self._parts if not part.outage), None)
+        self.lost &= silent
+        if self.lost and any(map(_keeps_waiting, self._parts)):
+            self._listener.cut_off()
+        if not silent - self.lost or witness is None:
+            self._beats = {}
+            return
+        others = [each for each in await witness.frontier.members() if each.worker_id != witness.id]
+        before, self._beats = self._beats, {each.worker_id: each.beat for each in others}
+        if any(each.beat > before.get(each.worker_id, each.beat) and not each.waits_for for each in others):
+            for shard in silent - self.lost:
+                self._give_up(shard)
+            self.lost |= silent
+
+    def _is_silent(self, part: Part) -> bool:
+        unanswered = part.dialogue.outage.unanswered
+        return unanswered is not None and unanswered[1] - unanswered[0] > self._ttl_s
+
+    def _give_up(self, shard: int) -> None:
+        given_up = self._deferred.give_up_on(shard)
+        logger.warning(
+            "Shard %d of crawl %r answers other workers, and has not answered this one for %.0f s. This "
+            "worker takes no requests until it does, and gives back those whose links belong there (%d of "
+            "them are done, and run again)",
+            shard, self._parts[shard].frontier.crawl, self._ttl_s, len(given_up),
+        )  # fmt: skip
+        for own, entry_id in given_up:
+            self._end(own, Release(entry_id))
+
+
+def _keeps_waiting(part: Part) -> bool:
+    """Tell whether the crawl cannot end while this worker is there, cut off, and takes nothing."""
+    of = part.protocol
+    return of.outbox.parentless > 0 or of.stays_raised() or part.census.declined > 0

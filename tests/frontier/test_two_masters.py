@@ -1,0 +1,92 @@
+"""Calls of one worker reach two masters in turn: a former one that is cut off, and the one in its place."""
+
+from __future__ import annotations
+
+from itertools import count
+from unittest.mock import Mock
+from uuid import uuid4
+
+import pytest
+
+from scrapy_dq.frontier.calls import Asks, Rejoin
+from scrapy_dq.frontier.model import Seeding
+from scrapy_dq.frontier.worker.outbox import Outbox
+from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+from support.live_frontier import IDENTITY, LiveFrontier, put
+
+HORIZON_S = 10.0
+HOST = {"host": "here"}
+
+
+class Masters:
+    """Two states of one frontier, of which one is in Redis, and a worker; time is what the test says."""
+
+    def __init__(self, live: LiveFrontier) -> None:
+        self.live = live
+        ids = count()
+        self.listener = Mock()
+        self.worker = WorkerProtocol(
+            live.crawl, self.listener, Outbox(), HORIZON_S,
+            new_id=lambda: f"worker-{next(ids)}", random_bytes=bytes,
+        )  # fmt: skip
+        joined = live.call("join", self.worker.id, HOST, uuid4().hex, IDENTITY)
+        self.worker.joined(joined, 0.0)
+        self.other: dict[bytes, bytes] = {}
+        self._numbers = count(1)
+
+    def put(self, now: float) -> None:
+        """Put a request without a parent, and talk until it is stored."""
+        worker, call = self.worker, None
+        worker.outbox.append(put(next(self._numbers)))
+        while worker.unsaid:
+            call = worker.compose(now, Asks())
+            if isinstance(call, Rejoin):
+                worker.rejoined(self.live.call("rejoin", call, HOST, IDENTITY))
+            else:
+                worker.received(self.live.call("exchange", call), now)
+
+    def part(self) -> None:
+        """From now on, the two masters hear nothing of each other."""
+        self.other = self._stored()
+
+    def swap(self) -> None:
+        """The next calls reach the other one."""
+        stored = self._stored()
+        self.live.redis.delete(*stored)
+        for name, value in self.other.items():
+            self.live.redis.restore(name, 0, value)
+        self.other = stored
+
+    def _stored(self) -> dict[bytes, bytes]:
+        return {name: self.live.redis.dump(name) for name in self.live.redis.keys(f"{self.live.key('')}*")}
+
+
+@pytest.fixture
+def masters(live: LiveFrontier) -> Masters:
+    """Yield them in step, with one request that no roll-back within the horizon can lose, and a newer one."""
+    made = Masters(live)
+    made.put(0.0)
+    made.put(HORIZON_S + 1)
+    made.part()
+    return made
+
+
+def test_nothing_is_taken_for_lost_within_the_horizon(masters: Masters) -> None:
+    """Each master knows an id of the worker and what it had stored under that; the log has the rest."""
+    for turn in range(6):
+        masters.put(HORIZON_S + 2 + turn)
+        masters.swap()
+    masters.listener.rolled_back.assert_not_called()
+    assert masters.worker.seeding == Seeding.ACTIVE
+    assert len(masters.live.state()["entries"]) >= 7
+
+
+def test_what_only_the_other_one_has_may_be_lost_after_the_horizon(masters: Masters) -> None:
+    """The log has it no more: start() has to run again."""
+    masters.swap()
+    masters.put(HORIZON_S + 2)
+    masters.put(2 * HORIZON_S + 3)
+    masters.swap()
+    masters.put(2 * HORIZON_S + 4)
+    masters.listener.rolled_back.assert_called_once_with(True)
+    assert masters.worker.seeding == Seeding.AGAIN
