@@ -83,8 +83,8 @@ class Rejoined:
     run: int = 0
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
-    """The last exchange under the old id that Redis has stored. None: Redis has no record of the old id.
-    Negative: nor has it here, but -2 - n is the last one under the id before that."""
+    """The last exchange under the old id that Redis has stored. None: Redis has no record of any id.
+    Negative: it knows a former id; -2 - n is the last one under the oldest, as far as it is needed."""
     commands: Commands | None = field(default=None, compare=False)
     """None: not read."""
     registered: int = field(default=0, compare=False)

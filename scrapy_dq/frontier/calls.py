@@ -77,5 +77,6 @@ class Rejoin(NamedTuple):
     """ACTIVE or AGAIN."""
     registered: int = 0
     """The answer under *old_id* has it; 0: any."""
-    before_id: str = ""
-    """Its id before *old_id*: Redis may know only that one. Empty: it had none."""
+    former_ids: tuple[str, ...] = ()
+    """Its ids before *old_id*, newest first: Redis may know only one of these. Only under the last one have
+    puts retired from its log."""

@@ -125,9 +125,10 @@ class Frontier(Caller):
 
         Source: transitions/rejoin.lua
         """
+        old_ids = "\0".join((call.old_id, *call.former_ids))
         reply = await self._call(
-            "rejoin", call.new_id, json.dumps(identity), f"{call.old_id}\0{call.before_id}", call.epoch,
-            call.run, b"".join(call.held), int(call.parentless), int(call.seeding), call.registered,
+            "rejoin", call.new_id, json.dumps(identity), old_ids, call.epoch, call.run,
+            b"".join(call.held), int(call.parentless), int(call.seeding), call.registered,
             *wire.pack_identity(crawl, self.order, self._seen),
         )  # fmt: skip
         return wire.parse_rejoined(reply)

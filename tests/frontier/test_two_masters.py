@@ -12,6 +12,7 @@ from scrapy_dq.frontier.calls import Asks, Rejoin
 from scrapy_dq.frontier.model import Seeding
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
+from scrapy_dq.frontier.worker.replay_log import FORMER_IDS
 from support.live_frontier import IDENTITY, LiveFrontier, put
 
 HORIZON_S = 10.0
@@ -34,12 +35,18 @@ class Masters:
         self.other: dict[bytes, bytes] = {}
         self._numbers = count(1)
 
-    def put(self, now: float) -> None:
-        """Put a request without a parent, and talk until it is stored."""
+    def put(self, now: float, *, in_turn: bool = False) -> None:
+        """Put a request without a parent, and talk until it is stored.
+
+        Args:
+            in_turn: each rejoin reaches the other master.
+        """
         worker, call = self.worker, None
         worker.outbox.append(put(next(self._numbers)))
         while worker.unsaid:
             call = worker.compose(now, Asks())
+            if in_turn and isinstance(call, Rejoin):
+                self.swap()
             if isinstance(call, Rejoin):
                 worker.rejoined(self.live.call("rejoin", call, HOST, IDENTITY))
             else:
@@ -79,6 +86,17 @@ def test_nothing_is_taken_for_lost_within_the_horizon(masters: Masters) -> None:
     masters.listener.rolled_back.assert_not_called()
     assert masters.worker.seeding == Seeding.ACTIVE
     assert len(masters.live.state()["entries"]) >= 7
+
+
+def test_a_master_may_know_none_of_the_last_ids(masters: Masters) -> None:
+    """It refuses exchanges, and each time the other one answers the rejoin that follows."""
+    for _ in range(FORMER_IDS):
+        masters.put(HORIZON_S + 2, in_turn=True)
+        masters.swap()
+    masters.put(HORIZON_S + 2)
+    masters.listener.rolled_back.assert_not_called()
+    assert masters.worker.seeding == Seeding.ACTIVE
+    assert len(masters.live.state()["entries"]) >= FORMER_IDS
 
 
 def test_what_only_the_other_one_has_may_be_lost_after_the_horizon(masters: Masters) -> None:

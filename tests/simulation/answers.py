@@ -15,6 +15,7 @@ from scrapy_dq.frontier.messages import apart
 from simulation import checks, checks_of_answers, virtual
 from simulation.checks import Identity, Violation
 from simulation.crawler import Crawler
+from simulation.network import Network
 from simulation.plan import Setup
 from simulation.pusher import Pusher
 from simulation.queue_user import QueueUser
@@ -55,6 +56,7 @@ class Answers:
 
     setup: Setup
     store: Store
+    network: Network
     _looked_at: set[int]
     """The numbers of the exchanges at which all keys are read."""
 
@@ -191,6 +193,8 @@ class Answers:
         if not isinstance(outcome, list):
             return  # it was refused
         of, new = self._of(process), names[0].decode()
+        if of and (process, shard) in self.network.astray:
+            of.redis_set_back()  # its repeat may reach the other master
         if outcome[0] == b"OK":
             self._note_id(process, new, names[2 if transition == "rejoin" else 0].decode())
             # A repeat changes nothing while it is a member, fenced or not. Later, a late copy registers it

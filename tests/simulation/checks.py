@@ -147,6 +147,18 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
         raise Violation(f"{crawler.process.name} closes with reason run_over in the run that is the last one")
 
 
+def has_lost(schedule: Schedule, crawler: Crawler) -> None:
+    """Check, when a worker says that Redis was rolled back beyond its log, that it was."""
+    longest, began, ended = 0.0, 0.0, 0.0
+    for taken_at, at in sorted(schedule.losses):
+        began, ended = (began, max(at, ended)) if taken_at <= ended else (taken_at, at)
+        longest = max(longest, ended - began)
+    if longest < schedule.setup.horizon_s:
+        raise Violation(
+            f"{crawler.process.name} finds Redis rolled back beyond its log, after {longest:.2f} s"
+        )
+
+
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says `finished`, that its frontier is the same, and has lost nothing for good."""
     # What it finds while it closes comes too late for its reason, and is logged.

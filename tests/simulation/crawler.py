@@ -384,6 +384,7 @@ class Crawler(Answered):
             self.stop("outbox_lost")
 
     def rolled_back(self, parentless: bool) -> None:
+        self._watch(self.process.name, "is rolled back")
         self._sent.clear()
         self.unnoticed = False
         if parentless:

@@ -172,6 +172,19 @@ def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
         schedule.network.part(victim.process, shard, inf)
 
 
+def two_masters(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
+    """A master that is cut off from the others, which have made another one, still answers some workers.
+
+    Calls of one worker reach both; each other worker stays with one of them. What the former master has is
+    lost in the end.
+    """
+    shard, seconds = random.randrange(schedule.setup.shards), random.uniform(0.05, random.choice((0.25, 0.5)))
+    if victim is not None and shard not in schedule.store.former:
+        schedule.struck("two_masters", f"{victim.process.name} {shard} {seconds:.2f} s")
+        stay = {each for each in schedule.crawlers if each.there and random.random() < 0.3}
+        schedule.part_masters(shard, seconds, dict.fromkeys(stay, 1.0) | {victim: 0.5})
+
+
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     """A replica that lags takes the place of Redis at once."""
     _lose(schedule, random, "fail_over", 0.0)
@@ -247,11 +260,12 @@ BY_NAME_OVER_SHARDS = BY_NAME | {
         shard_apart,
         exchanges_cut,
         shard_cut,
+        two_masters,
     )
 }
 OF_A_SHARD = ("away", "redis_frozen", "roll_back", "fail_over")
 """Faults that can strike one shard of several: their names begin with `shard_` then."""
-LOSSES = ("roll_back", "fail_over", "lag", "flush", "shard_roll_back", "shard_fail_over")
+LOSSES = ("roll_back", "fail_over", "lag", "flush", "shard_roll_back", "shard_fail_over", "two_masters")
 """Faults after which Redis has not everything that it has confirmed."""
 
 

@@ -125,6 +125,9 @@ MUTATIONS = (
     Mutation(GUARD, "a worker counts as alive although its exchanges get no answer", (
         (WORKER + "heartbeat.py", "        if not self._was_cut_off:\n", "        if True:\n"),
     )),
+    Mutation(GUARD, "Redis looks only for the newest id of a worker", (
+        (LUA + "transitions/rejoin.lua", "== 1 then known = i end", "== 1 then known = 1 end"),
+    ), test="frontier/test_two_masters.py::test_nothing_is_taken_for_lost_within_the_horizon"),
     Mutation(GUARD, "each put counts as new", (
         (LUA + "moves/put.lua", "if not admit[admission](token) then return KNOWN end",
          "admit[admission](token)"),

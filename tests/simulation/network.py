@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -55,6 +56,8 @@ class Network:
         self._apart_until: defaultdict[tuple[Process, int], float] = defaultdict(float)
         self.without_exchanges: set[Process] = set()
         """No call of their event loops reaches Redis, only their heartbeats."""
+        self.astray: dict[tuple[Process, int], float] = {}
+        """How often a call of a process to a shard reaches the former master, from 0 to 1."""
         self.calls = 0
         self.generations: Counter[int] = Counter()
         """The number of times that all connections to a shard were cut."""
@@ -103,6 +106,21 @@ class Network:
         if self.strikes and (do := self.strikes.pop((transition, number, stage), None)) is not None:
             do(process)
 
+    def apply(
+        self, process: Process, name: str, args: tuple[Any, ...], options: dict[str, Any], note: str
+    ) -> Any:
+        """Let Redis run a call; return its answer. *note*: what the trace adds."""
+        transition, shard = transition_of(name, args), shard_called(name, args)
+        astray = self.astray.get((process, shard), 0.0)
+        former = astray > 0 and self.world.random.random() < astray
+        with self.store.former_master(shard) if former else nullcontext():
+            outcome = self.store.call(name, *args, **options)
+            self.watch(process, transition, args, outcome)
+        if self.trace:
+            note += ", by the former master" if former else ""
+            self.trace(f"{process.name} {transition} {shown(outcome)} {note}")
+        return outcome
+
     def latency_s(self) -> float:
         return self.world.random.uniform(0.0001, 0.003)
 
@@ -145,24 +163,18 @@ class Client:
             if world.now < network.store.frozen[shard]:
                 world.at(network.store.frozen[shard], run)
             elif fault == "late" or network.generations[shard] == generation:
-                outcome = network.store.call(name, *args, **options)
                 if fault == "twice":
                     later_s = world.random.choice((0.01, 0.1, network.timeout_s)) * world.random.random()
                     world.at(world.now + later_s, once_more)
-                network.watch(process, transition, args, outcome)
+                outcome = network.apply(process, name, args, options, f"{number} {fault}")
                 network.strike(transition, number, "applied", process)
                 if transition == "exchange" and (do := network.after.pop(process, None)):
                     do(once_more)
-                if network.trace:
-                    network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
                 if fault in ("", "twice"):
                     world.at(world.now + network.latency_s(), lambda: reply(outcome), thread)
 
         def once_more() -> None:
-            outcome = network.store.call(name, *args, **options)
-            network.watch(process, transition, args, outcome)
-            if network.trace:
-                network.trace(f"{process.name} {transition} {number}: {shown(outcome)} once more")
+            network.apply(process, name, args, options, f"{number} once more")
 
         def reply(outcome: Any) -> None:
             if network.generations[shard] == generation:
@@ -208,10 +220,7 @@ class BlockingClient:
         number, fault = network.begins(process, transition, shard)
         if fault == "lost" or network.world.now < network.store.frozen[shard]:
             raise Cut("simulated")
-        outcome = network.store.call(name, *args, **options)
-        network.watch(process, transition, args, outcome)
-        if network.trace:
-            network.trace(f"{process.name} {transition} {number}: {shown(outcome)} {fault}")
+        outcome = network.apply(process, name, args, options, f"{number} {fault}")
         if fault and fault != "twice":
             raise Cut("simulated")
         if isinstance(outcome, Exception):

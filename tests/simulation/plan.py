@@ -178,6 +178,12 @@ def drawn(seed: int) -> Plan:
         plan = replace(plan, strikes=(*plan.strikes, _at_a_time(random, fault)))
         if plan.setup.ttl_s > (ttl_s := random.choice((0.4, 0.8))):
             own |= {"ttl_s": ttl_s, "stall_s": random.choice((1.0, 2.0)) * ttl_s}
+    random = Random(f"{seed} two masters")
+    if random.random() < 0.05:
+        at_s = random.uniform(0.2, FAULTS_END_S)
+        plan = replace(plan, strikes=(*plan.strikes, Strike("two_masters", random.random(), at_s)))
+        # Short enough for puts to retire before, and longer than most of these faults.
+        own["horizon_s"] = random.choice((0.2, 0.3, plan.setup.horizon_s))
     functions = Random(f"{seed} functions").random() < 0.75
     random = Random(f"{seed} never sent")
     rate = random.choice((0.0, 0.0, 0.5))

@@ -174,14 +174,31 @@ class Schedule(Answers):
     def lost(self, taken_at: float, shard: int | None = None) -> None:
         """Note that Redis, or that of a shard, has only what it had at *taken_at*."""
         self.losses.append((taken_at, self.world.now))
+        self._expect_anything()
+        if not shard:
+            self._fed = [each for each in self._fed if each[0] <= taken_at]
+
+    def part_masters(self, shard: int, seconds: float, astray: dict[Crawler, float]) -> None:
+        """Let a former master of a shard answer some calls of these workers for a while."""
+        self.store.former[shard] = self.store.snapshot(shard)
+        self.network.astray |= {(of.process, shard): rate for of, rate in astray.items()}
+        self.losses.append((self.world.now, self.world.now + seconds))
+
+        def end() -> None:
+            del self.store.former[shard]
+            self.network.astray = {at: rate for at, rate in self.network.astray.items() if at[1] != shard}
+            self.network.cut(shard=shard)
+            self._expect_anything()
+
+        self.world.at(self.world.now + seconds, end)
+
+    def _expect_anything(self) -> None:
         self._note_epoch(self.store.run("HGET", keys.meta(CRAWL), "epoch"))
         names = [keys.prefix(keys.Shard(CRAWL, shard)) + "members" for shard in range(self.setup.shards)]
         members = [each for name in names for each in self.store.run("SMEMBERS", name)]
         self._seeding = {each.decode(): "" for each in members}  # after a loss, no level is checked
         for crawler in self.crawlers:
             crawler.redis_set_back()
-        if not shard:
-            self._fed = [each for each in self._fed if each[0] <= taken_at]
 
     def replaced_at(self, epoch: str) -> float:
         """Return since when there is another frontier than that of *epoch*, or none; inf: it is there."""
@@ -247,6 +264,8 @@ class Schedule(Answers):
             crawlers = (each for each in self.crawlers if each.process.name == who)
             if what == "closes over budgets":
                 checks.closes_over_budget(self, next(crawlers))
+            if what == "is rolled back":
+                checks.has_lost(self, next(crawlers))
             if what.startswith("ends: "):
                 crawler = next(crawlers)
                 checks.may_end(self, crawler)

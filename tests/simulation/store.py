@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cache
 from hashlib import sha1
@@ -198,6 +199,8 @@ class Store:
         self.clock_offset_s = 0.0
         self.frozen: defaultdict[int, float] = defaultdict(float)
         """Until when, by shard."""
+        self.former: dict[int, Snapshot] = {}
+        """By shard, what a master has that was cut off from the others, and that some workers still reach."""
         self.full = False
         self._known: set[str] | None = None  # all, until it forgets them
         server.run(("FLUSHALL",))
@@ -247,6 +250,18 @@ class Store:
     def restore(self, snapshot: Snapshot, shard: int | None = None) -> None:
         """Replace all keys, or those of a shard; the scripts are gone, too."""
         self.forget_scripts()
+        self._replace(snapshot, shard)
+
+    @contextmanager
+    def former_master(self, shard: int) -> Iterator[None]:
+        """Let the former master of a shard run what is called meanwhile."""
+        present = self.snapshot(shard)
+        self._replace(self.former[shard], shard)
+        yield
+        self.former[shard] = self.snapshot(shard)
+        self._replace(present, shard)
+
+    def _replace(self, snapshot: Snapshot, shard: int | None) -> None:
         self._server.run(
             ("DEL", b"", *self.names(shard)),
             *(("RESTORE", name, 0, value) for name, value in snapshot.items()),

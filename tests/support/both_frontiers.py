@@ -36,7 +36,7 @@ class Actor:
     """Its exchange whose reply was lost; all that it may send is this again."""
     out_of_step: bool = False
     """It was answered RESYNC or, without its moves applied, FINISHED."""
-    before_id: str = ""
+    former_ids: tuple[str, ...] = ()
 
 
 class BothFrontiers(RuleBasedStateMachine):
@@ -67,8 +67,8 @@ class BothFrontiers(RuleBasedStateMachine):
                 Exchange(*who, want, Seeding(seeding), held, pack_moves(moves), pack_terms(terms)),
             )  # fmt: skip
         elif method == "rejoin":
-            new_id, identity, *rest, before_id, crawl = args
-            sent = (Rejoin(new_id, *rest, before_id=before_id), identity, crawl)
+            new_id, identity, *rest, former_ids, crawl = args
+            sent = (Rejoin(new_id, *rest, former_ids=former_ids), identity, crawl)
         answer = self.live.call(method, *sent)
         expected = getattr(self.reference, method)(*args)
         if isinstance(answer, Receipt):
@@ -180,11 +180,11 @@ class BothFrontiers(RuleBasedStateMachine):
         new_id = self.new_name("worker")
         old = (actor.worker_id, actor.epoch, actor.run, actor.held)
         crawl = replace(actor.crawl, keep_seen=keep_seen)
-        args = (new_id, {"host": new_id}, *old, parentless, 1, actor.before_id, crawl)
+        args = (new_id, {"host": new_id}, *old, parentless, 1, actor.former_ids, crawl)
         for _ in range(repeats + 1):
             rejoined = self.both("rejoin", *args)
         if rejoined.status is Status.OK:
-            actor.before_id, actor.worker_id = actor.worker_id, new_id
+            actor.former_ids, actor.worker_id = (actor.worker_id, *actor.former_ids), new_id
             actor.run, actor.seq = rejoined.run, 1
             actor.held = [entry_id for entry_id in actor.held if entry_id in rejoined.owned]
             actor.unanswered, actor.out_of_step = None, False

@@ -142,7 +142,8 @@ class ReferenceFrontier(Entries):
 
     def rejoin(
         self, new_id: str, identity: dict[str, Any], old_id: str, epoch: str, run: int,
-        held: Collection[bytes], parentless: Parentless, seeding: int, before_id: str, crawl: Identity,
+        held: Collection[bytes], parentless: Parentless, seeding: int, former_ids: tuple[str, ...],
+        crawl: Identity,
     ) -> Rejoined:  # fmt: skip
         if self.epoch != epoch:
             return Rejoined(Status.LOST)
@@ -150,12 +151,12 @@ class ReferenceFrontier(Entries):
             me = self.members[new_id]
             me.beats += 1
             return Rejoined(Status.OK, self.run, frozenset(me.leases), _known(me.came_from))
-        known = (*self.members, *self.absent)
-        if of_before := old_id not in known and before_id in known:
-            old_id = before_id
-        last_seq = self._last_seq(old_id, new_id)
-        if of_before:
-            last_seq = -2 - last_seq
+        old_ids = (old_id, *former_ids)
+        known = next((each for each in old_ids if each in (*self.members, *self.absent)), old_id)
+        last_seq = self._last_seq(known, new_id)
+        if known != old_id:
+            last_seq = -2 - (last_seq if known == old_ids[-1] else 2**52)
+        old_id = known
         member = self.members.get(old_id)
         registered = member is not None and not member.fenced
         again = seeding == Seeding.AGAIN

@@ -97,10 +97,13 @@ def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
     assert log.forgot(2) == log.forgot(3) == (False, False)
     assert log.forgot(1) == (True, False)  # only the child: its parent brings it again
     assert log.forgot(0) == log.forgot(None) == (True, True)
-    log.begin_anew()
+    log.begin_anew("first")
     assert log.forgot(0) == (False, False)
     assert log.forgot(None) == (True, True)  # an id that Redis does not know: from before that
-    # It knows the id before that: what was retired under that one is there, or is not; nothing was since.
+    # It knows an id before: what was retired under the oldest is there, or is not; nothing was since.
+    log.begin_anew("second")
+    assert log.former_ids == ["first", "second"]
+    assert log.forgot(-2 - 2**52) == (False, False)
     assert log.forgot(-2 - 2) == log.forgot(-2 - 3) == (False, False)
     assert log.forgot(-2 - 1) == (True, False)
     assert log.forgot(-2) == (True, True)

@@ -96,7 +96,6 @@ class WorkerProtocol:
         self._pending: Composed | Rejoin | None = None
         """Unchanged until it is answered, so that a repeat has the same bytes."""
         self.id = new_id()
-        self._id_before = ""
         self.epoch = ""
         self.run = 0
         self.seq = 1
@@ -423,7 +422,7 @@ class WorkerProtocol:
         seeding = Seeding.AGAIN if self.seeding == Seeding.AGAIN else Seeding.ACTIVE
         self._pending = Rejoin(
             self._new_id(), self.id, self.epoch, self.run, self.leases.held(), self._parentless, seeding,
-            self._registered, self._id_before,
+            self._registered, tuple(reversed(self.log.former_ids)),
         )  # fmt: skip
 
     @property
@@ -448,7 +447,7 @@ class WorkerProtocol:
         if answer.status is Status.OK:
             self._obey(answer.commands)
             forgot, parentless = self.log.forgot(answer.last_seq)
-            self.log.begin_anew()
+            self.log.begin_anew(self.id)
             if forgot:
                 self._continue_as(rejoin.new_id, answer)
                 self._give_up_leases(parentless, for_good=self._lacks(forgot, parentless))
@@ -467,8 +466,7 @@ class WorkerProtocol:
         self.outbox.replay(self.log.take(), self._parents(owned))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
-        self._id_before, self.id = self.id, new_id
-        self.run, self.seq, self._registered = answer.run, 1, answer.registered
+        self.id, self.run, self.seq, self._registered = new_id, answer.run, 1, answer.registered
 
     def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
         """Return the leases that this worker keeps, out of `answer.owned`."""

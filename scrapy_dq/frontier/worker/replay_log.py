@@ -12,6 +12,8 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
+FORMER_IDS = 30
+"""Of so many ids, a worker tells Redis. It needs more than one only while two masters answer it in turn."""
 
 
 class ReplayLog:
@@ -33,9 +35,11 @@ class ReplayLog:
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
         # The newest exchange under the worker's present id with a retired put; with one without a parent. The
-        # same of its id before.
+        # same of the first of its former ids.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
+        self.former_ids: list[str] = []
+        """The last id before under which puts have retired, or the first one; then those since."""
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False
@@ -115,16 +119,20 @@ class ReplayLog:
         while self._puts:
             self._drop()
 
-    def begin_anew(self) -> None:
-        """Note that the worker has a new id: its exchanges are counted from 1 again."""
-        self._before = self._retired_seq, self._retired_parentless_seq
+    def begin_anew(self, old_id: str) -> None:
+        """Note that the worker has another id than *old_id*: its exchanges are counted from 1 again."""
+        if self._retired_seq or not self.former_ids:
+            self._before = self._retired_seq, self._retired_parentless_seq
+            self.former_ids.clear()
+        self.former_ids.append(old_id)
+        del self.former_ids[1:-FORMER_IDS]
         self._retired_seq = self._retired_parentless_seq = 0
 
     def begin_run(self) -> None:
         """Note that the run of all retired puts is over: none of them can be missed."""
         self._retired = self._retired_parentless = False
-        self.begin_anew()
-        self._before = 0, 0
+        self._retired_seq = self._retired_parentless_seq = 0
+        self.former_ids.clear()
 
     def puts(self) -> Iterator[Put]:
         """Yield the puts, oldest first."""

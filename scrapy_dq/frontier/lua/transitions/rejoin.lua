@@ -1,15 +1,14 @@
 -- rejoin: a live worker registers again and keeps the leases that it still owns. Idempotent by new_id.
--- ARGS     new_id, identity, old_id (and, after a zero byte, the id before it), epoch, run, held (ids of 12 bytes,
---          joined), parentless (0 none, 1 waiting, 2 logged), seeding (1, or 4: start() runs again), registered (of
+-- ARGS     new_id, identity, old_ids (newest first, a zero byte between), epoch, run, held (ids of 12 bytes, joined),
+--          parentless (0 none, 1 waiting, 2 logged), seeding (1, or 4: start() runs again), registered (of
 --          old_id; 0: any), and those of described.lua
--- RETURNS  OK, run, owned (ids, joined), last_seq (the newest of old_id that is stored; -1: none; or, if only the id
---          before is known, -2 minus the newest of that one), commands, registered
+-- RETURNS  OK, run, owned (ids, joined), last_seq (of the newest id, as it is stored; -1: no id is known; else -2 minus
+--          that of the oldest id, or 2^52 if a newer one is known), commands, registered
 --          | FINISHED, last_seq (2^52: the next run has begun) | LOST
 -- COST     O(leases of old_id)
 -- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
 -- @include base partition described endings journal stopped
 local new_id, identity, epoch, run = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[5])
-local old_id, before_id = string.match(ARGV[3], '^([^%z]*)%z?(.*)$')
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
 load_sizes()
 if state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' } end -- the latter: it moves
@@ -19,11 +18,14 @@ if is_member(new_id) then
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, commands(), registered_at(new_id) }
 end
 -- RACE: in a failover, calls of a worker reach the old master and the new one in turn. What each of them knows is not
--- the present id, which the other one has given, but the id before.
-local function is_known(id) return is_member(id) or redis.call('HEXISTS', key.absent, id) == 1 end
-local of_before = before_id ~= '' and not is_known(old_id) and is_known(before_id)
-if of_before then old_id = before_id end
-local since, registered = registered_at(old_id), of_before and 0 or tonumber(ARGV[9])
+-- the newest id, which the other one has given, but one before.
+local old_ids, known = {}, 1
+for id in string.gmatch(ARGV[3], '[^%z]+') do old_ids[#old_ids + 1] = id end
+for i = #old_ids, 1, -1 do
+  if is_member(old_ids[i]) or redis.call('HEXISTS', key.absent, old_ids[i]) == 1 then known = i end
+end
+local old_id = old_ids[known]
+local since, registered = registered_at(old_id), known > 1 and 0 or tonumber(ARGV[9])
 local by_late_join = since * registered > 0 and since ~= registered -- it knows nothing of that run
 if state.run > run and (by_late_join or not is_member(old_id)) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
@@ -55,7 +57,7 @@ if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not 
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
 local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, new_id) or -1) or -1
-if of_before then last_seq = -2 - last_seq end
+if known > 1 then last_seq = -2 - (known == #old_ids and last_seq or 2 ^ 52) end
 if state.phase == 'finished' then
   -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If it were
   -- opened here and this worker died, the next crawl would resume a run that has already seen all its requests.
