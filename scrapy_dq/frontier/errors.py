@@ -40,6 +40,7 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
+_FULL = ("OOM ", "OutOfMemory", "used memory > 'maxmemory'", "MISCONF", "NOREPLICAS")
 _DENIED_IN_A_SCRIPT = (
     "NOPERM", "can't run this command", "can't access at least one of the keys", "ACL failure in script",
 )  # fmt: skip
@@ -91,6 +92,13 @@ def is_answer(error: BaseException | None) -> bool:
     """Tell whether Redis has answered, with a refusal: of a key that has another type, or may not be read."""
     refused = isinstance(error, (ResponseError, FrontierRefused, AuthenticationError, AuthorizationError))
     return error is not None and refused and not passes(error)
+
+
+def refuses(error: BaseException) -> bool:
+    """Tell whether Redis has answered, and would refuse the same of each worker: it is full, or denies it."""
+    text = f"{type(error).__name__} {error}"
+    is_full = isinstance(error, ResponseError) and any(mark in text for mark in _FULL)
+    return is_full or is_answer(error)
 
 
 def is_no_answer(error: BaseException) -> bool:

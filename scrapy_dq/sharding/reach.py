@@ -42,6 +42,8 @@ class Reach:
         """The shards that have given this worker no answer for *ttl_s*, while they answer others."""
         self._beats: dict[str, int] = {}
         """Of the other members, when this worker looked last."""
+        self._tried_at: dict[int, float] = {}
+        """By shard: when this worker last tried to reach it, before it found that others do."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -65,14 +67,21 @@ class Reach:
         if self.lost and any(map(_keeps_waiting, self._parts)):
             self._listener.cut_off()
         if not silent - self.lost or witness is None:
-            self._beats = {}
+            self._beats, self._tried_at = {}, {}
             return
         others = [each for each in await witness.frontier.members() if each.worker_id != witness.id]
         before, self._beats = self._beats, {each.worker_id: each.beat for each in others}
-        if any(each.beat > before.get(each.worker_id, each.beat) and not each.waits_for for each in others):
-            for shard in silent - self.lost:
+        if not any(
+            each.beat > before.get(each.worker_id, each.beat) and not each.waits_for for each in others
+        ):
+            self._tried_at = {}
+            return
+        for shard in silent - self.lost:
+            # RACE: when an outage for all ends, another worker may be answered before this one tries again.
+            tried_at = _tried_at(self._parts[shard])
+            if tried_at > self._tried_at.setdefault(shard, tried_at):
                 self._give_up(shard)
-            self.lost |= silent
+                self.lost |= {shard}
 
     def _is_silent(self, part: Part) -> bool:
         unanswered = part.dialogue.outage.unanswered
@@ -88,6 +97,12 @@ class Reach:
         )  # fmt: skip
         for own, entry_id in given_up:
             self._end(own, Release(entry_id))
+
+
+def _tried_at(part: Part) -> float:
+    """Return when this worker last tried to reach a shard that is silent."""
+    unanswered = part.dialogue.outage.unanswered
+    return unanswered[1] if unanswered is not None else 0.0
 
 
 def _keeps_waiting(part: Part) -> bool:

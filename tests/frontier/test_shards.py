@@ -225,7 +225,7 @@ def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: s
     first, worker = HandWorker(live, "a"), HandWorker(live, "b")
     first.exchange(put(1), put(2))
     first.take(2)
-    worker.fence("a")
+    worker.fence("a", gone=True)
     worker.drain("a")
     (suspect,) = worker.exchange(want=2).leases
     assert suspect.suspect
@@ -247,7 +247,7 @@ def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: s
 def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFrontier) -> None:
     first, worker = HandWorker(live, "a"), HandWorker(live, "b")
     first.exchange(put(1), want=1)
-    worker.fence("a")
+    worker.fence("a", gone=True)
     worker.drain("a")
     assert not worker.exchange(want=1, terms=Terms(no_suspects=True)).leases
     assert worker.exchange(want=1).leases

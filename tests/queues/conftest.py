@@ -18,7 +18,7 @@ import pytest
 from scrapy_dq import Queue
 from support import stored
 from support.redis_server import RedisServer
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 TESTS = Path(__file__).parents[1]
 QUICK = {"REDIS_PARAMS": {"socket_timeout": 0.2}, "DQ_SHUTDOWN_GRACE": 0.5}
@@ -53,7 +53,7 @@ class Program:
 
     def end(self, timeout_s: float = 30.0) -> str:
         """Wait for its end, which must be a good one; return what it printed."""
-        output, _ = self._process.communicate(timeout=timeout_s)
+        output, _ = self._process.communicate(timeout=patience(timeout_s))
         assert self._process.returncode == 0, output
         return output
 

@@ -237,8 +237,10 @@ class ReferenceFrontier(Entries):
         return len(chosen) - buried, buried, len(worker.leases)
 
     def _is_suspect(self, entry_id: bytes, worker_id: str) -> bool:
+        if worker_id not in self.absent:
+            return True
         by, self.accused[entry_id] = self.accused.get(entry_id), worker_id
-        return worker_id not in self.absent or (by not in (None, worker_id) and by in self.absent)
+        return by not in (None, worker_id) and by in self.absent
 
     def leave(self, worker_id: str, epoch: str, run: int, keep_seen: bool) -> tuple[int, bool]:
         if self._stale(epoch, run):

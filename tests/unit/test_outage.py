@@ -7,7 +7,9 @@ from itertools import count
 from unittest.mock import Mock
 
 import pytest
+from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, ResponseError
 
+from scrapy_dq.frontier.errors import unavailable
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.worker.outage import Outage
 
@@ -67,3 +69,23 @@ def test_its_pauses_double_up_to_2_s_and_its_end_is_one_line(
     assert [outage.delay_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
     outage.ended(5)
     assert caplog.messages[-1] == "Redis is back after 2.5 s; 5 moves were kept meanwhile"
+
+
+FULL = "OOM command not allowed when used memory > 'maxmemory'"
+
+
+@pytest.mark.parametrize(
+    ("error", "answers"),
+    [(ResponseError(FULL), True), (NoPermissionError("NOPERM"), True), (ReadOnlyError("READONLY"), False),
+     (ConnectionError("reset"), False), (TimeoutError("late"), False)],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_a_refusal_is_an_answer(error: Exception, answers: bool) -> None:
+    """A full Redis refuses every worker. One that is read-only now may serve the others elsewhere."""
+    outage = Outage()
+    for _ in range(2):
+        try:
+            raise unavailable(error) from error
+        except FrontierUnavailable as found:
+            outage.began(found)
+        assert (outage.unanswered is None) == answers

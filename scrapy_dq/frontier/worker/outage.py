@@ -7,7 +7,7 @@ import random
 import time
 from typing import NamedTuple
 
-from scrapy_dq.frontier.model import FrontierRefused
+from scrapy_dq.frontier.errors import refuses
 
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
@@ -84,7 +84,7 @@ class Outage:
         self.error = error
         now = time.monotonic()
         first = self.unanswered[0] if self.unanswered else now
-        self.unanswered = None if isinstance(error, FrontierRefused) else (first, now)
+        self.unanswered = None if refuses(error.__cause__ or error) else (first, now)
         if self._since is None:
             self._since = now
         short = not self._warned and now < min(self._quiet_until, self._since + LONG_S)

@@ -1,7 +1,7 @@
 -- drain: the leases of a fenced worker -> quarantine, or declined (declined.lua), in bounded steps; when none is left,
 -- the member is removed.
 -- A worker may only be cut off: its leases go back to their places, unless one of them was taken from another worker,
--- too, that has not come back since. `accused` has, by entry, the worker from which it was taken.
+-- too, that has not come back since. `accused` has, by entry, the worker that was only cut off, as far as is known.
 -- Only leases from quarantine are charged an attempt; an entry that reaches max_attempts is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
@@ -21,9 +21,10 @@ local cut_off, moved, buried = redis.call('HEXISTS', key.absent, worker_id) == 1
 write_first()
 if redis.call('HLEN', key.accused) > MOST_ACCUSED then redis.call('UNLINK', key.accused) end
 local function is_suspect(id)
+  if not cut_off then return true end
   local by = redis.call('HGET', key.accused, id)
   redis.call('HSET', key.accused, id, worker_id)
-  return not cut_off or by and by ~= worker_id and redis.call('HEXISTS', key.absent, by) == 1
+  return by and by ~= worker_id and redis.call('HEXISTS', key.absent, by) == 1
 end
 -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
 -- Not HKEYS: it reads the whole hash in each step.
