@@ -44,7 +44,7 @@ class Answers : public WorkerSteps {
         me_.owned |= one;
       else if (held(model_.shard_of(r)) & one)
         continue;
-      else if (me_.status == kStopping)
+      else if (!takes_leases())
         append(model_.shard_of(r), move(kRelease, r));
       else
         me_.buffer |= one;
@@ -83,7 +83,7 @@ class Answers : public WorkerSteps {
   // Home says that the run is finished.
   void end() {
     if (me_.parentless || !me_.start_over) return;  // it opens the run again
-    if (quiet()) close(kClosedFinished);
+    if (quiet() && !me_.cut) close(kClosedFinished);  // it asks all shards once more
   }
 
   bool may_miss() const { return !me_.start_over || me_.parentless || puts_in_outboxes(me_); }

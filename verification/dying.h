@@ -11,7 +11,7 @@ inline void kill(const Moment& now, int w) {
   State sent = next;  // its calls may still arrive
   for (int k = 0; k < kShards; ++k) {
     Call call = now.state.workers[w].with[k].call;
-    if (now.state.workers[w].with[k].reply.kind) continue;
+    if (now.state.workers[w].with[k].reply.kind || is_cut_from(now.state.workers[w], k)) continue;
     if (!call.kind && (kShards == 1 || !next_call(now, w, k, call))) continue;
     if (sent.copies < kCopies) sent.under_way[sent.copies++] = {Byte(k), call};
   }
@@ -35,7 +35,7 @@ inline Judged judged(const State& state, int k, Byte id) {
     const Call& call = each.with[k].call;  // who has rejoined lives, though it has not heard yet
     if (each.with[k].id == id || (call.kind == kRejoin && call.new_id == id))
       found.owner = w;
-    else if (each.epoch == state.shards[k].epoch && each.with[kHome].joined)
+    else if (each.epoch == state.shards[k].epoch && each.with[kHome].joined && !is_cut_from(each, k))
       found.observed = true;
   }
   return found;
@@ -55,6 +55,9 @@ inline void judge(const Moment& now, int k, int m) {
   } else if (found.owner < 0) {
     fence(changed(next, k).members[m]);
     now.sink.step(next, "%d is fenced at shard %d", who.id, k);
+  } else if (is_cut_from(now.state.workers[found.owner], k)) {
+    fence(changed(next, k).members[m]);
+    now.sink.step(next, "%d of W%d, which is cut off, is fenced at shard %d", who.id, found.owner, k);
   } else if (now.state.left.fence) {
     --next.left.fence;
     Shard& shard = changed(next, k);

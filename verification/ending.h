@@ -2,22 +2,32 @@
 #pragma once
 #include "promises.h"
 
+// Whether worker w can store no more at shard k, and leaves it without a word: others take it for dead there.
+inline bool is_stuck(const Moment& now, int w, int k) {
+  const Worker& me = now.state.workers[w];
+  const bool waits_for_home = is_cut_from(me, kHome) && me.with[k].count;
+  return is_cut_from(me, k) ||
+         (waits_for_home && !WorkerSteps(const_cast<State&>(now.state), w, now.model).sendable(k));
+}
+
 inline void leave(const Moment& now, int w) {
   const Worker& me = now.state.workers[w];
   if (me.running || me.buffer) return;
-  for (const Dialogue& d : me.with)
-    if (d.count || d.call.kind || d.rejoins) return;
+  for (int k = 0; k < kShards; ++k) {
+    const Dialogue& d = me.with[k];
+    if ((d.count || d.call.kind || d.rejoins) && !is_stuck(now, w, k)) return;
+  }
   for (int k = kShards - 1; k >= 0; --k) {
     if (!me.with[k].joined) continue;
     State next = now.state;
     Dialogue& d = next.workers[w].with[k];
-    if (member(next.shards[k], d.id) && next.shards[k].epoch == me.epoch) {
+    if (member(next.shards[k], d.id) && next.shards[k].epoch == me.epoch && !is_stuck(now, w, k)) {
       Shard& shard = changed(next, k);
       remove(shard, *member(shard, d.id));
     }
     if (k == kHome) {
       next.workers[w] = Worker{};
-      next.workers[w].status = kLeft;
+      next.workers[w].status = me.cut ? kClosedCutOff : kLeft;
     } else {
       d = Dialogue{};
     }
@@ -32,7 +42,8 @@ inline void leave_finished(const Moment& now, int w) {
   State next = now.state;
   Worker& me = next.workers[w];
   const Shard& there = now.state.shards[k];
-  const bool is_mine = there.epoch == me.epoch && there.run == me.run && there.phase != kCleared;
+  const bool is_of_run = there.epoch == me.epoch && there.run == me.run && there.phase != kCleared;
+  const bool is_mine = is_of_run && !is_cut_from(me, k);
   bool clears = is_mine && (k != kHome || there.phase == kFinished);
   for (const Member& each : there.members) clears &= !each.id || each.id == me.with[k].id;
   if (is_mine && (clears || member(next.shards[k], me.with[k].id))) {
@@ -92,6 +103,7 @@ class Collect {
   }
 
   void ask(int k, bool again) {
+    if (is_cut_from(me_, k)) return;
     const Shard& shard = now_.state.shards[k];
     if (shard.epoch != me_.epoch) {
       WorkerSteps(next_, w_, now_.model).close(kClosedLost);
@@ -114,6 +126,7 @@ class Collect {
   }
 
   void finish() {
+    if (is_cut_from(me_, kHome)) return;
     const Shard& home = now_.state.shards[kHome];
     const bool same = home.version == me_.versions[kHome] || !now_.model.rules.finish_if_unchanged;
     if (home.epoch != me_.epoch || home.run != me_.run || home.phase != kOpen || !same || !is_empty(home) || seeds(home))

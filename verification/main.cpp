@@ -1,7 +1,7 @@
 // The command line: explore_N [--site NAME] [--without RULE] [--most STATES] [--capacity N] [--trace] [--ends], and
 // for each fault how often it may strike: --kill, --fence (a wrong death), --lose (a reply), --delay (a copy of a call), --roll
 // (Redis is rolled back), --flush, --term (SIGTERM), --again (a next run), --pause (an exchange
-// asks for no lease).
+// asks for no lease), --cut (a worker cannot reach a shard any more), --mend (it does again).
 // Exit status: 0 no violation, 1 a violation, 2 cannot run, 3 not all states were visited.
 #include <algorithm>
 #include <chrono>
@@ -34,10 +34,12 @@ int main(int count, char** words) {
     else if (word == "--term") budget.term = atoi(value());
     else if (word == "--pause") budget.pause = atoi(value());
     else if (word == "--again") budget.again = atoi(value());
+    else if (word == "--cut") budget.cut = atoi(value());
+    else if (word == "--mend") budget.mend = atoi(value());
     else { fprintf(stderr, "unknown: %s\n", word.c_str()); return 2; }
   }
   if (!site) return 2;
-  const Model model{*site, rules, capacity, budget.kill && budget.roll};
+  const Model model{*site, rules, capacity, (budget.kill || budget.cut) && budget.roll};
   const auto began = std::chrono::steady_clock::now();
   try {
     const Found found = Explorer(model, budget, most, !site->extra && !traced, traced).run(to_ends);

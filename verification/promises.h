@@ -23,15 +23,24 @@ inline Set with_children(const Moment& now, const State& state, Set found) {
   return found;
 }
 
+// What worker w can store. Home alone opens the run for what has no parent.
+inline Set storable(const Moment& now, const Worker& worker) {
+  Set found = 0;
+  for (int k = 0; k < kShards; ++k)
+    if (!is_cut_from(worker, k)) found |= now.model.in_shard(k);
+  return is_cut_from(worker, kHome) ? Set(found & ~(now.model.site.start | now.model.site.extra)) : found;
+}
+
 // What live workers have yet to put, or would put again, or keep the level for: it opens the run again.
 inline Set coming(const Moment& now, const State& state) {
   Set found = 0;
   for (const Worker& each : state.workers) {
     if ((each.status != kUp && each.status != kStopping) || each.epoch != state.epoch || each.run != state.run)
       continue;
-    if (each.status == kUp && !each.start_over) found |= now.model.site.start;
-    found |= puts_in_outboxes(each) | each.parentless;
-    for (const Dialogue& d : each.with) found |= d.log;
+    Set own = puts_in_outboxes(each) | each.parentless;
+    if (each.status == kUp && !each.start_over) own |= now.model.site.start;
+    for (const Dialogue& d : each.with) own |= d.log;
+    found |= own & storable(now, each);
   }
   return with_children(now, state, found);
 }
@@ -66,15 +75,16 @@ inline void check_close(const Moment& now, const State& next, int w) {
 inline void check_processed(const Moment& now, const State& next, int request) {
   const Budget &all = now.budget, &left = now.state.left;
   const int faults = (all.kill - left.kill) + (all.fence - left.fence) + (all.roll - left.roll) +
-                     (all.flush - left.flush) + (all.term - left.term);
+                     (all.flush - left.flush) + (all.term - left.term) + (all.cut - left.cut);
   if (next.processed[request] > 1 + faults)
     now.sink.violation("a request is processed more than 1 + faults times");
 }
 
-// Every worker has closed: the crawl has ended.
+// Every worker has closed: the crawl has ended. Who cannot reach a shard may wait for it for ever, alone.
 inline bool has_ended(const State& state) {
   for (const Worker& each : state.workers)
-    if (each.status != kClosedFinished && each.status != kClosedLost) return false;
+    if (each.status != kClosedFinished && each.status != kClosedLost && each.status != kClosedCutOff && !each.cut)
+      return false;
   return true;
 }
 

@@ -26,13 +26,17 @@ struct Rules {
   bool collect_twice = true;          // the end asks the other shards again after home
   bool finish_if_unchanged = true;    // home finishes only if it is as it was when it answered
   bool ask_by_exchange = true;        // each question of the end is an exchange, with the next number
+  bool raised_if_answers = true;      // a level does not count as raised while home gives no answer
+  bool gives_up_on_shard = true;      // who alone cannot reach a shard releases what waits for puts there
+  bool takes_none_cut_off = true;     // and takes no leases until it reaches the shard
+  bool closes_cut_off = true;         // and closes if it has puts without a parent that it cannot store
 
   struct Named {
     const char* name;
     bool Rules::* rule;
     bool of_many;  // only with several shards
   };
-  static constexpr int kCount = 21;
+  static constexpr int kCount = 25;
   static const Named all[kCount];
 
   bool leave_out(const std::string& name) {
@@ -67,4 +71,8 @@ inline const Rules::Named Rules::all[Rules::kCount] = {
     {"collect_twice", &Rules::collect_twice, true},
     {"finish_if_unchanged", &Rules::finish_if_unchanged, true},
     {"ask_by_exchange", &Rules::ask_by_exchange, true},
+    {"raised_if_answers", &Rules::raised_if_answers, true},
+    {"gives_up_on_shard", &Rules::gives_up_on_shard, true},
+    {"takes_none_cut_off", &Rules::takes_none_cut_off, true},
+    {"closes_cut_off", &Rules::closes_cut_off, true},
 };

@@ -32,7 +32,7 @@ inline int size(Set set) { return __builtin_popcount(set); }
 inline int first(Set set) { return __builtin_ctz(set); }
 
 enum Phase : Byte { kOpen, kFinished, kCleared };
-enum Status : Byte { kDown, kUp, kStopping, kClosedFinished, kClosedLost, kLeft };
+enum Status : Byte { kDown, kUp, kStopping, kClosedFinished, kClosedLost, kLeft, kClosedCutOff };
 enum CallKind : Byte { kNoCall, kExchange, kRejoin };
 enum ReplyKind : Byte { kNoReply, kOk, kAppliedFinished, kNotAppliedFinished, kResync, kGone };
 enum Parentless : Byte { kNone, kWaitingPuts, kLoggedPuts };
@@ -100,6 +100,8 @@ struct Worker {
   Set settled;     // those of them that cannot be lost there any more: but home's raise can
   Byte level;      // of seeding, as home has confirmed it
   Byte raised;     // whether home is open by it
+  Byte cut;        // 1 + the shard that it cannot reach; 0: it reaches all
+  Byte gave_up;    // on that shard: it takes no leases
   Byte stage;      // of collecting the end; 0: does not
   Byte versions[kShards];
   Dialogue with[kShards];
@@ -112,8 +114,8 @@ struct Copy {
   Call call;
 };
 
-struct Budget {  // faults that may still strike; pause: exchanges that ask for no lease
-  Byte kill, fence, lose, delay, roll, flush, term, again, pause;
+struct Budget {  // faults that may still strike; pause: exchanges that ask for no lease; mend: cuts that end
+  Byte kill, fence, lose, delay, roll, flush, term, again, pause, cut, mend;
 };
 
 struct State {
@@ -142,5 +144,7 @@ inline Set puts_in_outboxes(const Worker& worker) {
   for (const Dialogue& d : worker.with) found |= puts_in(d);
   return found;
 }
+
+inline bool is_cut_from(const Worker& worker, int k) { return worker.cut == k + 1; }
 
 inline bool operator==(const State& a, const State& b) { return !memcmp(&a, &b, sizeof a); }

@@ -3,6 +3,7 @@
 #include "dying.h"
 #include "ending.h"
 #include "joining.h"
+#include "reach.h"
 
 // -- A worker that is up, or stops.
 
@@ -47,7 +48,7 @@ inline void terminate(const Moment& now, int w) {
 
 inline void work(const Moment& now, int w) {
   const Worker& me = now.state.workers[w];
-  for (int k = 1; k < kShards; ++k)
+  for (int k = 1; k < kShards && !me.cut; ++k)
     if (me.with[k].joined < kNoted) {
       join_shard(now, w, k);
       break;
@@ -59,6 +60,7 @@ inline void work(const Moment& now, int w) {
   if (kShards > 1 && me.status == kUp) Collect(now, w).step();
   if (!now.model.rules.release_by_rejoin_only) release_unknown(now, w);
   if (now.state.left.kill) kill(now, w);
+  if (kShards > 1) reach(now, w);
 }
 
 // -- Redis.

@@ -14,7 +14,7 @@ inline bool matters(const Moment& now, const Worker& me, int k, const Call& call
   Shard after = now.state.shards[k];
   const Reply reply = exchange(after, call, k == kHome, now.model.rules);
   const bool is_over = reply.kind == kNotAppliedFinished || reply.kind == kAppliedFinished;
-  if (is_over && k == kHome) return (me.start_over && !me.parentless && is_quiet) || call.ripe;
+  if (is_over && k == kHome) return (me.start_over && !me.parentless && is_quiet && !me.cut) || call.ripe;
   if (k == kHome && (call.seeding != me.level || (kShards > 1 && call.seeding && !me.raised))) return true;
   return call.ripe || reply.kind != kOk || reply.leases;
 }
@@ -23,7 +23,7 @@ inline bool matters(const Moment& now, const Worker& me, int k, const Call& call
 inline bool next_call(const Moment& now, int w, int k, Call& call) {
   const Worker& me = now.state.workers[w];
   const Dialogue& d = me.with[k];
-  if (d.joined < kNoted || d.call.kind) return false;
+  if (d.joined < kNoted || d.call.kind || is_cut_from(me, k)) return false;
   const WorkerSteps steps(const_cast<State&>(now.state), w, now.model);
   if (d.rejoins) {
     call = steps.composed_rejoin(k, fresh_id(now.state, k));
@@ -94,7 +94,7 @@ inline void send(const Moment& now, int w, int k) {
 // until it is applied, a call depends on nobody, and nobody on it (but the horizon: see README.md).
 inline void converse(const Moment& now, int w, int k) {
   const Dialogue& d = now.state.workers[w].with[k];
-  if (d.joined < kNoted) return;
+  if (d.joined < kNoted || is_cut_from(now.state.workers[w], k)) return;
   if (d.reply.kind)
     hear(now, w, k);
   else if (d.call.kind)

@@ -50,6 +50,10 @@ BOUNDS = [
     Bound(2, 2, "--site away --roll 1 --ends"),
     Bound(2, 2, "--site away --flush 1 --ends"),
     Bound(2, 2, "--site inward --roll 1 --ends"),
+    Bound(2, 2, "--site away --cut 1 --ends"),
+    Bound(2, 2, "--site pair --cut 1 --ends"),
+    Bound(2, 2, "--site inward --cut 1 --ends"),
+    Bound(2, 2, "--site away --cut 1 --mend 1 --ends"),
     Bound(2, 1, "--site extra --roll 1 --pause 2 --ends"),
     Bound(2, 1, "--site pair --again 1 --roll 1 --ends"),
     Bound(2, 1, "--site pair --roll 1 --kill 1"),
@@ -58,7 +62,7 @@ BOUNDS = [
     Bound(3, 1, "--site round --roll 1 --ends"),
 ]
 
-FAULTS = ("kill", "fence", "lose", "delay", "roll", "flush", "term", "again")
+FAULTS = ("kill", "fence", "lose", "delay", "roll", "flush", "term", "again", "cut")
 
 LARGE = [
     Bound(1, 2, "--site pair --kill 1 --roll 1"),
@@ -69,6 +73,7 @@ LARGE = [
     Bound(2, 2, "--site back --roll 1"),
     Bound(2, 2, "--site extra --roll 1"),
     Bound(2, 2, "--site extra --kill 1"),
+    Bound(2, 2, "--site extra --cut 1 --ends"),
     Bound(2, 2, "--site pair --roll 1 --kill 1"),
 ]
 
@@ -93,6 +98,10 @@ LEFT_OUT = {
     "collect_twice": Bound(2, 2, "--site chain"),
     "finish_if_unchanged": Bound(2, 2, "--site extra"),
     "ask_by_exchange": Bound(2, 2, "--site extra --roll 1"),
+    "raised_if_answers": Bound(2, 2, "--site extra --cut 1"),
+    "gives_up_on_shard": Bound(2, 2, "--site pair --cut 1 --ends"),
+    "takes_none_cut_off": Bound(2, 2, "--site pair --cut 1"),
+    "closes_cut_off": Bound(2, 2, "--site away --cut 1 --ends"),
 }
 """The rules, and for each a bound in which its absence shows."""
 

@@ -52,7 +52,9 @@ class WorkerSteps {
     me_.running &= ~one;
     me_.owned &= ~one;
     if (!owned) return;
-    if (elsewhere && model_.rules.defer)
+    if (me_.gave_up && elsewhere & unreachable())
+      append(shard, move(kRelease, request));
+    else if (elsewhere && model_.rules.defer)
       wait(request, elsewhere);
     else
       append(shard, move(kAck, request));
@@ -68,18 +70,43 @@ class WorkerSteps {
   // SIGTERM: what it has not begun goes back, and so does what waits for children elsewhere.
   void stop() {
     me_.status = kStopping;
-    for (int r = 0; r < model_.site.count; ++r)
-      if (me_.buffer & only(r)) append(model_.shard_of(r), move(kRelease, r));
-    me_.buffer = 0;
+    release_buffer();
     for (int i = 0; i < me_.waits; ++i)
       append(model_.shard_of(me_.waiting[i].parent), move(kRelease, me_.waiting[i].parent));
     me_.waits = 0;
     memset(me_.waiting, 0, sizeof me_.waiting);
   }
 
+  bool takes_leases() const {
+    return me_.status == kUp && !(me_.gave_up && model_.rules.takes_none_cut_off);
+  }
+
+  // Others reach the shard that it does not reach (deferred_ends.py, give_up_on; worker.py, room_of).
+  void give_up_on_shard() {
+    me_.gave_up = 1;
+    if (!takes_leases()) release_buffer();
+    keep_waits([&](const Wait& one) {
+      if (!(one.children & unreachable())) return true;
+      append(model_.shard_of(one.parent), move(kRelease, one.parent));
+      return false;
+    });
+  }
+
+  // It keeps the run open, or has what only it can store (reach.py, _keeps_waiting).
+  bool keeps_waiting() const {
+    for (int k = 0; k < kShards; ++k)
+      if (outbox_has_parentless(k)) return true;
+    return me_.parentless;
+  }
+
+  // While home does not answer, others may finish it.
+  bool is_raised() const {
+    return me_.raised && !(model_.rules.raised_if_answers && is_cut_from(me_, kHome));
+  }
+
   int sendable(int k) const {
     const Dialogue& d = me_.with[k];
-    if (k == kHome || !model_.rules.raise_first || me_.raised) return d.count;
+    if (k == kHome || !model_.rules.raise_first || is_raised()) return d.count;
     for (int i = 0; i < d.count; ++i)
       if (kind_of(d.outbox[i]) == kPut && model_.parentless(request_of(d.outbox[i]))) return i;
     return d.count;
@@ -109,7 +136,7 @@ class WorkerSteps {
     call.kind = kExchange;
     call.id = d.id, call.epoch = me_.epoch, call.run = me_.run, call.seq = d.seq;
     const int busy = size(me_.buffer | me_.running);
-    call.want = me_.status == kUp && busy < model_.capacity ? model_.capacity - busy : 0;
+    call.want = takes_leases() && busy < model_.capacity ? model_.capacity - busy : 0;
     call.held = size(held(k));
     call.count = sendable(k);
     memcpy(call.moves, d.outbox, call.count);
@@ -145,7 +172,7 @@ class WorkerSteps {
     Worker closed = {};
     closed.status = how;
     if (how == kClosedFinished) {  // it has yet to leave
-      closed.epoch = me_.epoch, closed.run = me_.run;
+      closed.epoch = me_.epoch, closed.run = me_.run, closed.cut = me_.cut;
       for (int k = 0; k < kShards; ++k)
         closed.with[k].joined = me_.with[k].joined, closed.with[k].id = me_.with[k].id;
     }
@@ -171,6 +198,9 @@ class WorkerSteps {
     return true;
   }
 
+  // The requests in the shard that it cannot reach.
+  Set unreachable() const { return me_.cut ? model_.in_shard(me_.cut - 1) : 0; }
+
  protected:
   // A frozen worker may still be in a run that is over, or in a frontier that is gone.
   bool is_current() const {
@@ -190,6 +220,12 @@ class WorkerSteps {
     if (k != kHome && model_.parentless(request)) me_.parentless |= only(request);
     append(k, move(kPut, request));
     return true;
+  }
+
+  void release_buffer() {
+    for (int r = 0; r < model_.site.count; ++r)
+      if (me_.buffer & only(r)) append(model_.shard_of(r), move(kRelease, r));
+    me_.buffer = 0;
   }
 
   void append(int k, Byte what) {
