@@ -11,6 +11,7 @@ from support.clusters import Cluster
 from support.fault_crawl import FIGURES, FaultCrawl, Verdict
 from support.given import Figures, MakeCrawl, MakeProject, StartProxy, StartRedis, StartSite
 from support.redis_server import RedisServer
+from support.sentinels import Sentinels
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 """Each is a partition of its own; Linux has all of 127.0.0.0/8."""
@@ -26,6 +27,13 @@ def fault_redis(start_redis: StartRedis) -> RedisServer:
 def cluster() -> Iterator[Cluster]:
     """Three masters, each with a replica, for the tests of a file."""
     with Cluster(password="pass") as made:
+        yield made
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    """Yield a master, its replica, and three sentinels, for this test alone."""
+    with Sentinels(password="pass") as made:
         yield made
 
 

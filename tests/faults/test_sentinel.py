@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -19,12 +18,6 @@ from support.worker import Worker
 
 SITE = {"pages": 2_000, "latency_s": 0.03}
 SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections ask for the master every five seconds
-
-
-@pytest.fixture
-def sentinels() -> Iterator[Sentinels]:
-    with Sentinels(password="pass") as made:
-        yield made
 
 
 def test_the_crawl_goes_on_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:

@@ -32,7 +32,8 @@ class RedisProxy:
 
     def __init__(self, upstream_url: str, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self._upstream = urlsplit(upstream_url)
+        self._upstreams = [urlsplit(upstream_url)]
+        self._drawn = random.Random(0)
         self._port = free_port()
         self._behaviour = Behaviour()
         self._links: set[Link] = set()
@@ -44,7 +45,8 @@ class RedisProxy:
     @property
     def url(self) -> str:
         """The URL to put into REDIS_URL."""
-        login = "" if self._upstream.password is None else f":{self._upstream.password}@"
+        password = self._upstreams[0].password
+        login = "" if password is None else f":{password}@"
         return f"redis{'s' * (self._tls is not None)}://{login}127.0.0.1:{self._port}/0"
 
     @property
@@ -122,9 +124,16 @@ class RedisProxy:
         self._tls = tls
         self.pass_through()
 
-    def lead_to(self, upstream_url: str) -> None:
-        """Connect new clients to another Redis, as a changed DNS name does; others stay where they are."""
-        self._call(lambda: setattr(self, "_upstream", urlsplit(upstream_url)))
+    def lead_to(self, *upstream_urls: str, seed: int = 0) -> None:
+        """Connect new clients to another Redis, as a changed DNS name does; others stay where they are.
+
+        Of several, one is drawn for each client.
+        """
+
+        def apply() -> None:
+            self._upstreams, self._drawn = [urlsplit(url) for url in upstream_urls], random.Random(seed)
+
+        self._call(apply)
 
     def drop_connections(self) -> None:
         """Cut every connection now; accept new ones. A held command stays held."""
@@ -206,6 +215,7 @@ class RedisProxy:
             link.abort()
 
     async def _connect(self) -> Streams:
-        if self._upstream.scheme == "unix":
-            return await asyncio.open_unix_connection(self._upstream.path)
-        return await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        upstream = self._drawn.choice(self._upstreams)
+        if upstream.scheme == "unix":
+            return await asyncio.open_unix_connection(upstream.path)
+        return await asyncio.open_connection(upstream.hostname, upstream.port)

@@ -18,7 +18,7 @@ from support.redis_server import Kind, RedisServer, find_binary, found_kinds
 from support.waiting import free_port, wait_until
 
 SERVICE = "crawls"
-SENTINEL, REPLICA = "sentinel", "replica"
+SENTINEL, REPLICA, BESIDE = "sentinel", "replica", "beside"
 RIGHTS = {
     SENTINEL: (
         "allchannels +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish "
@@ -27,6 +27,7 @@ RIGHTS = {
     REPLICA: "+psync +replconf +ping",
 }
 """Of each user, as docs/deploying.md has them."""
+RIGHTS[BESIDE] = RIGHTS[SENTINEL]  # the first sentinel: see `split`
 
 
 class Sentinels:
@@ -75,7 +76,7 @@ class Sentinels:
                 f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 2",
                 f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}",
                 f"sentinel failover-timeout {SERVICE} 3000",
-                f"sentinel auth-user {SERVICE} {SENTINEL}",
+                f"sentinel auth-user {SERVICE} {BESIDE if port == self.ports[0] else SENTINEL}",
                 f"sentinel auth-pass {SERVICE} secret",
             ]  # fmt: skip
             if sentinel_password is not None:
@@ -114,8 +115,33 @@ class Sentinels:
 
     def separate(self, server: RedisServer) -> None:
         """Cut *server* off from the sentinels and from its replicas; other clients still reach it."""
+        self._shut_out(server, SENTINEL, REPLICA, BESIDE)
+
+    def split(self) -> None:
+        """Cut the network in two: the master and the first sentinel, and all others. Clients reach both."""
+        old = self.master
+        with self.sentinel(self.ports[0]) as client:
+            client.execute_command("ACL", "SETUSER", "default", "-publish")  # the others tell it nothing
+        for server in self.servers:
+            self._shut_out(server, *((SENTINEL, REPLICA) if server is old else (BESIDE,)))
+
+    def heal(self, old: RedisServer) -> None:
+        """End `split`: *old* becomes a replica. The sentinels would make it one some ten seconds later."""
+        new = self.master
+        with self.sentinel(self.ports[0]) as client:
+            client.execute_command("ACL", "SETUSER", "default", "+publish")
+        for server in self.servers:
+            with server.client() as client:
+                for name in RIGHTS:
+                    client.execute_command("ACL", "SETUSER", name, "on")
+        with old.client() as client:
+            client.replicaof("127.0.0.1", str(new.port))
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+
+    @staticmethod
+    def _shut_out(server: RedisServer, *users: str) -> None:
         with server.client() as client:
-            for name in (SENTINEL, REPLICA):
+            for name in users:
                 client.execute_command("ACL", "SETUSER", name, "off")
                 client.execute_command("CLIENT", "KILL", "USER", name)
 

@@ -1,0 +1,107 @@
+"""Split brain: two masters, of which one is cut off, and each call of a worker may reach either."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from support import outages
+from support.given import MakeCrawl, StartProxy
+from support.proxy import RedisProxy
+from support.redis_server import RedisServer
+from support.sentinels import SERVICE, Sentinels
+from support.waiting import repeated, wait_until
+from support.worker import Worker
+
+HORIZON_S = 10.0
+CUT_EVERY_S = 0.1
+ALTERNATIONS = 3
+"""So often each worker has to find that it speaks to the other master."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_two_masters_in_turn_are_no_roll_back(
+    seed: int, sentinels: Sentinels, fault_crawl: MakeCrawl, start_proxy: StartProxy
+) -> None:
+    """A sentinel is on each side. All connections are cut again and again, and each new one asks either.
+
+    No log has an error, and no page is lost: all this is over within the horizon.
+    """
+    crawl = fault_crawl(
+        sentinels, site={"pages": 2_400, "latency_s": 0.3}, settings={"DQ_ROLLBACK_HORIZON": HORIZON_S}
+    )
+    sides = [f"redis://127.0.0.1:{port}" for port in sentinels.ports[:2]]
+    proxies = [start_proxy(sides[0]), start_proxy(sides[0])]
+    workers = [crawl.project.start_worker(settings={"REDIS_URL": _by_way_of(proxy)}) for proxy in proxies]
+    crawl.wait_for(1)
+    time.sleep(HORIZON_S + 2)  # a worker misses only what its log has no more
+    old, may_repeat = sentinels.master, crawl.leases() - crawl.done.total()
+    split_at = time.monotonic()
+    sentinels.split()
+    new = _wait_for_both(sentinels, old)
+    before = _calls(old), _calls(new)
+    for number, proxy in enumerate(proxies):
+        proxy.lead_to(*sides, seed=2 * seed + number)
+    with old.client() as one, new.client() as other, repeated(lambda: _cut(one, other), CUT_EVERY_S):
+        wait_until(
+            lambda: (
+                time.monotonic() - split_at > 0.6 * HORIZON_S
+                and all(_rejoins(worker) >= ALTERNATIONS for worker in workers)
+            ),
+            "each has spoken to both, in turn",
+        )
+    served = _calls(old) - before[0], _calls(new) - before[1]
+    rejoins = [_rejoins(worker) for worker in workers]
+    for proxy in proxies:
+        proxy.lead_to(sides[1])
+    sentinels.heal(old)
+    lasted_s = time.monotonic() - split_at
+    may_repeat += crawl.leases() + crawl.done.total()
+
+    verdict = crawl.end(120)
+    errors = [line for worker in workers for line in outages.lines(worker, "ERROR", "CRITICAL")]
+    crawl.note(
+        verdict, may_repeat=may_repeat, reasons=verdict.reasons, errors=len(errors),
+        rejoins=rejoins, calls=served, lasted_s=round(lasted_s, 1),
+    )  # fmt: skip
+    if lasted_s > HORIZON_S:
+        pytest.skip(f"the machine is too busy: the split lasted {lasted_s:.0f} s, longer than the horizon")
+    assert min(served) > 0
+    assert not errors
+    crawl.assert_whole(verdict, may_repeat)
+    assert sentinels.master is new
+
+
+def _by_way_of(proxy: RedisProxy) -> str:
+    """Return the URL for a worker that asks the sentinel behind *proxy*."""
+    return f"redis+sentinel://:pass@{urlsplit(proxy.url).netloc}/{SERVICE}/0"
+
+
+def _wait_for_both(sentinels: Sentinels, old: RedisServer) -> RedisServer:
+    """Wait until most sentinels name another master, and return that; the first one still names *old*."""
+    new = sentinels.wait_for_another_master(old)
+    with sentinels.sentinel(sentinels.ports[0]) as client:
+        assert client.sentinel_master(SERVICE)["port"] == old.port
+    return new
+
+
+def _cut(*clients: redis.Redis) -> None:
+    """Close the connections of all other clients of these servers; replicas and sentinels stay."""
+    for client in clients:
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "USER", "default")
+
+
+def _calls(server: RedisServer) -> int:
+    """Return how many scripts have been called there."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "fcall"))
+
+
+def _rejoins(worker: Worker) -> int:
+    """Return how often it has found that it speaks to the other master."""
+    return worker.text.count(" continues as ")
