@@ -12,6 +12,9 @@ from urllib.parse import parse_qsl
 from support.site_server import Answer, serve
 from support.tree_site import Hit, Tree
 
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly, modulo 1."""
+
 
 class TreePages:
     """The state in the site's process."""
@@ -59,6 +62,7 @@ class TreePages:
     def _page(self, kind: str, number: int, times: int) -> Answer:
         tree = self.tree
         latency_s = self._latency_s if len(self._hits) <= self._quick else self._slow_s
+        latency_s += tree.spread_s * (number * GOLDEN % 1)
         if kind == "p" and tree.redirect_every and number % tree.redirect_every == 0:
             return Answer(b"", 302, latency_s, [("Location", f"/r/{number}")])
         if tree.flaky_every and number % tree.flaky_every == 0 and times == 1:

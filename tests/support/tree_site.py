@@ -28,6 +28,7 @@ class Tree:
         pages: how many tree pages there are.
         fan_out: links per page, at most.
         latency_s: how long each tree page takes.
+        spread_s: up to so much longer, by its number.
         flaky_every: pages whose number is a multiple of it answer 503 once, then 200; 0: none.
         redirect_every: pages whose number is a multiple of it redirect to `/r/<k>`; 0: none.
         hosts: the loopback addresses to listen on; page k is linked at the k-th of them, modulo their
@@ -37,6 +38,7 @@ class Tree:
     pages: int = 100
     fan_out: int = 4
     latency_s: float = 0.0
+    spread_s: float = 0.0
     flaky_every: int = 0
     redirect_every: int = 0
     hosts: Sequence[str] = ("127.0.0.1",)
