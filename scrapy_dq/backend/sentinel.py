@@ -171,17 +171,29 @@ class _Sentinels:
         errors = ""
         for client in list(self.sentinels):
             try:
-                found = await reply_of(client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", service))
+                found = await _asked(client.connection_pool, "SENTINEL GET-MASTER-ADDR-BY-NAME", service)
             except (RedisError, OSError) as error:
                 errors += f"; {_address(client)}: {error}"
                 continue
-            finally:
-                await reply_of(client.connection_pool.disconnect())  # it is asked rarely
             if found:
                 self.sentinels.sort(key=lambda each: each is not client)  # the next time it is asked first
                 host, port = found
                 return str(host.decode() if isinstance(host, bytes) else host), int(port)
         raise redis.sentinel.MasterNotFoundError(f"no Sentinel names a master of {service!r}{errors}")
+
+
+async def _asked(pool: Any, *command: str) -> Any:
+    """Return the answer to a command, by a connection of its own: Sentinel is asked rarely.
+
+    RACE: several connections may ask at once. With connections of the pool, one would close that of another.
+    """
+    connection = pool.connection_class(**pool.connection_kwargs)
+    try:
+        await reply_of(connection.connect())
+        await reply_of(connection.send_command(*command))
+        return await reply_of(connection.read_response())
+    finally:
+        await reply_of(connection.disconnect())
 
 
 def _address(client: Any) -> str:

@@ -175,6 +175,20 @@ def test_a_worker_s_client_follows_too(sentinels: Sentinels, monkeypatch: pytest
         asyncio.run(follow())
 
 
+def test_connections_ask_at_once(sentinels: Sentinels) -> None:
+    """None closes the connection to Sentinel on which another one waits for its answer."""
+    pool = new_client(redis.asyncio.Redis, sentinels.url, {}).connection_pool
+
+    async def one(number: int) -> Any:
+        await asyncio.sleep(number / 5_000)  # so that one is answered while the next one waits
+        return await pool.get_master_address()
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*map(one, range(400)), return_exceptions=True)
+
+    assert asyncio.run(ask()) == [("127.0.0.1", sentinels.master.port)] * 400
+
+
 def test_a_client_stays_while_no_sentinel_answers(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
