@@ -12,6 +12,7 @@ import redis
 from scrapy_dq.frontier import keys
 from support.clusters import Cluster
 from support.fault_crawl import FaultCrawl
+from support.fault_spiders import GATHERED, start_together
 from support.given import MakeCrawl
 from support.scrapy_redis_crawl import run_dq
 from support.waiting import wait_until
@@ -40,6 +41,36 @@ def test_workers_are_killed(fault_crawl: MakeCrawl) -> None:
     crawl.end_whole(crawl.leases_at_kills, timeout_s=120)
     with crawl.redis.client() as client:
         assert [client.hget(meta, "phase") for meta in metas(crawl)] == [b"finished"] * SHARDS
+
+
+@pytest.mark.parametrize("lost", [keys.HOME, 5], ids=["home", "another one"])
+def test_one_worker_is_cut_off_from_one_shard_for_good(lost: int, fault_crawl: MakeCrawl) -> None:
+    """It gives back what it cannot finish, and the other one finishes.
+
+    It is back when it reaches the shard, or has closed, if the other one would have waited for it.
+    """
+    settings = SPREAD | {"DQ_WORKER_TTL": 2}
+    crawl = fault_crawl(proxied=True, site=SITE, settings=settings, spider=GATHERED)
+    (cut_off,) = crawl.start()
+    other = start_together(crawl, 1, beside=cut_off, settings={"REDIS_URL": crawl.redis_url})[1]
+    crawl.wait_for_part(0.2)
+    crawl.proxy.lose(keys.prefix(keys.Shard(crawl.project.name, lost)).encode())
+    held = [0]
+
+    def gives_up() -> bool:
+        held.append(crawl.leases({cut_off.pid}))
+        return f"Shard {lost} of crawl" in cut_off.text
+
+    wait_until(gives_up, "it gives up the shard", 30)
+    other.wait(60)
+    assert set(crawl.done) == crawl.site.paths
+    crawl.proxy.pass_through()
+    verdict = crawl.end()
+    crawl.note(verdict, held=max(held))
+    assert other.text.count("Spider closed (finished)") == 1
+    assert set(verdict.reasons) <= {"finished", "cut_off"}
+    assert verdict.repeats <= max(held)
+    assert verdict.leases_left == 0
 
 
 def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
