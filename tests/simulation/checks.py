@@ -149,10 +149,9 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
 
 def has_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says that Redis was rolled back beyond its log, that it was."""
-    longest, began, ended = 0.0, 0.0, 0.0
-    for taken_at, at in sorted(schedule.losses):
-        began, ended = (began, max(at, ended)) if taken_at <= ended else (taken_at, at)
-        longest = max(longest, ended - began)
+    # From the first loss on: a late copy may bring back what it has cost, for the next one to take.
+    ends, begins = [at for _, at in schedule.losses], [taken_at for taken_at, _ in schedule.losses]
+    longest = max(ends, default=0.0) - min(begins, default=0.0)
     if longest < schedule.setup.horizon_s:
         raise Violation(
             f"{crawler.process.name} finds Redis rolled back beyond its log, after {longest:.2f} s"
