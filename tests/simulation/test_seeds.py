@@ -62,6 +62,7 @@ FOUND = {
     "a worker hears of the end, and gets no more answers from a frontier that is replaced then": 1009561843,
     "so many heartbeats are lost that a worker is taken for dead while it asks a site": 1009548143,
     "a late copy brings back what Redis had lost, which it loses again": 1009778398,
+    "a late copy of its join replaces the record of a worker that was declared dead": 1009797313,
     "the run ends while a worker joins its shards": 1000301826,
     "the run ends while a Queue joins its shards": 1000920203,
     "a worker of the run before takes leases of the next in a shard that was rolled back": 1001210939,
