@@ -149,8 +149,6 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
 
 def has_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check, when a worker says that Redis was rolled back beyond its log, that it was."""
-    if crawler.ids & schedule.late_members:
-        return  # a late copy of its join has replaced the record of what it had stored
     # From the first loss on: a late copy may bring back what it has cost, for the next one to take.
     ends, begins = [at for _, at in schedule.losses], [taken_at for taken_at, _ in schedule.losses]
     longest = max(ends, default=0.0) - min(begins, default=0.0)

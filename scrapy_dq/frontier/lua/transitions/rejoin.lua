@@ -55,7 +55,8 @@ local old = { fenced = record[1], since = record[2], done = record[3], last_seq 
   offered = record[6] }
 if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not rolled back: the record was deleted
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
-local last_seq = tonumber(old.last_seq or redis.call('HGET', key.absent, old_id)
+-- RACE: a late copy of its join may have made a new record since, which knows no exchange.
+local last_seq = tonumber(not by_late_join and old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, new_id) or -1) or -1
 if known > 1 then last_seq = -2 - (known == #old_ids and last_seq or 2 ^ 52) end
 if state.phase == 'finished' then
