@@ -40,6 +40,10 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
+# Around an error in a script: it differs between workers for one cause, and people look at causes.
+_PLACE_IN_SCRIPT = re.compile(
+    r"^Error running script \(call to \w+\): (@user_script: ?\d+: )*-?|\.? script: \w+, on @user_script:\d+$"
+)
 _FULL = ("OOM ", "OutOfMemory", "used memory > 'maxmemory'", "MISCONF", "NOREPLICAS")
 _DENIED_IN_A_SCRIPT = (
     "NOPERM", "can't run this command", "can't access at least one of the keys", "ACL failure in script",
@@ -56,7 +60,7 @@ def explain(error: BaseException) -> str:
     text = f"{type(error).__name__} {error}"
     for marks, meaning in _CAUSES:
         if any(mark in text for mark in marks):
-            return f"{meaning} ({describe(error)})"
+            return f"{meaning} ({_PLACE_IN_SCRIPT.sub('', describe(error))})"
     if isinstance(error, ResponseError):
         return f"Redis answers with an error ({describe(error)})"
     late = isinstance(error, (RedisTimeoutError, TimeoutError))

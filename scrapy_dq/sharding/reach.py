@@ -54,6 +54,11 @@ class Reach:
         if self._task is not None:
             self._task.cancel()
 
+    async def try_once(self) -> None:
+        """Ask the lost shards once more, before this worker leaves: the others need the rest of its time."""
+        lost = [self._parts[shard].membership for shard in self.lost]
+        await asyncio.gather(*(each.attempt(each.dialogue.look, 0.0) for each in lost))
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._ttl_s / BEATS_PER_TTL)

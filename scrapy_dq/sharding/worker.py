@@ -383,6 +383,7 @@ class ShardedWorker(Worker):
         everywhere, self._leaving = [home, *others], True
         await asyncio.gather(*(each.dialogue.cease() for each in everywhere))
         try:
+            await self._reach.try_once()
             for _ in range(2):
                 # The second time because the first one may bring news: a level to raise, a later run.
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))

@@ -115,13 +115,14 @@ def test_a_crawl_on_hold_says_so(scene: SetScene, redis_server: RedisServer) -> 
 
 def test_a_crew_shows_why_its_workers_wait(scene: SetScene, redis_server: RedisServer) -> None:
     """A full Redis answers the crew, and nothing moves; when it has memory again, the crawl goes on."""
-    here = scene(pages=60, latency_s=0.1)
+    here = scene(pages=200, latency_s=0.1)
     with redis_server.client() as client:
         crew = here.crew("-w", "2")
         try:
             wait_until(lambda: here.done() > 5, "it crawls", 60)
             client.config_set("maxmemory", 1)
-            crew.wait_for(" wait: Redis's memory is full: raise its maxmemory", 60)
+            why = re.compile(" waits?: Redis's memory is full: raise its maxmemory")
+            wait_until(lambda: why.search(crew.err), "the crew says why its workers wait", 60)
         finally:
             client.config_set("maxmemory", 0)
     assert crew.wait(120) == 0, crew.err

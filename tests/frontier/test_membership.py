@@ -104,6 +104,28 @@ def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
     assert live.state()["absent"] == {}
 
 
+def test_what_is_known_of_one_id_is_not_taken_for_that_of_another(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """An id that has made no exchange is declared dead: only its repeated rejoin asks for what came before."""
+    worker.exchange(put(1))
+    worker.exchange(put(2))
+
+    def rejoin(new_id: str, *old_ids: str) -> int | None:
+        call = Rejoin(
+            new_id, old_ids[0], worker.epoch, 0, [], Parentless.NONE, Seeding.ACTIVE, former_ids=old_ids[1:]
+        )
+        last_seq: int | None = live.call("rejoin", call, {}, IDENTITY).last_seq
+        other.fence(new_id)
+        other.drain(new_id)
+        return last_seq
+
+    assert rejoin("second", "unknown", "worker") == -2 - 2
+    assert rejoin("second", "unknown", "worker") == -2 - 2
+    assert rejoin("third", "unknown", "second") == -2
+    assert rejoin("fourth", "third") == 0
+
+
 @pytest.mark.parametrize("epoch", ["", "another"])
 def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWorker, epoch: str) -> None:
     """Rejoin never adopts a frontier that is not the worker's own."""

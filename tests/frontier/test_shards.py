@@ -236,7 +236,7 @@ def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: s
     if ends_by == "a release":
         worker.exchange(Release(suspect.entry_id))
     else:
-        third.fence("b")
+        third.fence("b", gone=True)
         third.drain("b")
     again = {lease.entry_id: lease for lease in third.exchange(want=2).leases}
     assert again[suspect.entry_id].attempts == 0

@@ -181,7 +181,7 @@ class ReferenceFrontier(Entries):
         me = self.members[new_id] = Worker(identity, seeding=seeding, done=done, starts=crawl.starts)
         me.lasting_id, me.offered = (old.lasting_id, old.offered) if old else (new_id, 0)
         me.came_from = last_seq
-        for each in (old_id, new_id):
+        for each in (old_id, new_id, f"before {new_id}"):
             self.absent.pop(each, None)
         if old and not old.fenced:
             me.leases = {i: old.leases.pop(i) for i in held if i in old.leases}
@@ -194,7 +194,7 @@ class ReferenceFrontier(Entries):
 
     def _last_seq(self, old_id: str, new_id: str) -> int:
         old = self.members.get(old_id)
-        return old.last_seq if old else self.absent.get(old_id, self.absent.get(new_id, -1))
+        return old.last_seq if old else self.absent.get(old_id, self.absent.get(f"before {new_id}", -1))
 
     def fence(self, worker_id: str, epoch: str, run: int, gone: bool = False) -> tuple[str, str]:
         if stale := self._stale(epoch, run):
@@ -205,8 +205,9 @@ class ReferenceFrontier(Entries):
         broken = self._start_broken(worker)
         if not gone:
             # Its rejoin may be repeated, if it has made no exchange since.
-            came_from = worker.came_from if worker.last_seq == 0 else None
-            self.absent[worker_id] = worker.last_seq if came_from is None else came_from
+            self.absent[worker_id] = worker.last_seq
+            if worker.last_seq == 0 and worker.came_from is not None:
+                self.absent[f"before {worker_id}"] = worker.came_from
         worker.fenced, worker.seeding = True, 0
         return "OK", broken
 

@@ -27,7 +27,8 @@ RIGHTS = {
     REPLICA: "+psync +replconf +ping",
 }
 """Of each user, as docs/deploying.md has them."""
-RIGHTS[BESIDE] = RIGHTS[SENTINEL]  # the first sentinel: see `split`
+_USERS = {**RIGHTS, BESIDE: RIGHTS[SENTINEL]}
+"""The first sentinel has its own user: see `split`."""
 
 
 class Sentinels:
@@ -52,7 +53,7 @@ class Sentinels:
         # Sentinels and replicas have users of their own, so that a server can be separated from them.
         users = [
             word
-            for name, rights in RIGHTS.items()
+            for name, rights in _USERS.items()
             for word in ("--user", name, "on", ">secret", *rights.split())
         ]
         login = [*users, "--masteruser", REPLICA, "--masterauth", "secret"]
@@ -132,7 +133,7 @@ class Sentinels:
             client.execute_command("ACL", "SETUSER", "default", "+publish")
         for server in self.servers:
             with server.client() as client:
-                for name in RIGHTS:
+                for name in _USERS:
                     client.execute_command("ACL", "SETUSER", name, "on")
         with old.client() as client:
             client.replicaof("127.0.0.1", str(new.port))

@@ -18,10 +18,12 @@ from redis.exceptions import (
 from scrapy_dq.frontier.errors import describe, explain
 
 SCRIPT_6 = "Error running script (call to f_ab): @user_script:12: @user_script: 12: "
+SCRIPT_8 = " script: ab12, on @user_script:12."
 # As they come from Redis 6.2, 7.0 and 8, and as redis-py hands them on.
 ERRORS = [
     (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), "memory is full"),
     (ResponseError(SCRIPT_6 + "-OOM command not allowed when used memory > 'maxmemory'. "), "memory is full"),
+    (OutOfMemoryError("command not allowed when used memory > 'maxmemory'." + SCRIPT_8), "memory is full"),
     (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), "write to its disk"),
     (ResponseError(SCRIPT_6 + "-MISCONF Errors writing to the AOF file: No space left"), "write to its disk"),
     (ResponseError("NOREPLICAS Not enough good replicas to write."), "min-replicas-to-write"),
@@ -43,10 +45,11 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "meaning"), ERRORS)
 def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -> None:
-    """It says what is wrong, and holds the error's own words."""
+    """It says what is wrong, and holds the error's own words, but for the place in a script."""
     sentence = explain(error)
     assert meaning in sentence
-    assert describe(error) in sentence
+    words = describe(error).removeprefix(f"{SCRIPT_6}-").removesuffix(SCRIPT_8.rstrip(".")).rstrip(".")
+    assert f"({words})" in sentence
     assert not sentence.endswith(".")
 
 

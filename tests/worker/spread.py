@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from redis import Redis
 
@@ -24,11 +24,12 @@ HORIZON_S = 0.3
 
 
 @asynccontextmanager
-async def cut_off(part: Worker) -> AsyncIterator[None]:
-    """No exchange of this part gets through, and it has noticed."""
-    with patch.object(part.frontier, "exchange", side_effect=FrontierUnavailable("cut off")):
+async def cut_off(part: Worker) -> AsyncIterator[Mock]:
+    """No exchange of this part gets through, and it has noticed. Yield what is called instead."""
+    error = FrontierUnavailable("cut off")
+    with patch.object(part.frontier, "exchange", side_effect=error) as exchange:
         await until(lambda: part.outage, "the outage")
-        yield
+        yield exchange
 
 
 class Spread:

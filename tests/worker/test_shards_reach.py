@@ -40,6 +40,27 @@ async def test_what_leads_to_a_shard_that_only_others_reach_is_given_back(spread
         other.worker.ack(again.entry_id)
 
 
+@pytest.mark.parametrize("lost", [0, 1], ids=["home", "another one"])
+async def test_one_that_is_cut_off_leaves_the_other_shards_at_once(
+    spread: Spread, lost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lost shard gets one more try, so that the others have the time that the worker has left."""
+    async with spread.engine(ttl_s=TTL_S) as worker, spread.engine(ttl_s=TTL_S) as other:
+        other.seed([])
+        worker.seed([])
+        async with cut_off(worker.parts[lost]) as exchange:
+            worker.put(of(lost))
+            await until(lambda: worker.worker.room_of(worker.parts[2]) == 0, "it is given up")
+            caplog.clear()
+            await worker.worker.parts[lost].membership.dialogue.cease()
+            exchange.reset_mock()
+            await worker.stop(60)
+        assert exchange.call_count == 1
+        assert [count for shard, count in enumerate(spread.members()) if shard != lost] == [1, 1]
+        (record,) = [each for each in caplog.records if each.levelname in {"WARNING", "ERROR"}]
+        assert "Moves that were not stored: 1" in record.getMessage()
+
+
 class Looks:
     """A worker of three shards, of which the last one gives it no answer; and what it finds when it looks."""
 

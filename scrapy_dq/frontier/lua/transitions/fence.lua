@@ -17,8 +17,9 @@ if broken ~= '' and is_member(ARGV[5]) then redis.call('HSET', worker_key(ARGV[5
 -- For its return: the last exchange that is stored (rejoin.lua), and that the tokens of its puts must be kept.
 if gone == '0' then
   local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
+  redis.call('HSET', key.absent, worker_id, worker[1] or 2 ^ 52)
   -- If it has made no exchange, the reply to its rejoin may be lost: its repeat asks for the previous id's exchange.
-  redis.call('HSET', key.absent, worker_id, worker[1] == '0' and worker[2] or worker[1] or 2 ^ 52)
+  if worker[1] == '0' and worker[2] then redis.call('HSET', key.absent, 'before ' .. worker_id, worker[2]) end
 end
 local fenced = fields_of(worker_id, 'fenced')[1]
 redis.call('HSET', worker_key(worker_id), 'fenced', 1, 'seeding', 0)

@@ -57,7 +57,7 @@ if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not 
 -- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
 -- RACE: a late copy of its join may have made a new record since, which knows no exchange.
 local last_seq = tonumber(not by_late_join and old.last_seq or redis.call('HGET', key.absent, old_id)
-  or redis.call('HGET', key.absent, new_id) or -1) or -1
+  or redis.call('HGET', key.absent, 'before ' .. new_id) or -1) or -1
 if known > 1 then last_seq = -2 - (known == #old_ids and last_seq or 2 ^ 52) end
 if state.phase == 'finished' then
   -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If it were
@@ -92,7 +92,7 @@ else
   -- Its reclaim was broken off: at the end of the crawl nobody would remove it.
   if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end
-redis.call('HDEL', key.absent, old_id, new_id)
+redis.call('HDEL', key.absent, old_id, new_id, 'before ' .. new_id)
 start_goes_on(ours.starts, old_id)
 note_shared()
 if seeding == AGAIN and ours.starts ~= '' then open_run() end
