@@ -107,7 +107,7 @@ def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
 def test_what_is_known_of_one_id_is_not_taken_for_that_of_another(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """An id that has made no exchange is declared dead: only its repeated rejoin asks for what came before."""
+    """An id without an exchange is declared dead: only its repeated rejoin asks for what came before."""
     worker.exchange(put(1))
     worker.exchange(put(2))
 
