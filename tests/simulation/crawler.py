@@ -179,7 +179,8 @@ class Crawler(Answered):
                 worker.release(entry_id)
         deadline = self._world.now + GRACE_S
         await worker.stop(GRACE_S)
-        self.gave_up = self._world.now >= deadline
+        gave_up_shard = any(each.membership.gave_up for each in worker.parts)
+        self.gave_up = self._world.now >= deadline or gave_up_shard
         self._end("frontier_lost" if worker.lost else self._reason)
 
     def _end(self, ending: str) -> None:
