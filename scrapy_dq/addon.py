@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+_ITEM_STREAM = "scrapy_dq.items.stream.ItemStream"
 _FEED_STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
 
 
 class Addon:
     """Sets SCHEDULER, DUPEFILTER_CLASS and the unbuffered feed storage, at add-on priority.
+
+    With `DQ_ITEMS = "redis"`, it also adds an extension that sends items there.
 
     What the project or the command line sets stays: it has a higher priority. With `DQ_ENABLED = False` it
     sets nothing.
@@ -51,6 +54,9 @@ class Addon:
             self._crawler.signals.connect(self._look_at_scheduler, signals.spider_opened)
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
+        if settings.get("DQ_ITEMS") == "redis":
+            # Not EXTENSIONS: a spider that has its own replaces the project's.
+            settings["EXTENSIONS_BASE"].set(_ITEM_STREAM, 0, "default")
         storages = settings["FEED_STORAGES"]
         for scheme in ("", "file"):
             if scheme not in storages:

@@ -33,14 +33,7 @@ class Crawl(Subcommand):
             "-w", "--workers", type=common.whole(1, MOST_WORKERS), default=own_cores(), metavar="N",
             help="worker processes (default: one per core)",
         )  # fmt: skip
-        parser.add_argument(
-            "-o", "--output", action="append", metavar="FILE",
-            help="append items to the end of FILE, which may be any URI of a feed, as with `scrapy crawl`",
-        )  # fmt: skip
-        parser.add_argument(
-            "-O", "--overwrite-output", action="append", metavar="FILE",
-            help="write all items of the run to FILE, replacing its contents",
-        )  # fmt: skip
+        add_outputs(parser)
         parser.add_argument(
             "--restarts", type=common.whole(0, 10**9), default=RESTARTS, metavar="N",
             help=f"restart at most N workers that die while nothing gets done (default: {RESTARTS})",
@@ -56,6 +49,18 @@ class Crawl(Subcommand):
         from scrapy_dq.commands.crawling import crawl
 
         return crawl(settings, options)
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Add -o and -O."""
+    parser.add_argument(
+        "-o", "--output", action="append", metavar="FILE",
+        help="append items to the end of FILE, which may be any URI of a feed, as with `scrapy crawl`",
+    )  # fmt: skip
+    parser.add_argument(
+        "-O", "--overwrite-output", action="append", metavar="FILE",
+        help="write all items of the run to FILE, replacing its contents",
+    )  # fmt: skip
 
 
 def own_cores() -> int:

@@ -7,19 +7,19 @@ import os
 import sys
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 
 from scrapy.crawler import Crawler
-from scrapy.exceptions import UsageError
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
-from scrapy.utils.conf import feed_process_params_from_cli
 from scrapy.utils.misc import load_object
 
 from scrapy_dq.commands import common
 from scrapy_dq.commands.output.crawl_view import CrawlView, Summary
-from scrapy_dq.commands.output.display import ProgressBar, print_json, short
+from scrapy_dq.commands.output.display import print_json, short
+from scrapy_dq.commands.outputs import export_feeds, set_feeds
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
-from scrapy_dq.crew.errors import CrewError, Interrupted, NoLogs
+from scrapy_dq.crew.errors import CrewError, NoLogs
 from scrapy_dq.crew.feeds.export import export, taken_work
 from scrapy_dq.crew.feeds.exporting import Exported, Exports
 from scrapy_dq.crew.feeds.folder import ItemsFolder, Run, read_json
@@ -29,6 +29,7 @@ from scrapy_dq.crew.monitor import Monitor, opened, run_name_for
 from scrapy_dq.crew.supervisor import StopSignals, Supervisor
 from scrapy_dq.environment import data_dir
 from scrapy_dq.factory import codec_of
+from scrapy_dq.items.stream import IN_REDIS
 from scrapy_dq.scheduling.progress_log import warnings_of_each_worker
 from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.settings import Config
@@ -49,7 +50,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         CommandError, ConfigError, CrewError, FrontierError: it failed.
     """
     _fill_standard_streams()
-    _set_feeds(settings, options)
+    set_feeds(settings, options)
     crawler, config = common.spider_named(settings, options)
     _need_our_scheduler(crawler, config)
     codec_of(config, crawler)
@@ -62,14 +63,19 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         home = data_dir(config.data_dir).absolute()
         began = datetime.now(timezone.utc).replace(microsecond=0)
         feeds, folder = plan_feeds(crawler, began), ItemsFolder(home, config.crawl)
+        if config.items == IN_REDIS:
+            feeds = []
+            view.say(f"Items go to Redis (DQ_ITEMS): scrapy dq items {options.spider} writes feeds")
         lock = stack.enter_context(folder.held()) if feeds else -1
         if folder.owed() and not feeds:
             view.say(f"Items in {folder.path} are in no feed: this command exports them with -o FILE")
         place = stack.enter_context(opened(config, home))
         more = {"LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False"}
-        if crawler.settings.getpriority("REMOTE_CONTROL_ENABLED") == SETTINGS_PRIORITIES["default"]:
+        if _is_default(crawler, "REMOTE_CONTROL_ENABLED"):
             # Of Scrapy 2.19: each worker would run code that it is sent.
             more["REMOTE_CONTROL_ENABLED"] = "False"
+        if _is_default(crawler, "ASYNCIO_EVENT_LOOP") and find_spec("uvloop"):
+            more["ASYNCIO_EVENT_LOOP"] = "uvloop.Loop"  # of the extra `fast`
         if not config.run_name:
             more["DQ_RUN_NAME"] = run_name_for(place.client, config).replace("%", "%%")
         log_file = crawler.settings["LOG_FILE"]
@@ -114,7 +120,9 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
                 options.spider, options, {"DQ_CRAWL": config.crawl.replace("%", "%%")}, ("dq", "crawl")
             )
             exports = Exports(feeds, folder, command, lock, began, view.say)
-            stored, failures = _export(exports, crew, stops)
+            stored, failures = export_feeds(
+                exports, crew.run, stops, finished=crew.finished, began=crew.began_run
+            )
         stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
         summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)
     print_json(summary.found) if options.json else summary.print()
@@ -146,22 +154,6 @@ def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | Non
     return owed
 
 
-def _export(exports: Exports, crew: Supervisor, stops: StopSignals) -> tuple[list[Exported], list[str]]:
-    """Export all feeds; return those that are stored, and the reason for each that is not."""
-    assert crew.run is not None
-    asked = stops.count
-
-    def stopped() -> None:
-        if stops.count > asked:
-            raise Interrupted
-
-    with ProgressBar() as bar:
-        try:
-            return exports.run(crew.run, bar, stopped, finished=crew.finished, began_run=crew.began_run)
-        except (CrewError, OSError) as error:
-            return [], [f"The feeds are not written: {error}. The same command writes them"]
-
-
 def _fill_standard_streams() -> None:
     """Open those that are closed: a lock or pipe with their number would not be inherited by workers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -171,17 +163,9 @@ def _fill_standard_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def _set_feeds(settings: Settings, options: argparse.Namespace) -> None:
-    """Put -o and -O into the settings, as `scrapy crawl` does."""
-    if not (options.output or options.overwrite_output):
-        return
-    try:
-        feeds = feed_process_params_from_cli(
-            settings, options.output or [], overwrite_output=options.overwrite_output
-        )
-    except UsageError as error:
-        raise CommandError(str(error)) from None
-    settings.set("FEEDS", feeds, "cmdline")
+def _is_default(crawler: Crawler, setting: str) -> bool:
+    """Tell whether neither the project nor the command line has this setting."""
+    return crawler.settings.getpriority(setting) == SETTINGS_PRIORITIES["default"]
 
 
 def _need_our_scheduler(crawler: Crawler, config: Config) -> None:

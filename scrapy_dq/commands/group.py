@@ -31,7 +31,7 @@ from scrapy_dq.text import printable
 COMMANDS = {
     "crawl": "crawl.Crawl", "status": "status.Status", "workers": "status.Workers",
     "search": "listing.Search", "failed": "listing.FailedRequests", "dead": "listing.DeadLetters",
-    "events": "report.Events", "report": "report.Report", "doctor": "doctor.Doctor",
+    "items": "items.Items", "events": "report.Events", "report": "report.Report", "doctor": "doctor.Doctor",
     "pause": "steering.Pause", "drain": "steering.Drain", "resume": "steering.Resume",
     "stop": "steering.Stop", "complete": "steering.Complete", "retry": "retry.Retry", "push": "push.Push",
     "limit": "steering.Limit", "clear": "clear.Clear", "adopt": "adopt.Adopt", "move": "transfer.Move",

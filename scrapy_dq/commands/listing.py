@@ -165,7 +165,7 @@ class Search(Lister):
     URL contains it, wherever they are (* in it is any text). A whole URL, with a scheme and without *,
     shows everything that the spider's crawl knows of it (as a GET without a body): whether it was seen,
     where its requests are, and what limits its site. An id shows one request in full, as JSON. With --crawl
-    and no spider, one word is the pattern. Nothing is changed. A crawl does not keep the URLs of requests
+    and no spider, one word is the pattern. A crawl does not keep the URLs of requests
     that are done.
     """
 

@@ -120,6 +120,9 @@ class Config:
     redis_db: int = define("REDIS_DB", 0, "The number of the Redis database", "", 0, 1_000_000)
     redis_params: dict[str, Any] = define("REDIS_PARAMS", {}, "Arguments of redis-py's `Redis`", repr=False)
     enabled: bool = define("DQ_ENABLED", True, "False: leave the crawl to Scrapy's own scheduler")
+    items: str = define(
+        "DQ_ITEMS", "local", "Where workers put items for feeds that they share", choices=("local", "redis")
+    )
     items_type: str = define(
         "DQ_ITEMS_TYPE", "list", "The type of the items' key", choices=("list", "stream")
     )

@@ -18,7 +18,7 @@ from scrapy.settings import default_settings
 from crew.conftest import SetScene
 from crew.outcome import assert_tidy, journals, repeats
 from scrapy_dq.backend.clients import connect_url
-from scrapy_dq.crew.feeds.journal import Kind, read
+from scrapy_dq.crew.records import Kind, read
 from scrapy_dq.crew.worker_agent import THRESHOLDS
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.admin.control import Command, steer

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import pickle
 import re
 import signal
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -85,11 +92,13 @@ class Told:
 MANY_KINDS = spider_of(
     """
     def parse(self, response):
+        yield from response.follow_all(css="a", callback=self.parse)
+        path = page_path(response)
         for n in range(25):
-            yield {"path": f"/{n}", "n": n, "text": "\\u00e9 <&> \\n" * n}
-            yield Plain(path=f"/{n}", n=n)
-            yield Data(f"/{n}", n, [{"a": n}])
-            yield Odd(path=f"/{n}", n=n)
+            yield {"path": path, "n": n, "text": "\\u00e9 <&> \\n" * n}
+            yield Plain(path=path, n=n)
+            yield Data(path, n, [{"a": n}])
+            yield Odd(path=path, n=n)
 """,
     before="from tree_project.kinds import *\n",
 )
@@ -152,6 +161,46 @@ def test_all_kinds_of_feeds_equal_those_of_scrapy_alone(scene: SetScene) -> None
     assert not journals(here)
 
 
+def items_of(name: str, data: bytes) -> Iterator[str]:
+    """Yield each item of a feed, without what stands around all of them."""
+    if name.endswith(".gz"):
+        data = gzip.decompress(data)
+    if name.endswith(".json"):
+        yield from map(str, json.loads(data or b"[]"))
+    elif name.endswith(".xml"):
+        yield from map(ElementTree.tostring, ElementTree.fromstring(data))
+    elif name.endswith(".pickle"):
+        file = BytesIO(data)
+        while file.tell() < len(data):
+            yield str(pickle.load(file))
+    else:
+        yield from map(str, data.splitlines())
+
+
+def test_feeds_of_several_workers_have_the_items_of_scrapy_alone(scene: SetScene) -> None:
+    """Each as often, in every kind of feed; batches are full, but for the last one."""
+    here = scene(KINDS_SETTINGS, pages=12, spider=MANY_KINDS)
+    (here.project.folder / "tree_project" / "kinds.py").write_text(KINDS)
+    names = {path.name for path in here.project.folder.iterdir()}
+    here.project.run_worker(settings=PLAIN | {"DQ_ENABLED": "False"})
+    alone = written(here, names)
+    crew = here.crew("-w", "3")
+    assert crew.wait(120) == 0, crew.err + crew.out
+    together = written(here, names)
+    assert sorted(together) == sorted(alone)
+    found: list[defaultdict[str, Counter[Any]]] = [defaultdict(Counter), defaultdict(Counter)]
+    for feeds, counts in zip((alone, together), found, strict=True):
+        for name, data in feeds.items():
+            if name != "told":
+                counts[re.sub(r"batch-\d+", "batch", name)].update(items_of(name, data))
+    for counts in found:
+        # Which items these are depends on the order of all.
+        counts["second.jsonl"] = Counter({"": counts["second.jsonl"].total()})
+    assert found[0] == found[1]
+    sizes = [data.count(b"\n") for name, data in together.items() if name.startswith("batch-")]
+    assert sorted(sizes)[1:] == [7] * (len(sizes) - 1)
+
+
 WAITS = """
 import os
 import time
@@ -182,7 +231,7 @@ def test_an_export_that_is_killed_is_done_by_the_next_command(scene: SetScene) -
     crew.kill()
     refused = here.crew("-w", "2")
     assert refused.wait() == 1
-    assert "another `scrapy dq crawl` of this crawl writes its feeds" in refused.err
+    assert "another `scrapy dq crawl` or `scrapy dq items` writes feeds of this crawl" in refused.err
     os.kill(int(exporting.read_text()), signal.SIGKILL)
     assert not here.feed.exists()
     following = here.crew("-w", "2")

@@ -15,7 +15,8 @@ from crew.test_feeds import room_for
 from scrapy_dq.codec import Codec
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.folder import Run
-from scrapy_dq.crew.feeds.journal import Journal, not_exported, read, replay
+from scrapy_dq.crew.feeds.journal import Journal, exported, not_exported
+from scrapy_dq.crew.records import read
 
 RUN = Run("epoch", 3)
 
@@ -39,11 +40,11 @@ def journal_in(folder: Path, worker: int = 1) -> Journal:
     return Journal(folder, RUN, worker, codec())
 
 
-def exported(folder: Path) -> list[Any]:
+def items_in(folder: Path) -> list[Any]:
     journals, sizes = sorted(folder.glob("*.journal")), []
     dropped = not_exported(journals, sizes.append)
     assert sum(sizes) == sum(len(record.data) for path in journals for record in read(path))
-    return [item for item, _ in replay(journals, dropped, codec())]
+    return [record.item(codec()) for _, record in exported(journals, dropped)]
 
 
 def test_items_come_back_as_they_were(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_items_come_back_as_they_were(tmp_path: Path) -> None:
     for item in items:
         journal.add(b"entry", item)
     journal.close()
-    again = exported(tmp_path)
+    again = items_in(tmp_path)
     assert again == items
     assert list(map(type, again)) == list(map(type, items))
 
@@ -77,7 +78,7 @@ def test_an_item_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> Non
         journal.add(b"second", {"text": "x" * 100})
     journal.add(b"third", {"text": "third"})
     journal.close()
-    assert [item["text"] for item in exported(tmp_path)] == ["first", "third"]
+    assert [item["text"] for item in items_in(tmp_path)] == ["first", "third"]
 
 
 def test_a_journal_may_end_anywhere(tmp_path: Path) -> None:
@@ -92,9 +93,9 @@ def test_a_journal_may_end_anywhere(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut] + b"\0" * 20)
-        with_zeros = cut >= 20 and exported(tmp_path)
+        with_zeros = cut >= 20 and items_in(tmp_path)
         path.write_bytes(whole[:cut])
-        items = exported(tmp_path)
+        items = items_in(tmp_path)
         assert [item["n"] for item in items] == list(range(1, 1 + sum(size <= cut for size in sizes)))
         assert with_zeros in (False, items)
 
@@ -122,7 +123,7 @@ def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None
     second.ended([b"acked elsewhere"], [])
     first.close()
     second.close()
-    assert exported(tmp_path) == [
+    assert items_in(tmp_path) == [
         {"of": "start()"}, {"n": 3}, {"n": 2, "again": 1},
         {"n": 1}, {"n": 0, "again": 1}, {"n": 1, "more": 1},
     ]  # fmt: skip
@@ -155,6 +156,6 @@ def test_kills_lose_and_double_no_acked_item(tmp_path: Path, seed: int) -> None:
                 break  # killed between the ack and the note of it
             journal.ended([page], [])
         journal.close()
-    found = Counter((item["page"], item["n"]) for item in exported(tmp_path))
+    found = Counter((item["page"], item["n"]) for item in items_in(tmp_path))
     assert acked == set(pages)
     assert found == {(page, n): 1 for page, count in pages.items() for n in range(count)}

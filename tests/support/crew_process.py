@@ -30,6 +30,10 @@ class CrewProcess:
             )  # fmt: skip
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapy_dq.commands.input.confirm import named, repeated
-from scrapy_dq.commands.output.display import LINE_EVERY_S, green_bar, print_table, short, table_of
+from scrapy_dq.commands.output.display import LINE_EVERY_S, green_bar, print_table, table_of
+from scrapy_dq.commands.output.exported import feed_lines, feeds_as_json
 from scrapy_dq.crew.feeds.exporting import Exported
 from scrapy_dq.crew.supervisor import Supervisor
 from scrapy_dq.crew.worker_process import WorkerSlot
@@ -161,7 +160,7 @@ class Summary:
         options: argparse.Namespace, run_name: str = "",
     ) -> None:  # fmt: skip
         """*run_name*: DQ_RUN_NAME, if it is set."""
-        self._crew = crew
+        self._crew, self._stored = crew, stored
         self._named = named(crawl, options)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
         seen, of_it = crew.monitor.overview, of_run(crew)
@@ -192,9 +191,7 @@ class Summary:
             "seconds": round(crew.took_s, 1),
             "pages_per_s": round(totals["pages"] / crew.took_s, 1) if crew.took_s else 0.0,
             "workers": rows,
-            "feeds": [
-                {"path": feed.name, "items": feed.items, "appended": feed.appended} for feed in stored
-            ],
+            "feeds": feeds_as_json(stored),
             "feed_writes_failed": sum(slot.counts["unwritten"] for slot in crew.slots),
             "feeds_not_stored": sum(slot.counts["unstored"] for slot in crew.slots),
             "feeds_not_written": failures,
@@ -222,9 +219,7 @@ class Summary:
         """Yield what is below the table."""
         found, crew = self.found, self._crew
         yield from self._differences()
-        for feed in found["feeds"]:
-            name = short(Path(feed["path"])) if os.path.isabs(feed["path"]) else feed["path"]
-            yield f"{name}: {count_of(feed['items'], 'item')}{' appended' if feed['appended'] else ''}"
+        yield from feed_lines(self._stored)
         yield from found["feeds_not_written"]
         if unwritten := found["feed_writes_failed"]:
             yield f"{count_of(unwritten, 'item')} could not be written: the logs say why"

@@ -30,7 +30,7 @@ from twisted.internet.task import react
 from scrapy_dq.crew import pipes
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.feeds.folder import ItemsFolder
-from scrapy_dq.crew.feeds.journal import Work, not_exported, replay
+from scrapy_dq.crew.feeds.journal import Work, exported, not_exported
 from scrapy_dq.crew.feeds.plan import freeze
 from scrapy_dq.crew.feeds.replacing import ReplacingFileStorage
 from scrapy_dq.crew.feeds.storage import use_storage
@@ -139,7 +139,8 @@ class _Export:
 
     def _items(self) -> Iterator[tuple[Any, int]]:
         codec = codec_of(config_of(self._crawler), self._crawler)
-        return replay(self._journals, self._dropped, codec)
+        found = exported(self._journals, self._dropped)
+        return ((record.item(codec), len(record.data)) for _, record in found)
 
     def _closed(self, slot: FeedSlot) -> None:
         self._end["items"] += slot.itemcount

@@ -67,18 +67,25 @@ class ItemsFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise CrewError("another `scrapy dq crawl` of this crawl writes its feeds") from None
+                raise CrewError(
+                    "another `scrapy dq crawl` or `scrapy dq items` writes feeds of this crawl"
+                ) from None
             yield lock
         finally:
             os.close(lock)
 
     def journals(self, run: Run) -> list[Path]:
         """Return the journals of a run, in the order in which they were begun."""
-        return sorted(path for path in self._all() if run_of(path) == run)
+        return [path for path in self.all_journals() if run_of(path) == run]
+
+    def newest_run(self) -> Run | None:
+        """Return the run of the journal that was begun last; None: there is no journal."""
+        newest = max(self.all_journals(), key=lambda path: path.name.split(".")[2], default=None)
+        return run_of(newest) if newest else None
 
     def owed(self, run: Run | None = None) -> list[Path]:
         """Return the journals of which feeds may lack items; *run*: only of this one."""
-        return sorted(path for path in self._all() if path.suffix == OPEN and run in (None, run_of(path)))
+        return [path for path in self.all_journals() if path.suffix == OPEN and run in (None, run_of(path))]
 
     def settle(self, journals: list[Path], run: Run) -> None:
         """Note that all feeds hold these journals, and remove what is left of other runs.
@@ -133,8 +140,9 @@ class ItemsFolder:
         make_private(self.path.parent)
         make_private(self.path)
 
-    def _all(self) -> list[Path]:
-        return [path for path in self.path.glob("*") if path.suffix in (OPEN, DONE)]
+    def all_journals(self) -> list[Path]:
+        """Return the journals of all runs, in the order of their names."""
+        return sorted(path for path in self.path.glob("*") if path.suffix in (OPEN, DONE))
 
 
 def _digest(target: Path) -> str:

@@ -1,74 +1,35 @@
 """The journal of one worker process: each item is in it before the request that it came from is acked.
 
-A record is its length, its CRC-32, its kind, the length of the entry id, the entry id, and the data. A kill
-or a power loss may tear the last one; it belongs to a request that was not acked.
+A kill or a power loss may tear its last record, which belongs to a request that was not acked.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import pickle
-import struct
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scrapy_dq.codec import CannotEncode, Codec
-from scrapy_dq.crew.errors import CrewError
+from scrapy_dq.codec import Codec
 from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.feeds.whole import Whole
 from scrapy_dq.crew.own_files import open_own
-
-MAGIC = b"scrapy_dq journal 1\n"
-_HEAD = struct.Struct(">II")
-
-
-class Kind(IntEnum):
-    """What a record is."""
-
-    PACKED = 1
-    """An item, packed by the codec."""
-    PICKLED = 2
-    """An item that the codec does not take."""
-    END = 3
-    """Redis has confirmed the ack of an entry: all its items are above."""
-    VOID = 4
-    """An entry has ended otherwise: if it runs again, its items come again."""
-    MODULE = 5
-    """The module with the class of a later item: it is imported before that is read."""
-
-
-class Record(NamedTuple):
-    """A record of a journal."""
-
-    kind: int
-    entry_id: bytes
-    """Of the request that an item came from; empty: of none that can run again."""
-    data: bytes
-
-    @property
-    def is_item(self) -> bool:
-        return self.kind in (Kind.PACKED, Kind.PICKLED)
+from scrapy_dq.crew.records import MAGIC, Kind, Packer, Record, load_module, read
+from scrapy_dq.scheduling.feeds import OPEN
 
 
 class Journal:
     """The journal that this worker process writes. Its first item creates the file."""
 
     def __init__(self, folder: Path, run: Run, worker: int, codec: Codec) -> None:
-        name = f"{run.epoch}.{run.number:09d}.{time.time_ns():020d}.{worker:03d}-{os.getpid()}.journal"
-        self._path = folder / name
-        self._codec = codec
+        self._path = folder / name_of(run, time.time_ns(), worker, str(os.getpid()))
+        self._packer = Packer(codec, private=True)
         self._file: Whole | None = None
-        self._modules: set[str] = set()
-        """Those that were written."""
-        self._open: set[bytes] = set()
-        """Entries with items that have not ended."""
+        self._begun = False
+        """The head of the file is written."""
 
     def add(self, entry_id: bytes, item: Any) -> None:
         """Write an item; when this returns, the operating system has it.
@@ -77,66 +38,29 @@ class Journal:
             CrewError: neither the codec nor pickle can store it.
             OSError: there is no room for it. Nothing of it is written.
         """
-        module = type(item).__module__
-        records = self._item(entry_id, item)
-        if module not in self._modules:
-            records = _record(Kind.MODULE, b"", module.encode()) + records
+        records = self._packer.item(entry_id, item)
         if self._file is None:
             self._file = Whole(self._path, "ab", opener=open_own)
-        self._file.write(records if self._modules else MAGIC + records)
-        self._modules.add(module)
-        if entry_id:
-            self._open.add(entry_id)
+        self._file.write(records if self._begun else MAGIC + records)
+        self._begun = True
+        self._packer.stored(entry_id, item)
 
     def ended(self, done: Iterable[bytes], others: Iterable[bytes]) -> None:
         """Write that the leases of entries have ended: *done* ones were acked."""
-        ends = [(Kind.END, each) for each in done] + [(Kind.VOID, each) for each in others]
-        ends = [(kind, each) for kind, each in ends if each in self._open]
-        if ends and self._file is not None:
-            self._open.difference_update(each for _, each in ends)
+        records = self._packer.ends(done, others)
+        if records and self._file is not None:
             with suppress(OSError):  # its items count as of an entry that has not ended
-                self._file.write(b"".join(_record(kind, each, b"") for kind, each in ends))
+                self._file.write(records)
 
     def close(self) -> None:
         """Close it; it is on the disk before the process ends."""
         if self._file is not None:
             self._file.close()
 
-    def _item(self, entry_id: bytes, item: Any) -> bytes:
-        with suppress(CannotEncode):
-            return _record(Kind.PACKED, entry_id, self._codec.packed(item))
-        try:
-            return _record(Kind.PICKLED, entry_id, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
-        except Exception as error:  # of the classes of the project
-            cls = f"{type(item).__module__}.{type(item).__qualname__}"
-            raise CrewError(
-                f"an item of the class {cls} cannot be stored ({type(error).__name__}: {error}): yield a "
-                f"dict, or make the class one that pickle can store"
-            ) from error
 
-
-def _record(kind: Kind, entry_id: bytes, data: bytes) -> bytes:
-    body = bytes((kind, len(entry_id))) + entry_id + data
-    return _HEAD.pack(len(body), zlib.crc32(body)) + body
-
-
-def read(path: Path) -> Iterator[Record]:
-    """Yield the records of a journal, up to one that is torn.
-
-    Raises:
-        CrewError: another version has written it.
-    """
-    with path.open("rb") as file:
-        magic = file.read(len(MAGIC))
-        if magic != MAGIC[: len(magic)]:
-            raise CrewError(f"{path} is no journal that this version of scrapy_dq reads")
-        while len(head := file.read(_HEAD.size)) == _HEAD.size:
-            length, checksum = _HEAD.unpack(head)
-            body = file.read(length)
-            if not length or len(body) < length or zlib.crc32(body) != checksum:
-                return
-            begin = 2 + body[1]
-            yield Record(body[0], body[2:begin], body[begin:])
+def name_of(run: Run, began_ns: int, worker: int, process: str) -> str:
+    """Return the name of the journal of a worker process."""
+    return f"{run.epoch}.{run.number:09d}.{began_ns:020d}.{worker:03d}-{process}{OPEN}"
 
 
 def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> list[set[int]]:
@@ -175,8 +99,8 @@ def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> lis
     return dropped
 
 
-def replay(journals: Sequence[Path], dropped: Sequence[set[int]], codec: Codec) -> Iterator[tuple[Any, int]]:
-    """Yield the items that are exported, with their sizes, in the order in which each worker wrote them.
+def exported(journals: Sequence[Path], dropped: Sequence[set[int]]) -> Iterator[tuple[Path, Record]]:
+    """Yield the records of the items that are exported, in the order in which each worker wrote them.
 
     Args:
         dropped: what `not_exported` has returned.
@@ -188,14 +112,9 @@ def replay(journals: Sequence[Path], dropped: Sequence[set[int]], codec: Codec) 
                 left_out.add(record.entry_id)
             if not record.is_item:
                 left_out.discard(record.entry_id)
-                if record.kind == Kind.MODULE:
-                    with suppress(ImportError):  # such as __main__
-                        importlib.import_module(record.data.decode())
+                load_module(record)
             elif record.entry_id not in left_out:
-                # The journal is in a folder that only this user can write to.
-                packed = record.kind == Kind.PACKED
-                item = codec.value(record.data) if packed else pickle.loads(record.data)
-                yield item, len(record.data)
+                yield path, record
 
 
 class Work(NamedTuple):

@@ -1,0 +1,164 @@
+"""The records of items and of the ends of their requests, in journals and in messages.
+
+A record is its length, its CRC-32, its kind, the length of the entry id, the entry id, and the data.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from scrapy_dq.codec import CannotEncode, Codec
+from scrapy_dq.crew.errors import CrewError
+
+MAGIC = b"scrapy_dq journal 1\n"
+_HEAD = struct.Struct(">II")
+
+
+class Kind(IntEnum):
+    """What a record is."""
+
+    PACKED = 1
+    """An item, packed by the codec."""
+    PICKLED = 2
+    """An item that the codec does not take."""
+    END = 3
+    """Redis has confirmed the ack of an entry: all its items are above."""
+    VOID = 4
+    """An entry has ended otherwise: if it runs again, its items come again."""
+    MODULE = 5
+    """The module with the class of a later item: it is imported before that is read."""
+    MESSAGE = 6
+    """The records before it, up to the last of its kind, came through Redis, in a message of this number."""
+
+
+class Record(NamedTuple):
+    """A record of a journal."""
+
+    kind: int
+    entry_id: bytes
+    """Of the request that an item came from; empty: of none that can run again."""
+    data: bytes
+
+    @property
+    def is_item(self) -> bool:
+        return self.kind in (Kind.PACKED, Kind.PICKLED)
+
+    @property
+    def size(self) -> int:
+        """In the file, in bytes."""
+        return _HEAD.size + 2 + len(self.entry_id) + len(self.data)
+
+    def item(self, codec: Codec) -> Any:
+        """Return the item that is in it."""
+        # The journal is in a folder that only this user can write to.
+        return codec.value(self.data) if self.kind == Kind.PACKED else pickle.loads(self.data)
+
+
+class Packer:
+    """Makes the records of one process.
+
+    Args:
+        private: only this user can write where they are stored: they may run code of the project.
+    """
+
+    def __init__(self, codec: Codec, *, private: bool) -> None:
+        self._codec = codec
+        self._private = private
+        self._modules: set[str] = set()
+        """Those that are stored."""
+        self._open: set[bytes] = set()
+        """Entries with items that have not ended."""
+
+    def item(self, entry_id: bytes, item: Any) -> bytes:
+        """Return the records of an item; the caller stores them, and then calls `stored`.
+
+        Raises:
+            CrewError: neither the codec nor, if it may, pickle can store it.
+        """
+        record = self._packed(entry_id, item)
+        module = type(item).__module__
+        if not self._private or module in self._modules:
+            return record
+        return _record(Kind.MODULE, b"", module.encode()) + record
+
+    def stored(self, entry_id: bytes, item: Any) -> None:
+        """Note that the records of an item are stored."""
+        self._modules.add(type(item).__module__)
+        if entry_id:
+            self._open.add(entry_id)
+
+    def ends(self, done: Iterable[bytes], others: Iterable[bytes]) -> bytes:
+        """Return records of the ends of leases, for entries with items; *done* ones were acked."""
+        ends = [(Kind.END, each) for each in done] + [(Kind.VOID, each) for each in others]
+        ends = [(kind, each) for kind, each in ends if each in self._open]
+        self._open.difference_update(each for _, each in ends)
+        return b"".join(_record(kind, each, b"") for kind, each in ends)
+
+    def _packed(self, entry_id: bytes, item: Any) -> bytes:
+        try:
+            return _record(Kind.PACKED, entry_id, self._codec.packed(item))
+        except CannotEncode as error:
+            if not self._private:
+                raise _cannot_store(item, error, "DQ_TYPES allows more classes") from error
+        try:
+            return _record(Kind.PICKLED, entry_id, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+        except Exception as error:  # of the classes of the project
+            raise _cannot_store(item, error, "make the class one that pickle can store") from error
+
+
+def _cannot_store(item: Any, error: Exception, remedy: str) -> CrewError:
+    cls = f"{type(item).__module__}.{type(item).__qualname__}"
+    reason = f"{type(error).__name__}: {error}"
+    return CrewError(f"an item of the class {cls} cannot be stored ({reason}): yield a dict, or {remedy}")
+
+
+def _record(kind: Kind, entry_id: bytes, data: bytes) -> bytes:
+    body = bytes((kind, len(entry_id))) + entry_id + data
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def message(number: int, records: bytes) -> bytes:
+    """Return records as a message for a journal that another process writes."""
+    return records + _record(Kind.MESSAGE, b"", b"%d" % number)
+
+
+def read(path: Path, begin: int = 0) -> Iterator[Record]:
+    """Yield the records of a journal, up to one that is torn.
+
+    Args:
+        begin: the position of the first one; 0: that after the head of the file.
+    Raises:
+        CrewError: another version has written it.
+    """
+    with path.open("rb") as file:
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC[: len(magic)]:
+            raise CrewError(f"{path} is no journal that this version of scrapy_dq reads")
+        file.seek(begin or len(MAGIC))
+        yield from records_in(file)
+
+
+def records_in(file: IO[bytes]) -> Iterator[Record]:
+    """Yield the records from the present position on, up to one that is torn."""
+    while len(head := file.read(_HEAD.size)) == _HEAD.size:
+        length, checksum = _HEAD.unpack(head)
+        body = file.read(length)
+        if length < 2 or len(body) < length or zlib.crc32(body) != checksum:
+            return
+        begin = 2 + body[1]
+        yield Record(body[0], body[2:begin], body[begin:])
+
+
+def load_module(record: Record) -> None:
+    """Import the module that the codec needs for later items, if this record names one."""
+    if record.kind == Kind.MODULE:
+        with suppress(ImportError):  # such as __main__
+            importlib.import_module(record.data.decode())

@@ -1,0 +1,188 @@
+"""The items of a crew, when its processes are killed at random, and when Redis is rolled back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from csv import DictReader
+from typing import Any
+
+import psutil
+import pytest
+
+from crew.conftest import Scene, SetScene
+from crew.outcome import journals
+from support.crew_process import CrewProcess, alive, wait_for_ends
+from support.given import Figures, MakeProject, StartSite
+from support.redis_server import RedisServer
+from support.scrapy_redis_crawl import run_dq
+from support.tree_spider import spider_of
+from support.waiting import wait_until
+
+IN_FLIGHT = 16
+"""Requests that workers hold, at most, when Redis is rolled back."""
+EACH = 3
+"""Items of a page, so that a kill leaves a part of them."""
+SPIDER = spider_of(f"""
+    def parse(self, response):
+        yield from response.follow_all(css="a", callback=self.parse)
+        path = page_path(response)
+        for n in range({EACH}):
+            yield {{"path": path, "n": n}}
+        self.record("done", path)
+""")
+SLOW = """
+import time
+
+
+class Slow:
+    def __init__(self, options):
+        pass
+
+    def accepts(self, item):
+        time.sleep(0.0005)
+        return True
+"""
+FEEDS: dict[str, dict[str, Any]] = {
+    "all.jsonl": {"format": "jsonlines", "item_filter": "tree_project.slow.Slow"},
+    "all.csv.gz": {"format": "csv", "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]},
+    "batch-%(batch_id)d.jsonl": {"format": "jsonlines", "batch_item_count": 50},
+}
+
+
+@pytest.fixture
+def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakeProject) -> Iterator[SetScene]:
+    """Yield a function with more settings and Tree's arguments that sets the scene."""
+    with ExitStack() as stack:
+
+        def make(more: dict[str, Any] | None = None, **tree: Any) -> Scene:
+            site = start_site(**tree)
+            # Workers that are killed at random may meet the same suspect more than three times.
+            settings = {
+                "CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1, "DQ_MAX_ATTEMPTS": 100, "DQ_WORKER_TTL": 2,
+                "FEEDS": FEEDS, "ITEM_PIPELINES": {},
+                **(more or {}),
+            }  # fmt: skip
+            url = fault_redis.url
+            made = make_project([site.start_url], redis_url=url, settings=settings, spider=SPIDER)
+            (made.folder / "tree_project" / "slow.py").write_text(SLOW)
+            return Scene(site, made, stack)
+
+        yield make
+
+
+def items_of(scene: Scene) -> dict[str, Counter[tuple[str, int]]]:
+    """Return how often each item is in each kind of feed."""
+    folder = scene.project.folder
+    with gzip.open(folder / "all.csv.gz", "rt") as file:
+        found = {"csv": list(DictReader(file))}
+    batches = folder.glob("batch-*.jsonl")
+    for kind, paths in (("jsonl", [folder / "all.jsonl"]), ("batches", batches)):
+        found[kind] = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return {kind: Counter((item["path"], int(item["n"])) for item in items) for kind, items in found.items()}
+
+
+def kill_all(crew: CrewProcess) -> None:
+    """End the parent, its workers and its exporting processes at once."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(crew.pid)
+        for process in (parent, *parent.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    crew.kill()
+    wait_for_ends(crew.pids, 5)
+
+
+@pytest.mark.parametrize(
+    ("kills", "of_exports"), [(4, 2), pytest.param(65, 10, marks=pytest.mark.soak)], ids=["6", "75"]
+)
+def test_kills_at_random_cost_no_item(scene: SetScene, figures: Figures, kills: int, of_exports: int) -> None:
+    """Of a worker, of all workers, of the parent, of all of them, of the export: each item is there once."""
+    rng = random.Random(kills)
+    here = scene(pages=100 + 30 * kills, latency_s=0.05)
+    crew = here.crew("-w", "3")
+    for _ in range(kills):
+        goal = here.done() + rng.randint(1, 15)
+        wait_until(lambda crew=crew, goal=goal: here.done() >= goal or not crew.running, "pages are done", 60)
+        assert crew.running, crew.err + crew.out
+        workers = [pid for pid in crew.pids if alive(pid)]
+        victim = rng.choice(["a worker", "all workers", "the parent", "all of them"])
+        if victim == "the parent":
+            crew.kill()
+            wait_for_ends(workers, 5)
+        elif victim == "all of them":
+            kill_all(crew)
+        else:
+            for pid in workers[: 1 if victim == "a worker" else None]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if not crew.running:
+            crew = here.crew("-w", "3")
+    building = here.project.folder / ".all.jsonl.new"
+    killed = 0
+    for _ in range(of_exports):
+        wait_until(lambda crew=crew: building.exists() or not crew.running, "it exports", 240)
+        time.sleep(rng.uniform(0, 0.3))
+        killed += crew.running
+        kill_all(crew)
+        if not journals(here):
+            break
+        crew = here.crew("-w", "3")
+    else:
+        assert crew.wait(120) == 0, crew.err + crew.out
+    expected = dict.fromkeys(((path, n) for path in here.site.paths for n in range(EACH)), 1)
+    for kind, found in items_of(here).items():
+        assert found == expected, kind
+    assert not journals(here)
+    figures(None, pages=len(here.site.paths), kills=kills, of_exports=killed, lost=0, twice=0)
+
+
+def test_a_redis_that_is_rolled_back_costs_no_item(
+    scene: SetScene, fault_redis: RedisServer, figures: Figures
+) -> None:
+    """What runs again has its items again; nothing else has, and none is missing."""
+    here = scene(pages=300, latency_s=0.05)
+    crew = here.crew("-w", "2")
+    may_be_twice = len(rolled_back(here, fault_redis)) + IN_FLIGHT
+    assert crew.wait(120) == 0, crew.err + crew.out
+    for kind, found in items_of(here).items():
+        assert set(found) == {(path, n) for path in here.site.paths for n in range(EACH)}, kind
+        twice = {path for (path, _), count in found.items() if count > 1}
+        assert max(found.values()) <= 2
+        assert len(twice) <= may_be_twice, kind
+    figures(None, pages=300, lost=0, twice=len(twice), may_be_twice=may_be_twice)
+
+
+def rolled_back(scene: Scene, redis: RedisServer) -> Counter[str]:
+    """Roll Redis back by half a second when a third of the pages are done; return those done since."""
+    wait_until(lambda: scene.done() >= len(scene.site.paths) // 3, "a third of the pages are done", 60)
+    snapshot = redis.snapshot()
+    before = scene.project.count("done")
+    time.sleep(0.5)
+    redis.roll_back(snapshot)
+    return scene.project.count("done") - before
+
+
+def test_items_in_redis_survive_its_roll_back_and_a_kill(
+    scene: SetScene, fault_redis: RedisServer, figures: Figures
+) -> None:
+    """DQ_ITEMS = "redis": workers send lost messages again, and the collector takes each message once."""
+    here = scene({"ADDONS": {"scrapy_dq.Addon": 500}, "DQ_ITEMS": "redis"}, pages=300, latency_s=0.05)
+    workers = here.project.start_workers(3)
+    may_be_twice = len(rolled_back(here, fault_redis)) + IN_FLIGHT
+    workers[0].kill()
+    for worker in workers[1:]:
+        assert worker.wait(120) == 0
+    assert run_dq(here.project, "items", here.project.name, "--export").returncode == 0
+    for kind, found in items_of(here).items():
+        assert set(found) == {(path, n) for path in here.site.paths for n in range(EACH)}, kind
+        twice = {path for (path, _), count in found.items() if count > 1}
+        assert len(twice) <= may_be_twice, kind
+    figures(None, pages=300, lost=0, twice=len(twice), may_be_twice=may_be_twice)
